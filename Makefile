@@ -1,0 +1,54 @@
+# Everything goes through tools/setup, which is quick when nothing changed.
+#
+#   make test ARGS="-m 'not cluster' -x"     ARGS goes to the command that is run
+
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+ARGS ?=
+BIN := .venv/bin
+
+# Read when a recipe runs, because setup, run just before, may have written it.
+with_java = if [ -s .venv/java_home ]; then JAVA_HOME="$$(cat .venv/java_home)"; export JAVA_HOME; fi;
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: ## make .venv and find (or install) Java
+	@tools/setup
+
+.PHONY: demo
+demo: setup ## see it run
+	@$(with_java) $(BIN)/millstream demo $(ARGS)
+
+.PHONY: test
+test: setup ## run the tests; ARGS="-m 'not spark and not cluster'" for the quick ones
+	@$(with_java) $(BIN)/pytest $(ARGS)
+
+.PHONY: check
+check: setup ## check format, lint, types and layers
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+.PHONY: format
+format: setup ## format the code and fix what can be fixed safely
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+.PHONY: bench
+bench: setup ## take the first-look measurements
+	@$(with_java) $(BIN)/python benchmarks/first_look.py $(ARGS)
+
+.PHONY: clean
+clean: ## remove caches and what Spark leaves behind
+	@find . -path ./.venv -prune -o -path ./.git -prune -o \
+		-type d -name __pycache__ -prune -exec rm -rf {} +
+	@rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache \
+		build dist spark-warehouse metastore_db derby.log
+
+.PHONY: distclean
+distclean: clean ## clean, and remove .venv
+	@rm -rf .venv src/*.egg-info

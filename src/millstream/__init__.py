@@ -1,0 +1,91 @@
+"""Millstream: elastic streaming MapReduce on Apache Spark.
+
+The layers, from the user's side inwards; imports go one way, downwards, and a tool checks it:
+
+    cli                   the command ``millstream``
+    spark                 the only importer of pyspark: sessions, stages, feeds, sources, sinks
+    observe               progress and its display
+    coordinator, node     who decides, and who owns the state
+    wire                  authenticated calls between processes
+    work                  users' functions at work: mapping, packing, reducing
+    flow                  what users write: frozen descriptions of workflows
+    state, ring           fragments, columns and codecs; keys, hashes, slots and their owners
+    errors                the root of all errors
+
+Importing this package does not start a JVM: what needs Spark is loaded when first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from millstream.errors import ConfigError, MillstreamError, WorkflowError
+from millstream.flow.functions import arrow, dataframe, sql
+from millstream.flow.reducers import Combinable, combinable
+from millstream.flow.sinks import callback, console, csv, foreach_batch, json, parquet
+from millstream.flow.sources import files, rate, replay, socket, text
+from millstream.flow.workflow import Stream, Workflow
+from millstream.state.aggregates import (
+    aggregate,
+    count,
+    distinct,
+    first,
+    last,
+    max,
+    mean,
+    min,
+    sum,
+    top_k,
+)
+
+if TYPE_CHECKING:
+    from millstream.spark.run import Run, run, start
+
+__version__ = "0.1.0"
+
+_LAZY = ("Run", "run", "start")
+
+__all__ = [
+    "Combinable",
+    "ConfigError",
+    "MillstreamError",
+    "Run",
+    "Stream",
+    "Workflow",
+    "WorkflowError",
+    "aggregate",
+    "arrow",
+    "callback",
+    "combinable",
+    "console",
+    "count",
+    "csv",
+    "dataframe",
+    "distinct",
+    "files",
+    "first",
+    "foreach_batch",
+    "json",
+    "last",
+    "max",
+    "mean",
+    "min",
+    "parquet",
+    "rate",
+    "replay",
+    "run",
+    "socket",
+    "sql",
+    "start",
+    "sum",
+    "text",
+    "top_k",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        from millstream.spark import run as module
+
+        return getattr(module, name)
+    raise AttributeError(f"module 'millstream' has no attribute {name!r}")

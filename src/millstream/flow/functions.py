@@ -1,0 +1,158 @@
+"""The forms in which users hand over functions, and what is checked about them.
+
+A function is per record (a plain callable), per Arrow batch (``arrow``), or stays in the JVM
+(``sql``, ``dataframe``). This module owns the wrappers, the checks made while a workflow is
+built, and the look-up of the user's file and line. It runs no user function.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import cloudpickle
+
+from millstream.errors import Place, WorkflowError
+
+Function = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class ArrowFunction:
+    """A function over Arrow batches instead of single records."""
+
+    function: Function
+
+    @property
+    def place(self) -> Place | None:
+        return place_of(self.function)
+
+
+@dataclass(frozen=True)
+class SqlStep:
+    """Spark SQL select expressions and an optional condition; never leaves the JVM."""
+
+    expressions: tuple[str, ...]
+    where: str | None = None
+
+
+@dataclass(frozen=True)
+class FrameStep:
+    """A function from a Spark DataFrame to a Spark DataFrame."""
+
+    function: Function
+
+    @property
+    def place(self) -> Place | None:
+        return place_of(self.function)
+
+
+JvmStep = SqlStep | FrameStep
+Form = Function | ArrowFunction | JvmStep
+
+
+def arrow(function: Function) -> ArrowFunction:
+    """Mark a function as working on whole Arrow batches.
+
+    As a map it takes a ``pyarrow.RecordBatch`` and returns one (or yields several). As a
+    reducer it takes a table of new rows and a table of the matching state rows, and returns
+    the new state rows and the outputs.
+    """
+    check_callable(function, "ms.arrow", caller())
+    return ArrowFunction(function)
+
+
+def sql(*expressions: str, where: str | None = None) -> SqlStep:
+    """Select Spark SQL expressions, as in ``ms.sql("explode(split(value, ' ')) AS key")``."""
+    place = caller()
+    for text in (*expressions, *([] if where is None else [where])):
+        if not isinstance(text, str) or not text.strip():
+            raise WorkflowError(
+                f"ms.sql got {text!r} where a Spark SQL expression is expected",
+                "give each expression as a non-empty string",
+                place,
+            )
+    if not expressions and where is None:
+        raise WorkflowError(
+            "ms.sql got no expressions", "give at least one expression, or where=", place
+        )
+    return SqlStep(expressions, where)
+
+
+def dataframe(function: Function) -> FrameStep:
+    """Mark a function as taking and returning a Spark DataFrame."""
+    place = caller()
+    check_callable(function, "ms.dataframe", place)
+    check_arguments(function, 1, "ms.dataframe function", "(frame)")
+    return FrameStep(function)
+
+
+def caller() -> Place:
+    """Find the user's line: the first frame outside this package."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and _is_ours(frame.f_globals.get("__name__", "")):
+        frame = frame.f_back
+    return Place(frame.f_code.co_filename, frame.f_lineno)
+
+
+def _is_ours(module: str) -> bool:
+    return module == "millstream" or module.startswith("millstream.")
+
+
+def place_of(function: object) -> Place | None:
+    """Say where a function was written, looking through partials, methods and wrappers."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    target = inspect.unwrap(function) if callable(function) else function
+    target = getattr(target, "__func__", target)
+    code = getattr(target, "__code__", None)
+    if code is None:
+        code = getattr(getattr(type(target), "__call__", None), "__code__", None)
+    return Place(code.co_filename, code.co_firstlineno) if code is not None else None
+
+
+def name_of(function: object) -> str:
+    """Name a function for messages."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return str(getattr(function, "__qualname__", None) or type(function).__qualname__)
+
+
+def check_callable(function: object, role: str, place: Place) -> None:
+    """Refuse what cannot be called."""
+    if not callable(function):
+        raise WorkflowError(
+            f"{role} got {function!r}, which cannot be called", "pass a function", place
+        )
+
+
+def check_arguments(function: Function, count: int, role: str, shape: str) -> None:
+    """Refuse a function that cannot be called with ``count`` positional arguments."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some built-ins have none; calling them will tell
+        return
+    try:
+        signature.bind(*range(count))
+    except TypeError as problem:
+        raise WorkflowError(
+            f"the {role} {name_of(function)}{signature} cannot be called as {shape}: {problem}",
+            f"give it {count} positional argument{'s' if count > 1 else ''}: {shape}",
+            place_of(function) or caller(),
+        ) from None
+
+
+def check_picklable(function: object, role: str) -> None:
+    """Refuse a function that cannot be shipped to the executors."""
+    try:
+        cloudpickle.dumps(function)
+    except Exception as problem:
+        raise WorkflowError(
+            f"the {role} {name_of(function)} cannot be pickled: {problem}",
+            "create what it holds (connections, locks, open files) inside the function",
+            place_of(function) or caller(),
+        ) from None

@@ -1,0 +1,130 @@
+"""The forms of a reducer, as frozen descriptions.
+
+A stateful function, a combinable reducer (the user's own, or built in and vectorised), or an
+Arrow reducer. ``reducer_of`` turns what a user passed as ``reduce=`` into one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from millstream.errors import Place, WorkflowError
+from millstream.flow.functions import (
+    ArrowFunction,
+    Function,
+    caller,
+    check_arguments,
+    check_picklable,
+    place_of,
+)
+from millstream.state.aggregates import Aggregate, AggregateSet, as_set
+
+
+@runtime_checkable
+class Combinable(Protocol):
+    """A reducer whose partial results merge, so that it is combined on the map side."""
+
+    def zero(self) -> Any:
+        """Give the accumulator of no values."""
+
+    def add(self, accumulator: Any, value: Any) -> Any:
+        """Add one value; return the accumulator."""
+
+    def merge(self, left: Any, right: Any) -> Any:
+        """Merge two accumulators; ``left`` holds the earlier values."""
+
+    def result(self, accumulator: Any) -> Any:
+        """Give the result for an accumulator."""
+
+
+@dataclass(frozen=True)
+class _Combinable:
+    zero: Callable[[], Any]
+    add: Callable[[Any, Any], Any]
+    merge: Callable[[Any, Any], Any]
+    result: Callable[[Any], Any]
+
+
+def _same(accumulator: Any) -> Any:
+    return accumulator
+
+
+def combinable(
+    *, zero: Function, add: Function, merge: Function, result: Function = _same
+) -> Combinable:
+    """Make a combinable reducer of four functions."""
+    return _Combinable(zero, add, merge, result)
+
+
+@dataclass(frozen=True)
+class StatefulReducer:
+    """``reduce(key, values, state)``, called once per key and epoch."""
+
+    function: Function
+
+
+@dataclass(frozen=True)
+class CombiningReducer:
+    """A user's combinable: accumulators are Python objects."""
+
+    combinable: Combinable
+
+
+@dataclass(frozen=True)
+class AggregateReducer:
+    """Built-in aggregates: accumulators are Arrow columns."""
+
+    aggregates: AggregateSet
+
+
+@dataclass(frozen=True)
+class ArrowReducer:
+    """``reduce(rows, state)`` over Arrow tables."""
+
+    function: Function
+
+
+Reducer = StatefulReducer | CombiningReducer | AggregateReducer | ArrowReducer
+
+
+def reducer_of(given: object, job: str) -> Reducer:
+    """Recognise the form of ``reduce=`` and check it."""
+    role = f"reducer of job {job!r}"
+    if isinstance(given, AggregateSet | Aggregate):
+        return AggregateReducer(as_set(given))
+    if isinstance(given, ArrowFunction):
+        check_arguments(given.function, 2, role, "(rows, state)")
+        check_picklable(given.function, role)
+        return ArrowReducer(given.function)
+    if isinstance(given, Combinable) and not isinstance(given, type):
+        for name, count, shape in (
+            ("zero", 0, "()"),
+            ("add", 2, "(accumulator, value)"),
+            ("merge", 2, "(left, right)"),
+            ("result", 1, "(accumulator)"),
+        ):
+            check_arguments(getattr(given, name), count, f"{name} of the {role}", shape)
+        check_picklable(given, role)
+        return CombiningReducer(given)
+    if isinstance(given, type) or not callable(given):
+        raise WorkflowError(
+            f"job {job!r} got reduce={given!r}, which is not a reducer",
+            "pass a function (key, values, state), an object with zero, add, merge and result, "
+            "a built-in such as ms.count(), or ms.arrow(function)",
+            caller(),
+        )
+    check_arguments(given, 3, role, "(key, values, state)")
+    check_picklable(given, role)
+    return StatefulReducer(given)
+
+
+def place_of_reducer(reducer: Reducer) -> Place | None:
+    """Say where the user's reducer was written; built-ins have no place."""
+    if isinstance(reducer, StatefulReducer | ArrowReducer):
+        return place_of(reducer.function)
+    if isinstance(reducer, CombiningReducer):
+        return place_of(reducer.combinable.add)
+    return None
+

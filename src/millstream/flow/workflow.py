@@ -1,0 +1,397 @@
+"""Workflows and streams: what users write.
+
+Everything here is a frozen description; nothing runs while a workflow is built, and every
+mistake that can be seen without data is reported with the user's file and line. ``plan.py``
+checks the whole and puts it in order.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+import pyarrow as pa
+
+from millstream.errors import Place, WorkflowError
+from millstream.flow import hints
+from millstream.flow.functions import (
+    ArrowFunction,
+    Form,
+    FrameStep,
+    Function,
+    SqlStep,
+    caller,
+    check_arguments,
+    check_callable,
+    check_picklable,
+    name_of,
+    place_of,
+)
+from millstream.flow.reducers import Reducer, StatefulReducer, place_of_reducer, reducer_of
+from millstream.flow.sinks import Sink
+from millstream.flow.sources import Source, dataframe_source
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+
+Declared = Mapping[str, object] | pa.Schema
+
+
+@dataclass(frozen=True, eq=False)
+class Vertex:
+    """One element of the workflow's graph."""
+
+    place: Place
+    inputs: tuple[Vertex, ...] = field(default=(), repr=False)
+
+
+@dataclass(frozen=True, eq=False)
+class SourceVertex(Vertex):
+    name: str = ""
+    source: Source = field(default_factory=Source)
+
+
+@dataclass(frozen=True, eq=False)
+class RecordStep(Vertex):
+    """``map``, ``flat_map`` or ``filter`` with a Python function per record."""
+
+    kind: str = "map"
+    function: Function = field(default=lambda record: record)
+    schema: pa.Schema | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class BatchStep(Vertex):
+    """A function per Arrow batch."""
+
+    function: Function = field(default=lambda batch: batch)
+    schema: pa.Schema | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class FrameVertex(Vertex):
+    """A step that stays in the JVM."""
+
+    step: SqlStep | FrameStep = field(default_factory=lambda: SqlStep(("*",)))
+
+
+@dataclass(frozen=True, eq=False)
+class UnionVertex(Vertex):
+    """Several streams as one."""
+
+
+@dataclass(frozen=True, eq=False)
+class NamedVertex(Vertex):
+    """A stream referred to by name, possibly before it exists."""
+
+    name: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class JobVertex(Vertex):
+    """One map → combine → reduce step with its keyed state."""
+
+    name: str = ""
+    map: Function | ArrowFunction | None = None
+    combine: Function | None = None
+    reducer: Reducer = field(default_factory=lambda: StatefulReducer(_nothing))
+    key: str | tuple[str, ...] | Function | None = None
+    time: str | None = None
+    ttl: timedelta | None = None
+    key_type: pa.DataType | None = None
+    output: pa.Schema | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class SinkVertex(Vertex):
+    name: str = ""
+    sink: Sink = field(default_factory=Sink)
+
+
+def _nothing(_key: object, _values: object, _state: object) -> None:
+    return None
+
+
+class Stream:
+    """A stream of records; every step returns a new one."""
+
+    def __init__(self, workflow: Workflow, vertex: Vertex) -> None:
+        self._workflow = workflow
+        self._vertex = vertex
+
+    def map(self, function: Form, *, output: Declared | None = None) -> Stream:
+        """Turn each record (or batch, or frame) into one other."""
+        return self._step("map", function, output)
+
+    def flat_map(self, function: Form, *, output: Declared | None = None) -> Stream:
+        """Turn each record into none, one or several others."""
+        return self._step("flat_map", function, output)
+
+    def filter(self, predicate: Form) -> Stream:
+        """Keep the records for which the predicate holds (``ms.sql(where=...)`` in the JVM)."""
+        return self._step("filter", predicate, None)
+
+    def key_by(self, key: str | tuple[str, ...] | Function) -> KeyedStream:
+        """Choose the key: a column, several columns, or a function of the record."""
+        _check_key(key, caller())
+        return KeyedStream(self, key)
+
+    def union(self, *others: Stream) -> Stream:
+        """Read several streams as one."""
+        place = caller()
+        for other in others:
+            if not isinstance(other, Stream):
+                raise WorkflowError(
+                    f"union got {other!r}, which is not a stream", "pass streams", place
+                )
+            if other._workflow is not self._workflow:
+                raise WorkflowError(
+                    f"union got a stream of workflow {other._workflow.name!r}, but this one "
+                    f"belongs to {self._workflow.name!r}",
+                    "take both streams from one workflow",
+                    place,
+                )
+        return self._to(UnionVertex(place, (self._vertex, *(o._vertex for o in others))))
+
+    def map_reduce(
+        self,
+        name: str,
+        *,
+        reduce: object,
+        map: Form | None = None,
+        combine: Function | None = None,
+        key: str | tuple[str, ...] | Function | None = None,
+        time: str | None = None,
+        ttl: timedelta | None = None,
+        key_type: object | None = None,
+        output: Declared | None = None,
+    ) -> Stream:
+        """Add a job: ``map`` gives keyed values, ``combine`` thins them out, ``reduce`` folds.
+
+        ``key`` names the key column(s) of an Arrow or SQL map (default ``key``), or is a
+        function of the record; ``time`` names its event-time column. ``ttl`` forgets keys
+        that saw no value for that long. ``key_type`` and ``output`` declare types that are
+        otherwise taken from annotations or the first epoch.
+        """
+        place = caller()
+        self._workflow._claim(name, "job", place)
+        stream = self
+        if isinstance(map, SqlStep | FrameStep):
+            stream, map = self._step("map", map, None), None
+        if map is not None and not isinstance(map, ArrowFunction):
+            check_callable(map, f"map of job {name!r}", place)
+            check_arguments(map, 1, f"map of job {name!r}", "(record)")
+        if map is not None:
+            check_picklable(map.function if isinstance(map, ArrowFunction) else map, f"map of job {name!r}")
+        reducer = reducer_of(reduce, name)
+        if combine is not None:
+            _check_combine(combine, reducer, name, place)
+        if key is not None:
+            _check_key(key, place)
+        vertex = JobVertex(
+            place,
+            (stream._vertex,),
+            name=name,
+            map=map,
+            combine=combine,
+            reducer=reducer,
+            key=key,
+            time=time,
+            ttl=_check_ttl(ttl, name, place),
+            key_type=_key_type(key_type, map, key, name, place),
+            output=_job_output(output, reducer, place),
+        )
+        self._workflow._vertices[name] = vertex
+        return self._to(vertex)
+
+    def sink(self, name: str, sink: Sink) -> None:
+        """Send the stream to a sink."""
+        place = caller()
+        self._workflow._claim(name, "sink", place)
+        if not isinstance(sink, Sink):
+            raise WorkflowError(
+                f"sink {name!r} got {sink!r}, which is not a sink",
+                "use ms.parquet, ms.json, ms.csv, ms.console, ms.callback or ms.foreach_batch",
+                place,
+            )
+        self._workflow._sinks[name] = SinkVertex(place, (self._vertex,), name=name, sink=sink)
+
+    def _step(self, kind: str, form: Form, output: Declared | None) -> Stream:
+        place = caller()
+        if isinstance(form, SqlStep | FrameStep):
+            return self._to(FrameVertex(place, (self._vertex,), step=form))
+        schema = None if output is None else hints.declared_schema(output, place)
+        if isinstance(form, ArrowFunction):
+            if kind == "filter":
+                raise WorkflowError(
+                    "filter got an Arrow function",
+                    "filter the batch inside .map(ms.arrow(...)), or use a record function",
+                    place,
+                )
+            check_arguments(form.function, 1, kind, "(batch)")
+            check_picklable(form.function, kind)
+            return self._to(
+                BatchStep(place, (self._vertex,), function=form.function, schema=schema)
+            )
+        check_callable(form, kind, place)
+        check_arguments(form, 1, kind, "(record)")
+        check_picklable(form, kind)
+        if schema is None and kind != "filter":
+            item = hints.returned(form) if kind == "map" else hints.yielded(form)
+            schema = hints.record_schema(item)
+        return self._to(
+            RecordStep(place, (self._vertex,), kind=kind, function=form, schema=schema)
+        )
+
+    def _to(self, vertex: Vertex) -> Stream:
+        return Stream(self._workflow, vertex)
+
+
+@dataclass(frozen=True)
+class KeyedStream:
+    """A stream with a chosen key, waiting for its reducer."""
+
+    stream: Stream
+    key: str | tuple[str, ...] | Function
+
+    def reduce(
+        self,
+        name: str,
+        reduce: object,
+        *,
+        combine: Function | None = None,
+        time: str | None = None,
+        ttl: timedelta | None = None,
+        key_type: object | None = None,
+        output: Declared | None = None,
+    ) -> Stream:
+        """Add a job that reduces the records of each key."""
+        return self.stream.map_reduce(
+            name,
+            reduce=reduce,
+            combine=combine,
+            key=self.key,
+            time=time,
+            ttl=ttl,
+            key_type=key_type,
+            output=output,
+        )
+
+
+class Workflow:
+    """A directed acyclic graph of sources, jobs and sinks."""
+
+    def __init__(self, name: str) -> None:
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise WorkflowError(
+                f"{name!r} is not a workflow name",
+                "use letters, digits, '_', '-' and '.', starting with a letter or digit",
+                caller(),
+            )
+        self.name = name
+        self._names: dict[str, tuple[str, Place]] = {}
+        self._vertices: dict[str, SourceVertex | JobVertex] = {}
+        self._sinks: dict[str, SinkVertex] = {}
+
+    def source(self, name: str, source: object) -> Stream:
+        """Add a source: ``ms.text`` and its like, or any Spark streaming DataFrame."""
+        place = caller()
+        self._claim(name, "source", place)
+        vertex = SourceVertex(place, (), name=name, source=_as_source(source, name, place))
+        self._vertices[name] = vertex
+        return Stream(self, vertex)
+
+    def stream(self, name: str) -> Stream:
+        """Refer to the stream of a source or job by name, also before it is defined."""
+        return Stream(self, NamedVertex(caller(), (), name=name))
+
+    def _claim(self, name: str, kind: str, place: Place) -> None:
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise WorkflowError(
+                f"{name!r} is not a name for a {kind}",
+                "use letters, digits, '_', '-' and '.', starting with a letter or digit",
+                place,
+            )
+        if name in self._names:
+            other, where = self._names[name]
+            raise WorkflowError(
+                f"the name {name!r} is taken by the {other} at {where}",
+                f"give this {kind} another name",
+                place,
+            )
+        self._names[name] = (kind, place)
+
+
+def _as_source(source: object, name: str, place: Place) -> Source:
+    if isinstance(source, Source):
+        return source
+    if hasattr(source, "isStreaming"):
+        return dataframe_source(source)
+    raise WorkflowError(
+        f"source {name!r} got {source!r}, which is not a source",
+        "use ms.text, ms.files, ms.rate, ms.socket, ms.replay or a Spark streaming DataFrame",
+        place,
+    )
+
+
+def _check_key(key: object, place: Place) -> None:
+    columns = isinstance(key, str) or (
+        isinstance(key, tuple) and key and all(isinstance(column, str) for column in key)
+    )
+    if columns:
+        return
+    if not callable(key):
+        raise WorkflowError(
+            f"key got {key!r}",
+            "give a column name, a tuple of column names, or a function of the record",
+            place,
+        )
+    check_arguments(key, 1, "key function", "(record)")
+    check_picklable(key, "key function")
+
+
+def _check_combine(combine: Function, reducer: Reducer, name: str, place: Place) -> None:
+    check_callable(combine, f"combine of job {name!r}", place)
+    check_arguments(combine, 2, f"combine of job {name!r}", "(key, values)")
+    check_picklable(combine, f"combine of job {name!r}")
+    if not isinstance(reducer, StatefulReducer):
+        raise WorkflowError(
+            f"job {name!r} has combine= beside a reducer that is combined by itself",
+            "leave combine= out; it is for reduce functions (key, values, state)",
+            place_of_reducer(reducer) or place,
+        )
+
+
+def _check_ttl(ttl: object, name: str, place: Place) -> timedelta | None:
+    if ttl is None:
+        return None
+    if not isinstance(ttl, timedelta) or ttl <= timedelta(0):
+        raise WorkflowError(
+            f"job {name!r} has ttl={ttl!r}", "give a positive datetime.timedelta", place
+        )
+    return ttl
+
+
+def _key_type(
+    declared: object | None, map: object, key: object, name: str, place: Place
+) -> pa.DataType | None:
+    role = f"job {name!r}"
+    if declared is not None:
+        return hints.key_type(declared, role, place) if not isinstance(declared, pa.DataType) else declared
+    if callable(key):
+        return hints.key_type(hints.returned(key), f"the key of {role}", place_of(key))
+    if map is not None and not isinstance(map, ArrowFunction):
+        item = hints.yielded(map)
+        return hints.key_type(
+            hints.pair_types(item)[0], f"the map {name_of(map)} of {role}", place_of(map)
+        )
+    return None
+
+
+def _job_output(declared: Declared | None, reducer: Reducer, place: Place) -> pa.Schema | None:
+    if declared is not None:
+        return hints.declared_schema(declared, place)
+    if isinstance(reducer, StatefulReducer):
+        return hints.record_schema(hints.yielded(reducer.function))
+    return None

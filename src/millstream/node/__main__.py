@@ -1,0 +1,5 @@
+"""``python -m millstream.node``: the node process."""
+
+from millstream.node.process import main
+
+main()

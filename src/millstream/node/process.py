@@ -1,0 +1,149 @@
+"""The node process: started by a Spark task, resident, and gone with its executor.
+
+``launch`` runs inside the task; ``main`` is the process. The launch configuration, with the
+run's secret and the user's functions, comes through a pipe, never through arguments or the
+environment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import cloudpickle
+
+from millstream.errors import MillstreamError
+from millstream.flow.workflow import JobVertex
+from millstream.node.machine import NodeMachine
+from millstream.node.server import NodeServer, digest_blocks
+from millstream.ring.ring import NodeId
+from millstream.wire.calls import Endpoint, Unreachable, call
+
+_READY = b"ready "
+_START_TIMEOUT = 60.0
+_PING_EVERY = 0.5
+_SILENT_PINGS = 2
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What a node process needs to know to start."""
+
+    node: NodeId
+    coordinator: Endpoint
+    jobs: bytes
+    slots: int
+    host: str | None
+
+
+@dataclass(frozen=True)
+class Started:
+    """A running node, as its starter saw it."""
+
+    node: NodeId
+    address: str
+    pid: int
+    executor: str
+    host: str
+
+
+class NodeStartError(MillstreamError):
+    """A node process did not come up."""
+
+
+def launch(config: Launch, executor: str, host: str) -> Started:
+    """Start a node that outlives the calling task; runs on the executor."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "millstream.node", str(executor_pid())],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+    )
+    assert process.stdin is not None and process.stdout is not None
+    with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
+        pipe.write(pickle.dumps(config, 5))
+    readable, _, _ = select.select([process.stdout], [], [], _START_TIMEOUT)
+    line = process.stdout.readline() if readable else b""
+    if not line.startswith(_READY):
+        process.kill()
+        raise NodeStartError(
+            f"node {config.node} did not start on {host} (exit code {process.poll()}); "
+            "the executor's stderr says why"
+        )
+    address = line[len(_READY) :].decode().strip()
+    return Started(config.node, address, process.pid, executor, host)
+
+
+def executor_pid() -> int:
+    """The Java process above this one: the executor (in local mode, the driver)."""
+    pid = os.getpid()
+    while pid > 1:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+        name = stat[stat.index("(") + 1 : stat.rindex(")")]
+        if name == "java":
+            return pid
+        pid = int(stat[stat.rindex(")") + 2 :].split()[1])
+    raise NodeStartError("a node must be started below an executor, but no java process was found")
+
+
+def main() -> None:
+    """Serve until the executor or the driver is gone."""
+    config: Launch = pickle.loads(sys.stdin.buffer.read())
+    jobs: Mapping[int, JobVertex] = cloudpickle.loads(config.jobs)
+    machine = NodeMachine(
+        config.node, jobs, config.slots, digest=digest_blocks, clock=time.perf_counter
+    )
+    end = threading.Event()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's to handle
+    signal.signal(signal.SIGTERM, lambda *_: end.set())
+    with tempfile.TemporaryDirectory(prefix="millstream-") as folder:
+        address = f"grpc+unix://{folder}/{config.node[:8]}.sock"
+        if config.host is not None:
+            address = f"grpc://{config.host}:0"
+        server = NodeServer(address, config.coordinator.secret, machine, end.set)
+        if config.host is not None:
+            address = f"grpc://{config.host}:{server.port}"
+        for watch, argument in ((_watch_executor, int(sys.argv[1])), (_watch_driver, config)):
+            threading.Thread(target=watch, args=(argument, end), daemon=True).start()
+        sys.stdout.buffer.write(_READY + address.encode() + b"\n")
+        sys.stdout.flush()
+        sys.stdout.close()
+        end.wait()
+    # Handlers may still wait for feeders that are gone; nothing here is worth waiting for.
+    os._exit(0)
+
+
+def _watch_executor(pid: int, end: threading.Event) -> None:
+    # A pidfd cannot be fooled by a zombie or a process id that was used again.
+    try:
+        select.select([os.pidfd_open(pid)], [], [])
+    except ProcessLookupError:
+        pass
+    end.set()
+
+
+def _watch_driver(config: Launch, end: threading.Event) -> None:
+    # A refused connection means that the driver's process is gone; silence may be a slow driver.
+    refused = 0
+    while not end.wait(_PING_EVERY):
+        try:
+            call(config.coordinator, "ping", timeout=5.0)
+            refused = 0
+        except Unreachable as problem:
+            refused += "connect" in problem.reason
+            if refused >= _SILENT_PINGS:
+                end.set()
+        except MillstreamError:
+            continue

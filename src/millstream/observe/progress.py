@@ -1,0 +1,115 @@
+"""What a run tells about itself: one frozen report per committed epoch, and sums over them."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class JobProgress:
+    """One job in one epoch: values fed, keys touched, outputs given, time in reduce."""
+
+    rows: int
+    keys: int
+    outputs: int
+    reduce_seconds: float
+    state_keys: int
+
+    def rows_per_second(self, seconds: float) -> float:
+        return self.rows / seconds if seconds else 0.0
+
+
+@dataclass(frozen=True)
+class EpochProgress:
+    """One committed epoch."""
+
+    epoch: int
+    tries: int
+    seconds: float
+    jobs: Mapping[str, JobProgress] = field(default_factory=dict)
+    nodes: int = 0
+    node_memory: int = 0
+
+    @property
+    def rows(self) -> int:
+        """Values fed to the jobs."""
+        return sum(job.rows for job in self.jobs.values())
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """The value below which ``share`` of the values lie; 0 when there are none."""
+    if not values:
+        return 0.0
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Sums over a run."""
+
+    epochs: int
+    rows: int
+    busy_seconds: float
+    latency_p50: float
+    latency_p99: float
+    state_keys: int
+
+    @property
+    def rows_per_second(self) -> float:
+        return self.rows / self.busy_seconds if self.busy_seconds else 0.0
+
+
+class Progress:
+    """Collects epoch reports and tells listeners; safe to read from any thread."""
+
+    def __init__(self, keep: int = 1000) -> None:
+        self._recent: deque[EpochProgress] = deque(maxlen=keep)
+        self._epochs = 0
+        self._rows = 0
+        self._busy = 0.0
+        self._lock = threading.Lock()
+        self._listeners: list[Callable[[EpochProgress], None]] = []
+
+    def listen(self, listener: Callable[[EpochProgress], None]) -> None:
+        """Call ``listener`` with every report from now on."""
+        self._listeners.append(listener)
+
+    def add(self, report: EpochProgress) -> None:
+        """Take the report of a committed epoch."""
+        with self._lock:
+            self._recent.append(report)
+            self._epochs += 1
+            self._rows += report.rows
+            self._busy += report.seconds
+        for listener in self._listeners:
+            listener(report)
+
+    @property
+    def recent(self) -> list[EpochProgress]:
+        """The newest reports, oldest first."""
+        with self._lock:
+            return list(self._recent)
+
+    @property
+    def last(self) -> EpochProgress | None:
+        """The newest report."""
+        with self._lock:
+            return self._recent[-1] if self._recent else None
+
+    @property
+    def totals(self) -> Totals:
+        """Sums over the run; latencies over the newest epochs."""
+        recent, last = self.recent, self.last
+        seconds = [report.seconds for report in recent]
+        return Totals(
+            epochs=self._epochs,
+            rows=self._rows,
+            busy_seconds=self._busy,
+            latency_p50=quantile(seconds, 0.50),
+            latency_p99=quantile(seconds, 0.99),
+            state_keys=sum(j.state_keys for j in last.jobs.values()) if last else 0,
+        )

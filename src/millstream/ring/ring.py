@@ -1,0 +1,242 @@
+"""The ring: which node owns which slot, in one version.
+
+This module owns the assignment and its changes, and the cut of the slots into shuffle partitions.
+Deciding when to change the ring is left to the policies, copying state to the coordinator and the
+nodes, and the hashing of keys to slots to :mod:`millstream.ring.hashing`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, NewType
+
+import numpy as np
+import numpy.typing as npt
+
+from millstream.errors import ConfigError, MillstreamError
+
+NodeId = NewType("NodeId", str)
+Slot = NewType("Slot", int)
+
+
+class RingError(MillstreamError):
+    """A change or a question that this ring cannot take."""
+
+    def __init__(self, what: str, fix: str) -> None:
+        super().__init__(what, fix)
+        self.what, self.fix = what, fix
+
+    def __str__(self) -> str:
+        return f"{self.what}; {self.fix}"
+
+
+@dataclass(frozen=True)
+class Move:
+    """One slot that changes owner."""
+
+    slot: Slot
+    source: NodeId
+    target: NodeId
+
+
+@dataclass(frozen=True)
+class Ring:
+    """The order of nodes by token, in one version.
+
+    A token is the slot where an arc begins; the arc reaches clockwise up to the next token, and
+    from the last token around to the first. A node that took over slots may have several tokens;
+    its place in the order is its first.
+    """
+
+    version: int
+    slots: int
+    tokens: tuple[tuple[int, NodeId], ...]
+
+    def __post_init__(self) -> None:
+        if self.version < 0:
+            raise ConfigError(f"version must be at least 0, got {self.version}")
+        _check_count("slots", self.slots)
+        positions = [position for position, _ in self.tokens]
+        if not positions:
+            raise ConfigError("a ring needs at least one token")
+        if positions != sorted(set(positions)):
+            raise ConfigError(f"tokens must be in increasing order, got {positions}")
+        if positions[0] < 0 or positions[-1] >= self.slots:
+            raise ConfigError(f"tokens must be slots from 0 to {self.slots - 1}, got {positions}")
+
+    @classmethod
+    def even(cls, nodes: Sequence[NodeId], slots: int = 4096) -> Ring:
+        """Return the first ring of these nodes: equal contiguous arcs, in the given order."""
+        if len(set(nodes)) != len(nodes):
+            raise ConfigError(f"nodes must differ, got {list(nodes)}")
+        if not 1 <= len(nodes) <= slots:
+            raise ConfigError(f"there must be 1 to {slots} nodes (slots), got {len(nodes)}")
+        arcs = partition_slots(slots, len(nodes))
+        tokens = ((arc.start, node) for arc, node in zip(arcs, nodes, strict=True))
+        return cls(0, slots, tuple(tokens))
+
+    @cached_property
+    def nodes(self) -> tuple[NodeId, ...]:
+        """The nodes clockwise, by first token; owner indexes point into this."""
+        return tuple(dict.fromkeys(node for _, node in self.tokens))
+
+    @cached_property
+    def table(self) -> npt.NDArray[np.int32]:
+        """The index in ``nodes`` of each slot's owner; read-only."""
+        index = {node: number for number, node in enumerate(self.nodes)}
+        arcs = np.array([index[node] for _, node in self.tokens], np.int32)
+        starts = np.array([position for position, _ in self.tokens], np.int64)
+        # Slots before the first token give -1: they belong to the last arc.
+        table = arcs[np.searchsorted(starts, np.arange(self.slots), side="right") - 1]
+        table.setflags(write=False)
+        return table
+
+    def owner(self, slot: int) -> NodeId:
+        """Return the node that owns the slot."""
+        if not 0 <= slot < self.slots:
+            raise RingError(f"there is no slot {slot}", f"slots are 0 to {self.slots - 1}")
+        return self.nodes[int(self.table[slot])]
+
+    def owners(self, slots: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.int32]:
+        """Return, for each slot, the index in ``nodes`` of its owner."""
+        found: npt.NDArray[np.int32] = self.table[self._checked(slots)]
+        return found
+
+    def slots_of(self, node: NodeId) -> npt.NDArray[np.int32]:
+        """Return the slots of the node, in increasing order."""
+        return np.flatnonzero(self.table == self._index(node)).astype(np.int32)
+
+    def successor(self, node: NodeId) -> NodeId:
+        """Return the next node clockwise; the node itself if it is alone."""
+        return self.nodes[(self._index(node) + 1) % len(self.nodes)]
+
+    def neighbours(self, node: NodeId, n: int) -> tuple[NodeId, ...]:
+        """Return the next nodes clockwise, nearest first; fewer than n if the ring is small."""
+        if n < 0:
+            raise ConfigError(f"n must be at least 0, got {n}")
+        index = self._index(node)
+        return (self.nodes[index + 1 :] + self.nodes[:index])[:n]
+
+    def with_node(self, node: NodeId, *, token: int | None = None) -> Ring:
+        """Return the ring after the node has joined.
+
+        It takes the slots from its token up to the next one; without a token, the second half of
+        the longest arc.
+        """
+        if node in self.nodes:
+            raise RingError(f"node {node!r} is in the ring", "join a node under a new id")
+        position = self._middle_of_longest_arc() if token is None else token
+        if not 0 <= position < self.slots:
+            raise ConfigError(f"token must be a slot from 0 to {self.slots - 1}, got {token}")
+        if any(position == taken for taken, _ in self.tokens):
+            raise RingError(f"slot {position} is a token already", "choose another token")
+        joined = (position, node)
+        return Ring(self.version + 1, self.slots, tuple(sorted([*self.tokens, joined])))
+
+    def without(self, node: NodeId) -> Ring:
+        """Return the ring after the node has left or died; its successor takes its slots.
+
+        The successor, because it is the first backup and has the copies.
+        """
+        if len(self.nodes) == 1:
+            self._index(node)
+            raise RingError(f"node {node!r} is the last in the ring", "join another node first")
+        return self.moved(self.slots_of(node), self.successor(node))
+
+    def moved(self, slots: Iterable[int] | npt.NDArray[np.integer[Any]], to: NodeId) -> Ring:
+        """Return the ring after the node has taken over the slots, and no others."""
+        taken = np.asarray(slots if isinstance(slots, np.ndarray) else list(slots), np.int64)
+        nodes = list(dict.fromkeys([*self.nodes, to]))
+        table = self.table.copy()
+        table[self._checked(taken)] = nodes.index(to)
+        # An arc begins where the owner differs from the slot before, around the wrap.
+        starts = np.flatnonzero(table != np.roll(table, 1)).tolist() or [0]
+        tokens = tuple((start, nodes[table[start]]) for start in starts)
+        return Ring(self.version + 1, self.slots, tokens)
+
+    def to_json(self) -> str:
+        """Return the ring as JSON text."""
+        return json.dumps({"version": self.version, "slots": self.slots, "tokens": self.tokens})
+
+    @classmethod
+    def from_json(cls, text: str) -> Ring:
+        """Return the ring that :meth:`to_json` wrote."""
+        try:
+            facts = json.loads(text)
+            tokens = tuple((int(position), NodeId(str(node))) for position, node in facts["tokens"])
+            return cls(int(facts["version"]), int(facts["slots"]), tokens)
+        except (ValueError, TypeError, KeyError) as error:
+            what = f"this is not a ring in JSON: {type(error).__name__}: {error}"
+            raise RingError(what, "give the text that Ring.to_json wrote") from None
+
+    def __reduce__(self) -> tuple[type[Ring], tuple[object, ...]]:
+        # Rings travel with tasks: leave out the cached table, which is 16 KB and quickly rebuilt.
+        return Ring, (self.version, self.slots, self.tokens)
+
+    def _index(self, node: NodeId) -> int:
+        try:
+            return self.nodes.index(node)
+        except ValueError:
+            known = ", ".join(self.nodes)
+            raise RingError(f"node {node!r} is not in the ring", f"it has {known}") from None
+
+    def _checked(self, slots: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.integer[Any]]:
+        if slots.size and not 0 <= int(slots.min()) <= int(slots.max()) < self.slots:
+            what = f"there are no slots {slots.min()} to {slots.max()}"
+            raise RingError(what, f"slots are 0 to {self.slots - 1}")
+        return slots
+
+    def _middle_of_longest_arc(self) -> int:
+        starts = [position for position, _ in self.tokens]
+        ends = [*starts[1:], starts[0] + self.slots]
+        length, start = max((end - start, -start) for start, end in zip(starts, ends, strict=True))
+        if length < 2:
+            raise RingError("every node owns single slots", "start the workflow with more slots")
+        return (-start + (length + 1) // 2) % self.slots
+
+
+def plan_moves(before: Ring, after: Ring) -> list[Move]:
+    """List the slots that change owner, in slot order."""
+    if before.slots != after.slots:
+        what = f"the rings have {before.slots} and {after.slots} slots"
+        raise RingError(what, "compare rings of the same workflow")
+    # Number the nodes of both rings alike, so that tables can be compared as arrays.
+    nodes = list(dict.fromkeys([*before.nodes, *after.nodes]))
+    old = np.array([nodes.index(node) for node in before.nodes])[before.table]
+    new = np.array([nodes.index(node) for node in after.nodes])[after.table]
+    changed = np.flatnonzero(old != new)
+    return [Move(Slot(int(slot)), nodes[old[slot]], nodes[new[slot]]) for slot in changed]
+
+
+def partition_slots(slots: int, partitions: int) -> list[range]:
+    """Return the slots of each partition: i has ``[i*slots//partitions, (i+1)*slots//partitions)``.
+
+    A partition is a set of slots, not a node, so the cut does not depend on the ring. With more
+    partitions than slots, some are empty.
+    """
+    _check_count("slots", slots)
+    _check_count("partitions", partitions)
+    bounds = [index * slots // partitions for index in range(partitions + 1)]
+    return [range(start, end) for start, end in pairwise(bounds)]
+
+
+def partition_of(
+    slot_array: npt.NDArray[np.integer[Any]], slots: int, partitions: int
+) -> npt.NDArray[np.int32]:
+    """Return the partition of each slot; the inverse of :func:`partition_slots`."""
+    _check_count("slots", slots)
+    _check_count("partitions", partitions)
+    if slot_array.size and not 0 <= int(slot_array.min()) <= int(slot_array.max()) < slots:
+        raise ConfigError(f"slots must be 0 to {slots - 1}, got others")
+    # The largest i with i*slots//partitions <= slot, solved for i in integers.
+    ends = (slot_array.astype(np.int64) + 1) * partitions
+    return ((ends - 1) // slots).astype(np.int32)
+
+
+def _check_count(option: str, count: int) -> None:
+    if not 1 <= count < 2**31:
+        raise ConfigError(f"{option} must be between 1 and 2**31 - 1, got {count}")

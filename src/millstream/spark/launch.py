@@ -1,0 +1,58 @@
+"""Starting nodes on the executors, one Spark task for each."""
+
+from __future__ import annotations
+
+import socket
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pyspark import SparkContext
+
+from millstream.node.process import Launch, Started, executor_pid, launch
+from millstream.ring.ring import NodeId
+from millstream.wire.calls import call
+
+_TOGETHER = 5.0
+
+
+def start_nodes(context: SparkContext, config: Launch, count: int, listen: bool) -> list[Started]:
+    """Start ``count`` nodes, spread over the executors' cores."""
+    tasks = context.parallelize(range(count), count)
+    return list(tasks.mapPartitions(_Starter(config, count, listen)).collect())
+
+
+@dataclass(frozen=True)
+class _Starter:
+    """What each task does; a class of this module, so that workers import it."""
+
+    config: Launch
+    count: int
+    listen: bool
+
+    def __call__(self, tasks: Iterable[int]) -> Iterator[Started]:
+        for _ in tasks:
+            node = NodeId(uuid.uuid4().hex)
+            self._await_others(node)
+            arguments = _executor_arguments()
+            host = arguments.get("--hostname") or socket.gethostname()
+            yield launch(
+                replace(self.config, node=node, host=host if self.listen else None),
+                arguments.get("--executor-id", "driver"),
+                host,
+            )
+
+    def _await_others(self, node: NodeId) -> None:
+        # Tasks that run side by side take different cores, hence different executors.
+        deadline = time.monotonic() + _TOGETHER
+        while call(self.config.coordinator, "arrived", node) < self.count:
+            if time.monotonic() > deadline:
+                return  # fewer cores than nodes: the rest start in turn
+            time.sleep(0.02)
+
+
+def _executor_arguments() -> dict[str, str]:
+    words = Path(f"/proc/{executor_pid()}/cmdline").read_bytes().decode().split("\0")
+    return {name: value for name, value in zip(words, words[1:], strict=False) if name[:2] == "--"}

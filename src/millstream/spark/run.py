@@ -1,0 +1,450 @@
+"""Running a workflow: ``start`` returns a handle, ``run`` blocks until the end."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+import cloudpickle
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from millstream.coordinator.record import JobTypes
+from millstream.coordinator.service import Coordinator
+from millstream.errors import ConfigError, MillstreamError
+from millstream.flow.plan import Plan, plan
+from millstream.flow.sources import DataFrameSource, ReplaySource
+from millstream.flow.workflow import SourceVertex, Workflow
+from millstream.node.process import Launch
+from millstream.observe.display import Display, display_for
+from millstream.observe.progress import EpochProgress, Progress, Totals
+from millstream.ring.ring import NodeId
+from millstream.spark.compile import EpochFrames, admission
+from millstream.spark.engine import Engine
+from millstream.spark.launch import start_nodes
+from millstream.spark.replay import replay_end
+from millstream.spark.session import await_executors, same_host, session
+from millstream.spark.sinks import FileWriter, open_sink
+from millstream.wire.auth import new_secret
+from millstream.work.program import pack, program_of
+
+Phase = Literal["running", "finished", "stopped", "failed"]
+_POLL = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """The options of a run."""
+
+    checkpoint: str | None = None
+    nodes: int | None = None
+    master: str | None = None
+    partitions: int | None = None
+    slots: int = 4096
+    every: timedelta = timedelta(0)
+    listen: str | None = None
+    progress: bool | None = None
+
+    def __post_init__(self) -> None:
+        for name, low, high in (("nodes", 1, 4096), ("partitions", 1, 65536), ("slots", 1, 65536)):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+                raise ConfigError(
+                    f"{name} must be a whole number from {low} to {high}, got {value!r}"
+                )
+        if self.nodes is not None and self.nodes > self.slots:
+            raise ConfigError(f"nodes must be at most slots ({self.slots}), got {self.nodes}")
+        if not isinstance(self.every, timedelta) or self.every < timedelta(0):
+            raise ConfigError(f"every must be a timedelta of 0 or more, got {self.every!r}")
+
+
+class CheckpointInUse(MillstreamError):
+    """The checkpoint folder holds epochs of an earlier run, whose state is gone."""
+
+    def __init__(self, path: str, epochs: int) -> None:
+        super().__init__(path, epochs)
+        self.path, self.epochs = path, epochs
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path} holds {self.epochs} committed epochs of an earlier run. State lives in "
+            "the nodes' memory in this version and ended with that run, so going on from there "
+            "would give wrong results: choose a new checkpoint folder, or remove this one and "
+            "the sinks' folders"
+        )
+
+
+@dataclass(frozen=True)
+class NodeStatus:
+    """A node, as ``status()`` shows it."""
+
+    node: str
+    host: str
+    executor: str
+    pid: int
+    slots: int
+
+
+@dataclass(frozen=True)
+class Status:
+    """Where a run is."""
+
+    workflow: str
+    phase: Phase
+    committed: int
+    ring: int
+    nodes: list[NodeStatus] = field(default_factory=list)
+
+
+class JobState:
+    """The committed state of one job."""
+
+    def __init__(self, coordinator: Coordinator, job: int) -> None:
+        self._coordinator = coordinator
+        self._job = job
+
+    def get(self, key: object, default: Any = None) -> Any:
+        """The state of a key: its entries, or the result of a combinable reducer."""
+        found = self._coordinator.get(self._job, key)
+        return default if found is None else found
+
+    def items(self) -> Iterator[tuple[Any, Any]]:
+        """All keys with their state."""
+        yield from self._coordinator.items(self._job)
+
+
+class Run:
+    """A workflow that runs. Leaving the ``with`` block stops it."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        coordinator: Coordinator,
+        engine: Engine,
+        query: StreamingQuery,
+        progress: Progress,
+        display: Display,
+        cleanup: contextlib.ExitStack,
+    ) -> None:
+        self._plan = plan
+        self._coordinator = coordinator
+        self._engine = engine
+        self._query = query
+        self._progress = progress
+        self._display = display
+        self._cleanup = cleanup
+        self._stopped = False
+        self._lock = threading.Lock()
+
+    @property
+    def progress(self) -> Progress:
+        """Reports of committed epochs, with rates and latencies."""
+        return self._progress
+
+    def status(self) -> Status:
+        """Where the run is now."""
+        ring = self._coordinator.ledger.ring
+        nodes = [
+            NodeStatus(n.node, n.host, n.executor, n.pid, len(ring.slots_of(n.node)))
+            for n in self._coordinator.nodes
+        ]
+        committed = self._coordinator.ledger.committed
+        return Status(self._plan.name, self._phase(), committed, ring.version, nodes)
+
+    def _phase(self) -> Phase:
+        if self._failure() is not None:
+            return "failed"
+        if self._stopped:
+            return "stopped"
+        return "running" if self._query.isActive else "finished"
+
+    def state(self, job: str) -> JobState:
+        """The committed state of a job."""
+        for at, vertex in self._plan.jobs:
+            if vertex.name == job:
+                return JobState(self._coordinator, at)
+        names = ", ".join(vertex.name for _, vertex in self._plan.jobs)
+        raise ConfigError(f"there is no job {job!r}; the jobs are {names}")
+
+    def await_termination(self, timeout: timedelta | None = None) -> bool:
+        """Wait for the end of bounded input (or a stop); True if the run has ended.
+
+        Raises what made the run fail. State stays readable until ``stop``.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout.total_seconds()
+        while self._query.isActive:
+            if deadline is not None and time.monotonic() > deadline:
+                return False
+            with contextlib.suppress(Exception):  # the failure is told below, typed
+                self._query.awaitTermination(_POLL)
+        self._raise_failure()
+        return True
+
+    def _failure(self) -> BaseException | None:
+        if self._engine.error is not None:
+            return self._engine.error
+        if self._coordinator.lost is not None:
+            return self._coordinator.lost
+        if self._query.isActive or self._engine.stopping.is_set():
+            return None
+        return self._query.exception()
+
+    def _raise_failure(self) -> None:
+        failure = self._failure()
+        if failure is not None:
+            self._end()
+            raise failure
+
+    def stop(self) -> None:
+        """Finish the epoch under way, then end the run and its nodes."""
+        with self._lock:
+            if self._query.isActive:
+                self._stopped = True
+                self._engine.stop(self._query)
+            self._end()
+
+    def _end(self) -> None:
+        self._display.close(self._progress.totals)
+        self._cleanup.close()
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a finished run did."""
+
+    workflow: str
+    totals: Totals
+    last: EpochProgress | None
+
+
+def start(
+    workflow: Workflow,
+    *,
+    checkpoint: str | os.PathLike[str] | None = None,
+    nodes: int | None = None,
+    spark: SparkSession | None = None,
+    master: str | None = None,
+    partitions: int | None = None,
+    slots: int = 4096,
+    every: timedelta = timedelta(0),
+    listen: str | None = None,
+    progress: bool | None = None,
+) -> Run:
+    """Start a workflow and return its handle.
+
+    ``nodes`` defaults to one per executor core, ``partitions`` (of each shuffle) to the larger
+    of cores and nodes. ``every`` is the shortest time between two epochs of unbounded input.
+    ``listen`` is the address on which coordinator and nodes accept connections from other
+    hosts; without it they use Unix sockets. ``progress`` shows progress on the terminal (by
+    default if there is one).
+    """
+    config = RunConfig(
+        checkpoint=None if checkpoint is None else os.fspath(checkpoint),
+        nodes=nodes,
+        master=master,
+        partitions=partitions,
+        slots=slots,
+        every=every,
+        listen=listen,
+        progress=progress,
+    )
+    planned = plan(workflow)
+    with contextlib.ExitStack() as cleanup:
+        if spark is None:
+            spark = _session_of_sources(planned)
+        if spark is None:
+            spark, ours = session(config.master)
+            if ours:
+                cleanup.callback(spark.stop)
+        run = _start(planned, config, spark, cleanup.pop_all())
+    return run
+
+
+def run(
+    workflow: Workflow,
+    *,
+    checkpoint: str | os.PathLike[str] | None = None,
+    nodes: int | None = None,
+    spark: SparkSession | None = None,
+    master: str | None = None,
+    partitions: int | None = None,
+    slots: int = 4096,
+    every: timedelta = timedelta(0),
+    listen: str | None = None,
+    progress: bool | None = None,
+) -> Summary:
+    """Run a workflow until its bounded input is consumed, or until Ctrl-C."""
+    handle = start(
+        workflow,
+        checkpoint=checkpoint,
+        nodes=nodes,
+        spark=spark,
+        master=master,
+        partitions=partitions,
+        slots=slots,
+        every=every,
+        listen=listen,
+        progress=progress,
+    )
+    with handle:
+        try:
+            handle.await_termination()
+        except KeyboardInterrupt:
+            handle.stop()
+    return Summary(workflow.name, handle.progress.totals, handle.progress.last)
+
+
+def _session_of_sources(planned: Plan) -> SparkSession | None:
+    for _, vertex in planned.of_kind(SourceVertex):
+        if isinstance(vertex.source, DataFrameSource):
+            return vertex.source.frame.sparkSession  # type: ignore[attr-defined, no-any-return]
+    return None
+
+
+def _start(
+    planned: Plan, config: RunConfig, spark: SparkSession, cleanup: contextlib.ExitStack
+) -> Run:
+    try:
+        return _Starting(planned, config, spark, cleanup).run()
+    except BaseException:
+        cleanup.close()
+        raise
+
+
+class _Starting:
+    """The steps from a plan to a running query."""
+
+    def __init__(
+        self, planned: Plan, config: RunConfig, spark: SparkSession, cleanup: contextlib.ExitStack
+    ) -> None:
+        self._plan = planned
+        self._config = config
+        self._spark = spark
+        self._cleanup = cleanup
+        atexit.register(cleanup.close)
+
+    def run(self) -> Run:
+        spark, config, planned = self._spark, self._config, self._plan
+        checkpoint = self._checkpoint()
+        folder = tempfile.mkdtemp(prefix="millstream-")
+        self._cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
+        self._check_hosts()
+        cores = await_executors(spark)
+        nodes = config.nodes or min(cores, config.slots)
+        partitions = config.partitions or -(-max(cores, nodes) // nodes) * nodes
+        program = program_of(planned, config.slots, min(partitions, config.slots))
+        bounded = all(vertex.source.bounded for _, vertex in planned.of_kind(SourceVertex))
+        admitted = admission(spark, planned, not bounded and self._has_ttl())
+        sinks = {at: open_sink(spark, vertex.sink) for at, vertex in planned.sinks}
+        for writer in sinks.values():
+            if isinstance(writer, FileWriter):
+                writer.check_new()
+        coordinator = self._coordinator(folder)
+        launch = Launch(
+            NodeId(""), coordinator.endpoint, cloudpickle.dumps(program.jobs), config.slots, None
+        )
+        started = start_nodes(spark.sparkContext, launch, nodes, config.listen is not None)
+        progress = Progress()
+        display = display_for(planned.name, config.progress)
+        progress.listen(display.show)
+        frames = EpochFrames(
+            planned, program, pack(program), coordinator.endpoint, admitted.branches
+        )
+        engine = Engine(planned, frames, coordinator, sinks, progress)
+        coordinator.begin(
+            started,
+            {at: job.name for at, job in planned.jobs},
+            {at: JobTypes(job.key_type, job.output) for at, job in planned.jobs},
+            config.slots,
+            engine.give_up,
+        )
+        writer = (
+            admitted.frame.writeStream.queryName(planned.name)
+            .foreachBatch(engine)
+            .option("checkpointLocation", checkpoint)
+        )
+        paced = [
+            vertex.source
+            for _, vertex in planned.of_kind(SourceVertex)
+            if isinstance(vertex.source, ReplaySource) and vertex.source.paced
+        ]
+        if bounded and not paced:
+            writer = writer.trigger(availableNow=True)
+        else:
+            writer = writer.trigger(processingTime=f"{config.every.total_seconds():.3f} seconds")
+        query = writer.start()
+        engine.query = query
+        self._cleanup.callback(_end_query, query)
+        if bounded and paced:
+            ends = [replay_end(source) for source in paced]
+            threading.Thread(target=_stop_at_end, args=(query, engine, ends), daemon=True).start()
+        return Run(planned, coordinator, engine, query, progress, display, self._cleanup)
+
+    def _checkpoint(self) -> str:
+        if self._config.checkpoint is None:
+            folder = tempfile.mkdtemp(prefix="millstream-checkpoint-")
+            self._cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
+            return folder
+        commits = Path(self._config.checkpoint) / "spark" / "commits"
+        done = [name for name in os.listdir(commits) if name.isdigit()] if commits.is_dir() else []
+        if done:
+            raise CheckpointInUse(self._config.checkpoint, len(done))
+        return f"{self._config.checkpoint}/spark"
+
+    def _check_hosts(self) -> None:
+        if self._config.listen is None and not same_host(self._spark):
+            raise ConfigError(
+                f"Spark's master is {self._spark.sparkContext.master}, whose executors may be on "
+                "other hosts; pass listen= with the driver's address that they can reach"
+            )
+
+    def _has_ttl(self) -> bool:
+        return any(job.ttl is not None for _, job in self._plan.jobs)
+
+    def _coordinator(self, folder: str) -> Coordinator:
+        address = f"grpc+unix://{folder}/coordinator.sock"
+        if self._config.listen is not None:
+            address = f"grpc://{self._config.listen}:0"
+        coordinator = Coordinator(address, new_secret())
+        self._cleanup.callback(coordinator.close)
+        return coordinator
+
+
+def _end_query(query: StreamingQuery) -> None:
+    with contextlib.suppress(Exception):
+        query.stop()
+
+
+def _stop_at_end(query: StreamingQuery, engine: Engine, ends: list[Any]) -> None:
+    while query.isActive:
+        last = query.lastProgress
+        if last is not None:
+            offsets = [source.endOffset for source in last.sources]
+            if all(any(end.reached(offset) for offset in offsets) for end in ends):
+                engine.stop(query)
+                return
+        time.sleep(_POLL)

@@ -1,0 +1,296 @@
+"""Opens sinks: how an epoch's output is staged, published and dropped, for each kind of sink.
+
+A file sink stages with Spark's own writer and publishes by one rename::
+
+    <path>/epoch=000000000007/part-…            what readers see, whole epochs only
+    <path>/_millstream/staged/epoch=…-<attempt> written, not visible; Spark ignores ``_`` folders
+    <path>/_millstream/replaced/epoch=…-<attempt>  an older copy, between two renames
+
+That an epoch is seen as a whole rests on the file system's folder rename being atomic (local
+disks, HDFS, ABFS; plain S3 is not). When to call what is the engine's decision, not ours.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection
+from typing import Literal, Protocol
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.conversion import ArrowTableToRowsConversion
+from pyspark.sql.types import StructType
+
+from millstream.errors import ConfigError, MillstreamError, WorkflowError
+from millstream.flow import sinks as flow
+from millstream.spark.folder import Folder
+
+When = Literal["staged", "late"]
+
+OURS = "_millstream"
+WIDEST_CELL = 40
+
+
+class OutputLost(MillstreamError):
+    """An epoch is committed, but its output is neither staged nor published."""
+
+    def __init__(self, path: str, epoch: int, attempt: str) -> None:
+        super().__init__(path, epoch, attempt)
+        self.path, self.epoch, self.attempt = path, epoch, attempt
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path} has no staged output of epoch {self.epoch}, attempt {self.attempt}, "
+            "and the epoch was not published; if files were removed by hand, restore an earlier "
+            "epoch and run again"
+        )
+
+
+class SinkWriter(Protocol):
+    """An open sink."""
+
+    @property
+    def when(self) -> When:
+        """``staged``: publish after the commit. ``late``: publish before it, maybe twice."""
+
+    def stage(self, frame: DataFrame, epoch: int, attempt: str) -> None:
+        """Evaluate the frame and keep the result; nothing becomes visible."""
+
+    def publish(self, epoch: int, attempt: str) -> None:
+        """Make the epoch visible. Again with the same attempt: nothing; with another: replace."""
+
+    def discard(self, epoch: int, attempt: str) -> None:
+        """Drop what was staged."""
+
+
+def open_sink(
+    spark: SparkSession, sink: flow.Sink, *, keep: Collection[tuple[int, str]] | None = None
+) -> SinkWriter:
+    """Open a sink. Outputs staged by dead attempts are removed, except those in ``keep``.
+
+    ``keep`` lists the (epoch, attempt) pairs that are committed and may still have to be
+    published. Without it nothing staged is removed, since only the store knows what committed.
+    """
+    match sink:
+        case flow.FileSink():
+            return FileWriter(spark, sink, keep)
+        case flow.CallbackSink():
+            return CallbackWriter(sink)
+        case flow.ConsoleSink():
+            return ConsoleWriter(sink)
+        case flow.ForeachBatchSink():
+            return ForeachBatchWriter(sink)
+    raise WorkflowError(f"{type(sink).__name__} is not a sink", "use a function of flow.sinks")
+
+
+class FileWriter:
+    """Writes one folder per epoch."""
+
+    when: When = "staged"
+
+    def __init__(
+        self, spark: SparkSession, sink: flow.FileSink, keep: Collection[tuple[int, str]] | None
+    ) -> None:
+        self._sink = sink
+        self._format, options = _format_of(sink)
+        self._folder = Folder(spark, sink.path)
+        if self._folder.is_file(""):
+            raise ConfigError(f"{sink.path} is a file; a sink writes a folder")
+        self._options = {**options, **_commit_options(self._folder.is_plain_local)}
+        self._claim()
+        self._clean(keep)
+
+    def stage(self, frame: DataFrame, epoch: int, attempt: str) -> None:
+        if "epoch" in (name.lower() for name in frame.columns):
+            raise WorkflowError(
+                f"the output for {self._sink.path} has a column 'epoch', which is also the name "
+                "of the sink's folders",
+                "rename the column",
+            )
+        staged = _staged(epoch, attempt)
+        self._folder.delete(staged)
+        if self._folder.is_plain_local:
+            self._folder.make_local(f"{staged}/_temporary/0/_temporary")
+        # "append", as we have just emptied it and "overwrite" would remove what was made.
+        writer = frame.write.format(self._format).options(**self._options).mode("append")
+        writer.save(self._folder.text(staged))
+
+    def publish(self, epoch: int, attempt: str) -> None:
+        staged, final = _staged(epoch, attempt), _final(epoch)
+        # Hadoop's rename moves *into* a folder that exists, hence the look before.
+        if not self._folder.exists(final):
+            if not self._folder.rename(staged, final) and not self._folder.exists(final):
+                raise OutputLost(self._sink.path, epoch, attempt)
+        elif self._folder.exists(staged):
+            self._replace(staged, final, _replaced(epoch, attempt))
+
+    def discard(self, epoch: int, attempt: str) -> None:
+        self._folder.delete(_staged(epoch, attempt))
+
+    def check_new(self) -> None:
+        """Refuse a folder with epochs of another run: readers would see both."""
+        if any(name.startswith("epoch=") for name in self._folder.names("")):
+            raise ConfigError(
+                f"{self._sink.path} holds epochs of an earlier run; remove the folder, or give "
+                "the sink a new one"
+            )
+
+    def _replace(self, staged: str, final: str, aside: str) -> None:
+        # Between the renames a reader sees no such epoch: never half of one, never both. A crash
+        # there leaves both copies; the next open puts the old one back, to be replaced again.
+        self._folder.delete(aside)
+        self._folder.rename(final, aside)
+        self._folder.rename(staged, final)
+        self._folder.delete(aside)
+
+    def _claim(self) -> None:
+        """Make the folder ours, or refuse if it is somebody else's."""
+        names = self._folder.names("")
+        if OURS not in names and any(not name.startswith(".") for name in names):
+            raise ConfigError(
+                f"{self._sink.path} holds files that Millstream did not write; give the sink an "
+                "empty or new folder, or move the files away"
+            )
+        marker = f"format={self._format}"
+        written = [name for name in self._folder.names(OURS) if name.startswith("format=")]
+        if written not in ([], [marker]):
+            raise ConfigError(
+                f"{self._sink.path} was written with {written[0]}, and this sink has {marker}; "
+                "readers could not read a mixture, so give the sink a new folder"
+            )
+        for folder in (marker, "staged", "replaced"):
+            self._folder.make(f"{OURS}/{folder}")
+
+    def _clean(self, keep: Collection[tuple[int, str]] | None) -> None:
+        for name in self._folder.names(f"{OURS}/replaced"):
+            final, aside = name.partition("-")[0], f"{OURS}/replaced/{name}"
+            if self._folder.exists(final) or not self._folder.rename(aside, final):
+                self._folder.delete(aside)
+        if keep is None:
+            return
+        kept = {_staged(epoch, attempt) for epoch, attempt in keep}
+        for name in self._folder.names(f"{OURS}/staged"):
+            if f"{OURS}/staged/{name}" not in kept:
+                self._folder.delete(f"{OURS}/staged/{name}")
+
+
+class CollectingWriter(ABC):
+    """Collects an epoch in the driver and shows it when it is published."""
+
+    when: When = "late"
+
+    def __init__(self) -> None:
+        self._staged: dict[tuple[int, str], tuple[pa.Table, StructType]] = {}
+
+    def stage(self, frame: DataFrame, epoch: int, attempt: str) -> None:
+        # All of it, also for a console: staging must evaluate every partition.
+        self._staged[epoch, attempt] = (frame.toArrow(), frame.schema)
+
+    def publish(self, epoch: int, attempt: str) -> None:
+        if staged := self._staged.get((epoch, attempt)):
+            self.show(epoch, *staged)
+            self.discard(epoch, attempt)
+
+    def discard(self, epoch: int, attempt: str) -> None:
+        self._staged.pop((epoch, attempt), None)
+
+    @abstractmethod
+    def show(self, epoch: int, table: pa.Table, schema: StructType) -> None: ...
+
+
+class CallbackWriter(CollectingWriter):
+    """Hands an epoch's rows to the user's function. What it raises goes up unchanged."""
+
+    def __init__(self, sink: flow.CallbackSink) -> None:
+        super().__init__()
+        self.function = sink.function
+
+    def show(self, epoch: int, table: pa.Table, schema: StructType) -> None:
+        self.function(ArrowTableToRowsConversion.convert(table, schema), epoch)
+
+
+class ConsoleWriter(CollectingWriter):
+    """Prints the first rows of an epoch."""
+
+    def __init__(self, sink: flow.ConsoleSink) -> None:
+        super().__init__()
+        self._rows = sink.rows
+
+    def show(self, epoch: int, table: pa.Table, schema: StructType) -> None:
+        print(describe_epoch(epoch, table, self._rows), flush=True)
+
+
+class ForeachBatchWriter:
+    """Hands an epoch's DataFrame to the user's function. What it raises goes up unchanged."""
+
+    when: When = "late"
+
+    def __init__(self, sink: flow.ForeachBatchSink) -> None:
+        self.function = sink.function
+
+    def stage(self, frame: DataFrame, epoch: int, attempt: str) -> None:
+        self.function(frame, epoch)
+
+    def publish(self, epoch: int, attempt: str) -> None:
+        pass
+
+    def discard(self, epoch: int, attempt: str) -> None:
+        pass
+
+
+def describe_epoch(epoch: int, table: pa.Table, rows: int) -> str:
+    """Lay out the first rows of an epoch as a small table."""
+    first, total = table.slice(0, rows), table.num_rows
+    title = f"epoch {epoch}: {total} rows" + (f", first {rows}" if rows < total else "")
+    columns = [
+        [_cell(value) for value in (name, *column.to_pylist())]
+        for name, column in zip(first.column_names, first.columns, strict=True)
+    ]
+    widths = [max(map(len, cells)) for cells in columns]
+    header, *body = (
+        " | ".join(map(str.ljust, cells, widths)).rstrip() for cells in zip(*columns, strict=True)
+    )
+    return "\n".join([title, header, "-+-".join("-" * width for width in widths), *body])
+
+
+def _commit_options(plain_local: bool) -> dict[str, str]:
+    # Version 2 lets tasks move their files into place, which saves the driver a rename per
+    # file. What speaks against it, partial output in sight, cannot happen in a staged folder;
+    # and a task has one file, whose name does not depend on the attempt.
+    options = {
+        "mapreduce.fileoutputcommitter.algorithm.version": "2",
+        "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+    }
+    if plain_local:  # no .crc files: each costs a second create and a forked chmod
+        options["fs.file.impl"] = "org.apache.hadoop.fs.RawLocalFileSystem"
+        options["fs.file.impl.disable.cache"] = "true"
+    return options
+
+
+def _format_of(sink: flow.FileSink) -> tuple[str, dict[str, str]]:
+    match sink:
+        case flow.ParquetSink():
+            return "parquet", {}
+        case flow.JsonSink():
+            return "json", {}
+        case flow.CsvSink():
+            return "csv", {"header": str(sink.header).lower()}
+    raise WorkflowError(f"{type(sink).__name__} has no writer", "use parquet(), json() or csv()")
+
+
+def _final(epoch: int) -> str:
+    # Padded, so that names sort; Spark still reads the column epoch as a whole number.
+    return f"epoch={epoch:012d}"
+
+
+def _staged(epoch: int, attempt: str) -> str:
+    return f"{OURS}/staged/{_final(epoch)}-{attempt}"
+
+
+def _replaced(epoch: int, attempt: str) -> str:
+    return f"{OURS}/replaced/{_final(epoch)}-{attempt}"
+
+
+def _cell(value: object) -> str:
+    text = "" if value is None else str(value).replace("\n", "\\n")
+    return text if len(text) <= WIDEST_CELL else f"{text[: WIDEST_CELL - 1]}…"

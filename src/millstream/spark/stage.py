@@ -1,0 +1,237 @@
+"""One stage of an epoch, as it runs in Spark's Python workers (``mapInArrow``).
+
+Stage 0 maps the sources. Every later stage feeds the jobs of its level and goes on at once with
+the steps behind them, so that feed(n) and map(n + 1) share one Python stage. What leaves a stage
+are blocks for later stages and for sinks; with a single sink of known type, the last stage gives
+the sink's rows themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+
+from millstream.coordinator.record import EpochRecord, JobTypes
+from millstream.errors import MillstreamError
+from millstream.ring.ring import partition_slots
+from millstream.spark.conform import conform
+from millstream.spark.feed import feed_unit, fetch_record
+from millstream.state.blocks import from_bytes, to_bytes
+from millstream.wire.blocks import BLOCK_SCHEMA
+from millstream.wire.calls import Endpoint, call
+from millstream.work.chunk import Chunk
+from millstream.work.keying import keyed
+from millstream.work.packing import FLUSH_ROWS, Packer, cut, packer_for
+from millstream.work.program import Packed, Program, unpack
+from millstream.work.routing import push
+
+SOURCE_TAG = "millstream_source"
+
+
+@dataclass(frozen=True)
+class Direct:
+    """The one sink whose rows the last stage gives as they are."""
+
+    sink: int
+    name: str
+    schema: pa.Schema
+
+
+@dataclass(frozen=True)
+class StageTask:
+    """What a worker needs to run one stage of one try of one epoch."""
+
+    coordinator: Endpoint
+    program: Packed
+    stage: int
+    epoch: int
+    try_: int
+    branches: tuple[int, ...] = ()
+    direct: Direct | None = None
+
+
+def run_stage(task: StageTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Run a stage over one Spark partition; errors also go to the coordinator, typed."""
+    try:
+        record = _record(task.coordinator, task.epoch, task.try_)
+        stage = _Stage(task, unpack(task.program), record)
+        if task.stage == 0:
+            yield from stage.map_sources(batches)
+        else:
+            yield from stage.feed(batches)
+    except MillstreamError as problem:
+        call(task.coordinator, "failed", (task.epoch, task.try_, problem))
+        raise RuntimeError(f"{type(problem).__name__}: {str(problem)[:300]}") from None
+
+
+@lru_cache(maxsize=4)
+def _record(coordinator: Endpoint, epoch: int, try_: int) -> EpochRecord:
+    return fetch_record(coordinator, epoch, try_)
+
+
+class _Stage:
+    """One attempt of one task: an outlet for the fused steps, and the rows it owes Spark."""
+
+    def __init__(self, task: StageTask, program: Program, record: EpochRecord) -> None:
+        context = TaskContext.get()
+        assert context is not None
+        self._task = task
+        self._program = program
+        self._record = record
+        self._partition = context.partitionId()
+        self._attempt = context.taskAttemptId()
+        self._packers: dict[int, Packer] = {}
+        self._sequence = 0
+        self._ready: list[pa.RecordBatch] = []
+
+    def map_sources(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run the steps behind the sources."""
+        for batch in batches:
+            for at, rows in self._by_branch(batch):
+                push(self._program, at, Chunk(batch=rows), self)
+            yield from self._drain()
+        yield from self._finish()
+
+    def _by_branch(self, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+        branches = self._task.branches
+        if len(branches) == 1:
+            yield branches[0], batch
+            return
+        tags = batch.column(SOURCE_TAG)
+        for tag, at in enumerate(branches):
+            rows = batch.filter(pc.equal(tags, tag))
+            if rows.num_rows:
+                column = rows.column(f"branch{tag}")
+                fields = [column.type.field(i) for i in range(column.type.num_fields)]
+                yield at, pa.RecordBatch.from_arrays(column.flatten(), schema=pa.schema(fields))
+
+    def feed(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Feed the job of this partition, and run the steps behind it."""
+        job, part = self._program.job_at(self._task.stage, self._partition)
+        mine: list[pa.RecordBatch] = []
+        for batch in batches:
+            own = pc.equal(batch.column("target"), job)
+            if pc.all(own).as_py():
+                mine.append(batch)
+                continue
+            mine.append(batch.filter(own))
+            self._pass_on(batch.filter(pc.invert(own)))
+        slots = partition_slots(self._program.slots, self._program.partitions)[part]
+        rows = pa.Table.from_batches(mine, schema=BLOCK_SCHEMA)
+        outputs = feed_unit(
+            self._task.coordinator, self._record, self._attempt, job, slots, rows
+        )
+        for output in outputs:
+            push(self._program, job, Chunk(batch=output), self)
+            yield from self._drain()
+        yield from self._finish()
+
+    def _pass_on(self, batch: pa.RecordBatch) -> None:
+        """Send blocks for later stages on their way, with a route for the next shuffle."""
+        direct = self._task.direct
+        targets = batch.column("target").to_pylist()
+        if direct is not None:
+            for block in batch.column("block"):
+                self.to_sink(direct.sink, Chunk(batch=from_bytes(block.as_buffer())))
+            return
+        parts = batch.column("part").to_pylist()
+        routes = [self._route(target, part) for target, part in zip(targets, parts, strict=True)]
+        at = BLOCK_SCHEMA.get_field_index("route")
+        self._ready.append(batch.set_column(at, BLOCK_SCHEMA.field(at), pa.array(routes, pa.int32())))
+
+    def _route(self, target: int, part: int) -> int:
+        following = self._task.stage + 1
+        if following > self._program.last_stage:
+            return 0
+        jobs = self._program.stages[following]
+        if target in jobs:
+            return jobs.index(target) * self._program.partitions + part
+        return self._partition % self._program.width(following)
+
+    # -- the outlet of the fused steps -----------------------------------------------------
+
+    def to_job(self, job: int, chunk: Chunk) -> None:
+        vertex = self._program.jobs[job]
+        types = self._record.types.get(job, JobTypes())
+        if vertex.key_type is None and types.key is not None:
+            vertex = replace(vertex, key_type=types.key)
+        packer = self._packers.get(job)
+        if packer is None:
+            packer = self._packers[job] = packer_for(vertex, self._program.slots)
+        for values in keyed(vertex, chunk):
+            packer.add(values)
+        if packer.rows >= FLUSH_ROWS:
+            self._flush(job, packer)
+
+    def to_sink(self, sink: int, chunk: Chunk) -> None:
+        direct = self._task.direct
+        if direct is None:
+            self._emit([(sink, 0, to_bytes(chunk.batch()))], len(chunk))
+        else:
+            self._ready.append(conform(chunk.plain(), direct.schema, direct.name))
+
+    def to_frame(self, frame: int, chunk: Chunk) -> None:
+        self._emit([(frame, 0, to_bytes(chunk.batch()))], len(chunk))
+
+    def _flush(self, job: int, packer: Packer) -> None:
+        count = packer.rows
+        packed = packer.flush()
+        if packed is not None:
+            shares = cut(packed, self._program.slots, self._program.partitions)
+            self._emit([(job, part, to_bytes(rows)) for part, rows in shares], count)
+
+    def _emit(self, blocks: list[tuple[int, int, bytes]], count: int) -> None:
+        columns: list[list[object]] = [[] for _ in BLOCK_SCHEMA]
+        for target, part, data in blocks:
+            route = self._route(target, part)
+            origin = (self._task.stage, self._partition, self._sequence)
+            row = (route, target, part, *origin, count, data)
+            for column, value in zip(columns, row, strict=True):
+                column.append(value)
+            self._sequence += 1
+            count = 0  # told once, with the first block
+        self._ready.append(
+            pa.RecordBatch.from_arrays(
+                [pa.array(c, f.type) for c, f in zip(columns, BLOCK_SCHEMA, strict=True)],
+                schema=BLOCK_SCHEMA,
+            )
+        )
+
+    def _drain(self) -> Iterator[pa.RecordBatch]:
+        ready, self._ready = self._ready, []
+        yield from ready
+
+    def _finish(self) -> Iterator[pa.RecordBatch]:
+        for job, packer in self._packers.items():
+            self._flush(job, packer)
+        yield from self._drain()
+
+
+def decode_sink(
+    sink: int, name: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Turn the blocks of one sink into its rows."""
+    for batch in batches:
+        for block in batch.filter(pc.equal(batch.column("target"), sink)).column("block"):
+            rows = Chunk(batch=from_bytes(block.as_buffer())).plain()
+            yield conform(rows, schema, name)
+
+
+def find_schemas(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Give, for each sink, the distinct schemas of its blocks in this partition."""
+    found: dict[int, set[bytes]] = {}
+    for batch in batches:
+        for target, block in zip(batch.column("target"), batch.column("block"), strict=True):
+            plain = Chunk(batch=from_bytes(block.as_buffer())).plain()
+            bare = plain.schema.remove_metadata()
+            found.setdefault(target.as_py(), set()).add(bytes(bare.serialize()))
+    rows = [(sink, schema) for sink, schemas in found.items() for schema in sorted(schemas)]
+    yield pa.RecordBatch.from_arrays(
+        [pa.array([s for s, _ in rows], pa.int32()), pa.array([b for _, b in rows], pa.binary())],
+        names=["sink", "schema"],
+    )

@@ -1,0 +1,34 @@
+"""The errors of aggregates: values they cannot read, and sums that do not fit."""
+
+from __future__ import annotations
+
+from millstream.errors import ConfigError, MillstreamError
+
+
+class UnsupportedValue(ConfigError):
+    """An aggregate was given a column of a type that it cannot reduce."""
+
+    def __init__(self, aggregate: str, type: str, allowed: tuple[str, ...]) -> None:
+        super().__init__(aggregate, type, allowed)
+        self.aggregate, self.type, self.allowed = aggregate, type, allowed
+
+    def __str__(self) -> str:
+        allowed = ", ".join(self.allowed)
+        return (
+            f"{self.aggregate} cannot reduce values of type {self.type}; "
+            f"cast the column to one of: {allowed}"
+        )
+
+
+class SumOverflow(MillstreamError):
+    """A sum left the range of its type."""
+
+    def __init__(self, column: str, type: str, group: int) -> None:
+        super().__init__(column, type, group)
+        self.column, self.type, self.group = column, type, group
+
+    def __str__(self) -> str:
+        return (
+            f"the sum of column {self.column!r} does not fit {self.type} in group {self.group}; "
+            "cast the column to a wider type (float64, or decimal128 for integers) before summing"
+        )

@@ -1,0 +1,64 @@
+"""Blocks: how keyed rows travel from a map task to a node.
+
+A block is one Arrow record batch in IPC form: a ``key`` column, the ``slot`` of each key, and
+what the reducer's form needs beside them. Rows are ordered by slot and then by hash, so that a
+re-run of the same map gives the same bytes, and the share of any slot range is one slice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from millstream.ring.hashing import hash_column, slot_of
+
+KEY = "key"
+SLOT = "slot"
+TIME_MAX = b"millstream.time_max"
+_OPTIONS = pa.ipc.IpcWriteOptions(compression=None)
+
+
+@dataclass(frozen=True, order=True)
+class Origin:
+    """Where a block came from; blocks are reduced in this order."""
+
+    stage: int
+    task: int
+    sequence: int
+
+
+def place_rows(keys: pa.Array, slots: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+    """The slot of each key, and the order of rows by slot and hash."""
+    hashes = hash_column(keys)
+    slot = slot_of(hashes, slots)
+    return slot, np.lexsort((hashes, slot))
+
+
+def to_bytes(batch: pa.RecordBatch) -> bytes:
+    """Serialise one batch with its schema."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema, options=_OPTIONS) as writer:
+        writer.write_batch(batch)
+    return bytes(sink.getvalue())
+
+
+def from_bytes(block: bytes | pa.Buffer) -> pa.RecordBatch:
+    """Read what ``to_bytes`` wrote, without copying the data."""
+    with pa.ipc.open_stream(block) as reader:
+        return reader.read_next_batch()
+
+
+def slices(
+    batch: pa.RecordBatch, bounds: Sequence[int] | npt.NDArray[np.int64]
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Cut a block's rows at slot bounds: ``(i, rows with bounds[i] <= slot < bounds[i + 1])``."""
+    slots = batch.column(SLOT).to_numpy()
+    cuts = np.searchsorted(slots, np.asarray(bounds))
+    for index in range(len(bounds) - 1):
+        start, stop = int(cuts[index]), int(cuts[index + 1])
+        if stop > start:
+            yield index, batch.slice(start, stop - start)

@@ -1,0 +1,133 @@
+"""Records in Arrow: what steps and reducers hand on, and what a sink sees as columns.
+
+A record is a pair, a tuple, a dictionary, one bare value, or a row of a DataFrame. The shape is
+kept in the schema's metadata so that Python code downstream gets the records it would have got
+from a plain function call.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import namedtuple
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+
+from millstream.state.values import decode_column, encode_column, is_pickled
+
+_SHAPE = b"millstream.shape"
+
+
+def encode_records(records: Sequence[Any], schema: pa.Schema | None = None) -> pa.RecordBatch:
+    """Encode records; with a schema, by its types (a misfit is a ``ValueTypeError``)."""
+    shape, names, columns = _columns(records)
+    if schema is not None and (not records or len(schema) == len(names)):
+        types = [field.type for field in schema]
+        if shape == "dict" and set(names) == set(schema.names):
+            columns = [columns[names.index(name)] for name in schema.names]
+        if not records:
+            columns = [[] for _ in schema]
+        encoded = [
+            encode_column(name, column, kind)
+            for name, column, kind in zip(schema.names, columns, types, strict=True)
+        ]
+        shape = _shape_of_schema(schema) if not records else shape
+    else:
+        encoded = [encode_column(name, c) for name, c in zip(names, columns, strict=True)]
+    fields = [field for field, _ in encoded]
+    return pa.RecordBatch.from_arrays(
+        [array for _, array in encoded],
+        schema=pa.schema(fields, metadata={_SHAPE: shape.encode()}),
+    )
+
+
+def _shape_of_schema(schema: pa.Schema) -> str:
+    if schema.names == ["value"]:
+        return "value"
+    return "pair" if schema.names == ["key", "value"] else "dict"
+
+
+def _columns(records: Sequence[Any]) -> tuple[str, list[str], list[Sequence[Any]]]:
+    kinds = set(map(type, records))
+    if kinds == {tuple}:
+        widths = set(map(len, records))
+        if len(widths) == 1 and 0 not in widths:
+            width = widths.pop()
+            names = ["key", "value"] if width == 2 else [f"_{i + 1}" for i in range(width)]
+            return "pair" if width == 2 else "tuple", names, list(zip(*records, strict=True))
+    elif kinds == {dict}:
+        names = list(records[0])
+        wanted = records[0].keys()
+        if names and all(isinstance(n, str) for n in names) and all(
+            record.keys() == wanted for record in records
+        ):
+            return "dict", names, [[record[name] for record in records] for name in names]
+    return "value", ["value"], [records]
+
+
+def decode_records(batch: pa.RecordBatch) -> list[Any]:
+    """Give back the records of a batch."""
+    columns = [decode_column(f, c) for f, c in zip(batch.schema, batch.columns, strict=True)]
+    shape = (batch.schema.metadata or {}).get(_SHAPE, b"row").decode()
+    if len(columns) == 1 and shape in ("value", "row"):
+        return columns[0]
+    if shape in ("pair", "tuple"):
+        return list(zip(*columns, strict=True))
+    if shape == "dict":
+        names = batch.schema.names
+        return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+    return list(map(row_type(tuple(batch.schema.names))._make, zip(*columns, strict=True)))
+
+
+@lru_cache(maxsize=256)
+def row_type(names: tuple[str, ...]) -> Any:
+    """The class of rows with these columns: ``row.name``, ``row["name"]`` and ``row[0]``."""
+    base = namedtuple("Row", names, rename=True)  # type: ignore[misc]
+    at = {name: index for index, name in enumerate(names)}
+
+    class Row(base):
+        __slots__ = ()
+
+        def __getitem__(self, which: Any) -> Any:
+            return tuple.__getitem__(self, at[which] if isinstance(which, str) else which)
+
+        def __reduce__(self) -> Any:
+            return _make_row, (names, tuple(self))
+
+    return Row
+
+
+def _make_row(names: tuple[str, ...], values: tuple[Any, ...]) -> Any:
+    return row_type(names)._make(values)
+
+
+def plain_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Spell out pickled columns as Arrow, as a sink or an Arrow function needs them.
+
+    Raises ``pa.ArrowInvalid`` or ``pa.ArrowTypeError`` when Arrow cannot carry the values.
+    """
+    if not any(is_pickled(field) for field in batch.schema):
+        return batch
+    if batch.schema.names == ["value"]:
+        values = decode_column(batch.schema.field(0), batch.column(0))
+        rows = [_as_mapping(value) for value in values]
+        if values and all(row is not None for row in rows):
+            return pa.RecordBatch.from_pylist(rows)
+        return pa.record_batch({"value": pa.array(values)})
+    arrays = [
+        pa.array(decode_column(field, column)) if is_pickled(field) else column
+        for field, column in zip(batch.schema, batch.columns, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
+
+
+def _as_mapping(value: Any) -> dict[str, Any] | None:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return dict(zip(value._fields, value, strict=True))
+    if isinstance(value, dict) and all(isinstance(name, str) for name in value):
+        return value
+    return None

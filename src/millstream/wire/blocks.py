@@ -1,0 +1,35 @@
+"""The rows in which blocks cross Spark's shuffle and the feed to a node.
+
+``route`` is the partition of the next shuffle, ``target`` the job (or sink) that the block is
+for and ``part`` its partition there; ``stage``, ``task`` and ``sequence`` say where it came
+from, and ``rows`` how many values of the user went into it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pyarrow as pa
+import xxhash
+
+BLOCK_SCHEMA = pa.schema(
+    [
+        ("route", pa.int32()),
+        ("target", pa.int32()),
+        ("part", pa.int32()),
+        ("stage", pa.int32()),
+        ("task", pa.int32()),
+        ("sequence", pa.int32()),
+        ("rows", pa.int64()),
+        ("block", pa.binary()),
+    ]
+)
+
+
+def digest_of(blocks: Iterable[tuple[tuple[int, int, int], pa.Buffer]]) -> str:
+    """One digest over blocks and their origins, taken in the order of the origins."""
+    state = xxhash.xxh3_128()
+    for origin, data in blocks:
+        state.update(repr(origin).encode())
+        state.update(data)
+    return str(state.hexdigest())

@@ -1,0 +1,102 @@
+"""Calls over Arrow Flight: typed errors, cached clients, small messages.
+
+A process keeps one authenticated client per endpoint; the cache lives here because functions
+that Spark ships to its workers lose their own module's globals.
+"""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from millstream.errors import MillstreamError
+from millstream.wire.auth import ClientAuth
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where a server of this run listens, and the secret that opens it."""
+
+    address: str
+    secret: bytes
+
+    def __repr__(self) -> str:
+        return f"Endpoint({self.address})"
+
+
+class Unreachable(MillstreamError):
+    """A server of the run did not answer."""
+
+    def __init__(self, address: str, reason: str) -> None:
+        super().__init__(address, reason)
+        self.address, self.reason = address, reason
+
+    def __str__(self) -> str:
+        return f"{self.address} does not answer: {self.reason}"
+
+
+_clients: dict[Endpoint, flight.FlightClient] = {}
+_lock = threading.Lock()
+
+
+def client_of(endpoint: Endpoint) -> flight.FlightClient:
+    """The process's authenticated client for an endpoint."""
+    with _lock:
+        client = _clients.get(endpoint)
+    if client is not None:
+        return client
+    client = flight.connect(endpoint.address)
+    try:
+        client.authenticate(ClientAuth(endpoint.secret))
+    except (flight.FlightError, pa.ArrowException) as problem:
+        client.close()
+        raise translated(endpoint, problem) from None
+    with _lock:
+        _clients[endpoint] = client
+    return client
+
+
+def drop_client(endpoint: Endpoint) -> None:
+    """Forget a client whose connection broke."""
+    with _lock:
+        client = _clients.pop(endpoint, None)
+    if client is not None:
+        client.close()
+
+
+def call(endpoint: Endpoint, action: str, body: object = None, timeout: float = 30.0) -> Any:
+    """Call an action of a server; its errors are raised here as they were there."""
+    try:
+        client = client_of(endpoint)
+        options = flight.FlightCallOptions(timeout=timeout)
+        results = client.do_action(flight.Action(action, pickle.dumps(body, 5)), options)
+        return pickle.loads(b"".join(bytes(part.body) for part in results))
+    except (flight.FlightError, pa.ArrowException) as problem:
+        raise translated(endpoint, problem) from None
+
+
+def translated(endpoint: Endpoint, problem: Exception) -> MillstreamError:
+    """The error behind a failed call: the server's own, or ``Unreachable``."""
+    blob = getattr(problem, "extra_info", None)
+    if blob:
+        error = pickle.loads(blob)
+        if isinstance(error, MillstreamError):
+            return error
+    drop_client(endpoint)
+    return Unreachable(endpoint.address, str(problem).split("\n")[0])
+
+
+def server_error(problem: BaseException) -> flight.FlightServerError:
+    """Wrap an error so that ``translated`` gives it back at the caller."""
+    if not isinstance(problem, MillstreamError):
+        problem = InternalError(f"{type(problem).__name__}: {problem}")
+    return flight.FlightServerError(str(problem)[:500], extra_info=pickle.dumps(problem, 5))
+
+
+class InternalError(MillstreamError):
+    """A server failed in a way that nobody foresaw."""

@@ -1,0 +1,59 @@
+"""A chunk of a stream on its way through fused steps, as records or as a batch.
+
+Converting costs; so a chunk keeps the form it came in and changes it only when asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from millstream.state.records import decode_records, encode_records, plain_columns
+
+
+class Chunk:
+    """Some records of a stream."""
+
+    __slots__ = ("_batch", "_records", "schema")
+
+    def __init__(
+        self,
+        *,
+        records: Sequence[Any] | None = None,
+        batch: pa.RecordBatch | None = None,
+        schema: pa.Schema | None = None,
+    ) -> None:
+        self._records = records
+        self._batch = batch
+        self.schema = schema
+
+    @property
+    def is_batch(self) -> bool:
+        """Whether the chunk came as an Arrow batch."""
+        return self._batch is not None
+
+    def records(self) -> Sequence[Any]:
+        """The records, as Python objects."""
+        if self._records is None:
+            assert self._batch is not None
+            self._records = decode_records(self._batch)
+        return self._records
+
+    def batch(self) -> pa.RecordBatch:
+        """The records as a batch that gives them back exactly."""
+        if self._batch is None:
+            assert self._records is not None
+            self._batch = encode_records(self._records, self.schema)
+        return self._batch
+
+    def plain(self) -> pa.RecordBatch:
+        """The records as columns that any Arrow reader understands."""
+        return plain_columns(self.batch())
+
+    def __len__(self) -> int:
+        if self._records is not None:
+            return len(self._records)
+        assert self._batch is not None
+        return int(self._batch.num_rows)

@@ -1,0 +1,88 @@
+"""Errors of users' functions and data, told in the user's terms."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+
+from millstream.errors import MillstreamError, Place
+from millstream.flow.functions import name_of, place_of
+
+_PACKAGE = f"{Path(__file__).parent.parent}/"
+
+
+class UserFunctionError(MillstreamError):
+    """A user's function raised an exception."""
+
+    def __init__(
+        self, role: str, function: str, place: Place | None, error: str, key: str | None, trace: str
+    ) -> None:
+        super().__init__(role, function, place, error, key, trace)
+        self.role, self.function, self.place = role, function, place
+        self.error, self.key, self.trace = error, key, trace
+
+    def __str__(self) -> str:
+        where = f"{self.place}: " if self.place else ""
+        at = f" for key {self.key}" if self.key is not None else ""
+        return (
+            f"{where}the {self.role}, {self.function}, raised {self.error}{at}; "
+            f"the epoch was not applied\n{self.trace}"
+        ).rstrip()
+
+
+class RecordError(MillstreamError):
+    """A user's function gave something of the wrong shape or type."""
+
+    def __init__(self, role: str, function: str, place: Place | None, what: str, fix: str) -> None:
+        super().__init__(role, function, place, what, fix)
+        self.role, self.function, self.place, self.what, self.fix = (
+            role,
+            function,
+            place,
+            what,
+            fix,
+        )
+
+    def __str__(self) -> str:
+        where = f"{self.place}: " if self.place else ""
+        name = f", {self.function}," if self.function else ""
+        return f"{where}the {self.role}{name} {self.what}; {self.fix}"
+
+
+def record_error(role: str, function: object, what: str, fix: str) -> RecordError:
+    """A ``RecordError`` that points at a user's function (None for what is built in)."""
+    name = name_of(function) if function is not None else ""
+    return RecordError(role, name, place_of(function), what, fix)
+
+
+def user_error(
+    role: str, function: object, problem: BaseException, key: str | None = None
+) -> UserFunctionError:
+    """Wrap what a user's function raised, pointing at the line that raised it."""
+    frames = _user_frames(problem.__traceback__)
+    place = Place(frames[-1].filename, frames[-1].lineno or 0) if frames else place_of(function)
+    trace = "".join(traceback.format_list(frames))
+    error = "".join(traceback.format_exception_only(problem)).strip()
+    return UserFunctionError(role, name_of(function), place, error, key, trace)
+
+
+def _user_frames(trace: TracebackType | None) -> list[traceback.FrameSummary]:
+    return [
+        frame
+        for frame in traceback.extract_tb(trace)
+        if not frame.filename.startswith(_PACKAGE)
+    ]
+
+
+@contextmanager
+def calling(role: str, function: object) -> Iterator[None]:
+    """Turn any exception of a user's function into a ``UserFunctionError``."""
+    try:
+        yield
+    except MillstreamError:
+        raise
+    except Exception as problem:
+        raise user_error(role, function, problem) from problem

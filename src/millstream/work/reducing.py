@@ -1,0 +1,480 @@
+"""Reducing a unit's blocks against the job's state: what runs on a node.
+
+One class for each form of reducer. ``reduce`` reads the committed state and returns a fragment
+and the outputs, changing nothing; ``apply`` merges a sealed fragment.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from millstream.flow.reducers import (
+    AggregateReducer,
+    ArrowReducer,
+    CombiningReducer,
+    StatefulReducer,
+)
+from millstream.flow.workflow import JobVertex
+from millstream.ring.hashing import hash_column, slot_of
+from millstream.ring.keys import canonical_column, decode_keys
+from millstream.state.blocks import KEY, SLOT
+from millstream.state.columns import ColumnFragment, ColumnState
+from millstream.state.keyed import Change, Entries, KeyedFragment, KeyedState, State
+from millstream.state.records import encode_records
+from millstream.state.values import ValueTypeError, decode_column, is_pickled, shown
+from millstream.work.failures import calling, record_error, user_error
+from millstream.work.keying import group
+from millstream.work.packing import concat_batches, concat_keys
+
+ACCUMULATOR = "accumulator"
+
+
+@dataclass(frozen=True)
+class UnitContext:
+    """What every copy of a unit must agree on: slots, time and types."""
+
+    slots: range
+    time: int
+    output: pa.Schema | None = None
+
+
+F = TypeVar("F")
+
+
+@dataclass(frozen=True)
+class Reduced(Generic[F]):
+    """The effect of a unit: a fragment, its outputs, and what was counted."""
+
+    fragment: F
+    outputs: list[pa.RecordBatch]
+    keys: int
+
+
+class Reducing(Protocol[F]):
+    """A job's reducer with its state on one node."""
+
+    def reduce(self, blocks: Sequence[pa.RecordBatch], unit: UnitContext) -> Reduced[F]:
+        """Compute the effect of a unit; the state is only read."""
+
+    def apply(self, fragment: F, time: int) -> None:
+        """Merge the fragment of a committed epoch."""
+
+    def get(self, slot: int, key: Any) -> Any:
+        """A key's committed state, or None."""
+
+    def items(self) -> Iterator[tuple[Any, Any]]:
+        """All committed keys with their state."""
+
+    @property
+    def keys(self) -> int:
+        """How many keys are committed."""
+
+
+def reducing_for(job: JobVertex, slots: int) -> Reducing[Any]:
+    """Make the running form of a job's reducer, with empty state."""
+    if isinstance(job.reducer, StatefulReducer):
+        return FunctionReducing(job, job.reducer, slots)
+    if isinstance(job.reducer, CombiningReducer):
+        return CombiningReducing(job, job.reducer, slots)
+    if isinstance(job.reducer, AggregateReducer):
+        return AggregateReducing(job, job.reducer, slots)
+    return ArrowReducing(job, job.reducer, slots)
+
+
+def _ttl(job: JobVertex) -> int | None:
+    return None if job.ttl is None else round(job.ttl.total_seconds() * 1e6)
+
+
+class _KeyedReducing:
+    """What the reducers over Python state share: gathering, expiry, outputs."""
+
+    def __init__(self, job: JobVertex, slots: int) -> None:
+        self._job = job
+        self._slots = slots
+        self._ttl = _ttl(job)
+        self._state = KeyedState()
+
+    def apply(self, fragment: KeyedFragment, time: int) -> None:
+        self._state.apply(fragment, time)
+
+    def get(self, slot: int, key: Any) -> Any:
+        return self._state.get(slot, key)
+
+    def items(self) -> Iterator[tuple[Any, Any]]:
+        yield from self._state.items(range(self._slots))
+
+    @property
+    def keys(self) -> int:
+        return self._state.keys
+
+    def _idle(self, unit: UnitContext) -> dict[int, set[Any]]:
+        if self._ttl is None:
+            return {}
+        idle = self._state.idle_since(unit.slots, unit.time - self._ttl)
+        return {slot: set(keys) for slot, keys in idle.items()}
+
+    def _finish(
+        self,
+        changes: dict[int, dict[Any, Change]],
+        groups: dict[Any, list[Any]],
+        slot_by_key: dict[Any, int],
+        idle: dict[int, set[Any]],
+    ) -> KeyedFragment:
+        touched: dict[int, list[Any]] = {}
+        if self._ttl is not None:
+            for key in groups:
+                touched.setdefault(slot_by_key[key], []).append(key)
+            for slot, keys in idle.items():
+                for key in keys:
+                    change = changes.setdefault(slot, {}).get(key)
+                    if change is None:
+                        changes[slot][key] = Change({}, True)
+                    else:
+                        change.cleared = True
+                touched.setdefault(slot, []).extend(k for k in keys if k not in groups)
+        return KeyedFragment(changes, touched)
+
+    def _encode(
+        self, outputs: list[Any], ends: list[int], keys: list[Any], unit: UnitContext
+    ) -> list[pa.RecordBatch]:
+        if not outputs:
+            return []
+        try:
+            return [encode_records(outputs, unit.output)]
+        except ValueTypeError as misfit:
+            key = keys[bisect_right(ends, misfit.row)]
+            function = getattr(self._job.reducer, "function", None)
+            raise record_error(
+                f"reducer of job {self._job.name!r}",
+                function,
+                f"gave {misfit} for key {shown(key)}",
+                "give values of that type, or declare output=",
+            ) from None
+
+
+def _gather(blocks: Sequence[pa.RecordBatch]) -> tuple[dict[Any, list[Any]], dict[Any, int]]:
+    """Bring the values of each key together, in the order of the blocks."""
+    groups: dict[Any, list[Any]] = {}
+    slot_by_key: dict[Any, int] = {}
+    for block in blocks:
+        keys = decode_keys(block.column(KEY))
+        slots = block.column(SLOT).to_numpy().tolist()
+        for key, slot, values in zip(keys, slots, _lists(block), strict=True):
+            known = groups.get(key)
+            if known is None:
+                groups[key] = values
+                slot_by_key[key] = slot
+            else:
+                known.extend(values)
+    return groups, slot_by_key
+
+
+def _lists(block: pa.RecordBatch) -> Iterator[list[Any]]:
+    field, column = block.schema.field("values"), block.column("values")
+    if is_pickled(field):
+        yield from decode_column(field, column)
+        return
+    offsets = column.offsets.to_numpy()
+    flat = column.values.slice(offsets[0], offsets[-1] - offsets[0]).to_pylist()
+    cuts = (offsets - offsets[0]).tolist()
+    for start, stop in zip(cuts, cuts[1:], strict=False):
+        yield flat[start:stop]
+
+
+class FunctionReducing(_KeyedReducing):
+    """``reduce(key, values, state)``, once per key."""
+
+    def __init__(self, job: JobVertex, reducer: StatefulReducer, slots: int) -> None:
+        super().__init__(job, slots)
+        self._function = reducer.function
+
+    def reduce(
+        self, blocks: Sequence[pa.RecordBatch], unit: UnitContext
+    ) -> Reduced[KeyedFragment]:
+        groups, slot_by_key = _gather(blocks)
+        idle = self._idle(unit)
+        changes: dict[int, dict[Any, Change]] = {}
+        outputs: list[Any] = []
+        ends: list[int] = []
+        function, masters = self._function, self._state.slot
+        key: Any = None
+        try:
+            for key, values in groups.items():
+                slot = slot_by_key[key]
+                base = masters(slot).get(key)
+                if idle and key in idle.get(slot, ()):
+                    base = None
+                state = State(base)
+                result = function(key, values, state)
+                if result is not None:
+                    _extend(outputs, result)
+                change = state.settle()
+                if change is not None:
+                    of_slot = changes.get(slot)
+                    if of_slot is None:
+                        changes[slot] = {key: change}
+                    else:
+                        of_slot[key] = change
+                ends.append(len(outputs))
+        except Exception as problem:
+            raise user_error(
+                f"reducer of job {self._job.name!r}", function, problem, shown(key)
+            ) from problem
+        fragment = self._finish(changes, groups, slot_by_key, idle)
+        batches = self._encode(outputs, ends, list(groups), unit)
+        return Reduced(fragment, batches, len(groups))
+
+
+def _extend(outputs: list[Any], result: Any) -> None:
+    """A generator or list gives several outputs; anything else is one."""
+    if isinstance(result, list) or hasattr(result, "__next__"):
+        outputs.extend(result)
+    else:
+        outputs.append(result)
+
+
+class CombiningReducing(_KeyedReducing):
+    """The user's combinable: merge accumulators, give the result of every key touched."""
+
+    def __init__(self, job: JobVertex, reducer: CombiningReducer, slots: int) -> None:
+        super().__init__(job, slots)
+        self._combinable = reducer.combinable
+
+    def reduce(
+        self, blocks: Sequence[pa.RecordBatch], unit: UnitContext
+    ) -> Reduced[KeyedFragment]:
+        groups, slot_by_key = _gather(blocks)
+        idle = self._idle(unit)
+        changes: dict[int, dict[Any, Change]] = {}
+        outputs: list[Any] = []
+        merge, result = self._combinable.merge, self._combinable.result
+        key: Any = None
+        try:
+            for key, parts in groups.items():
+                slot = slot_by_key[key]
+                state = State(None if key in idle.get(slot, ()) else self._base(slot, key))
+                accumulators = iter([state[ACCUMULATOR], *parts] if ACCUMULATOR in state else parts)
+                accumulator = next(accumulators)
+                for other in accumulators:
+                    accumulator = merge(accumulator, other)
+                state[ACCUMULATOR] = accumulator
+                outputs.append((key, result(accumulator)))
+                change = state.settle()
+                if change is not None:
+                    changes.setdefault(slot, {})[key] = change
+        except Exception as problem:
+            raise user_error(
+                f"reducer of job {self._job.name!r}", self._combinable.merge, problem, shown(key)
+            ) from problem
+        fragment = self._finish(changes, groups, slot_by_key, idle)
+        ends = list(range(1, len(outputs) + 1))
+        batches = self._encode(outputs, ends, list(groups), unit)
+        return Reduced(fragment, batches, len(groups))
+
+    def _base(self, slot: int, key: Any) -> Entries | None:
+        return self._state.slot(slot).get(key)
+
+    def get(self, slot: int, key: Any) -> Any:
+        entries = self._state.get(slot, key)
+        return None if entries is None else self._combinable.result(entries[ACCUMULATOR])
+
+    def items(self) -> Iterator[tuple[Any, Any]]:
+        for key, entries in self._state.items(range(self._slots)):
+            yield key, self._combinable.result(entries[ACCUMULATOR])
+
+
+class _ColumnReducing:
+    """What the reducers over columns share."""
+
+    def __init__(self, job: JobVertex, slots: int) -> None:
+        self._job = job
+        self._slots = slots
+        self._ttl = _ttl(job)
+        self._state = ColumnState()
+
+    def apply(self, fragment: ColumnFragment, time: int) -> None:
+        self._state.apply(fragment, time)
+
+    @property
+    def keys(self) -> int:
+        return self._state.keys
+
+    def _idle(self, unit: UnitContext) -> list[Any]:
+        if self._ttl is None:
+            return []
+        slots = np.arange(unit.slots.start, unit.slots.stop, dtype=np.int32)
+        return self._state.idle_since(slots, unit.time - self._ttl)
+
+    def _find(self, keys: list[Any], idle: list[Any]) -> npt.NDArray[np.int64]:
+        rows = self._state.find(keys)
+        if idle:
+            rows[[key in set(idle) for key in keys]] = -1
+        return rows
+
+    def _forgotten(self, idle: list[Any], keys: list[Any]) -> list[Any]:
+        kept = set(keys)
+        return [key for key in idle if key not in kept]
+
+
+class AggregateReducing(_ColumnReducing):
+    """Built-in aggregates: everything on whole columns."""
+
+    def __init__(self, job: JobVertex, reducer: AggregateReducer, slots: int) -> None:
+        super().__init__(job, slots)
+        self._aggregates = reducer.aggregates
+
+    def reduce(
+        self, blocks: Sequence[pa.RecordBatch], unit: UnitContext
+    ) -> Reduced[ColumnFragment]:
+        idle = self._idle(unit)
+        if not blocks:
+            nothing = ColumnFragment([], np.zeros(0, np.int32), None, idle)
+            return Reduced(nothing, [], 0)
+        groups, distinct = group(concat_keys(self._job, [b.column(KEY) for b in blocks]))
+        new = concat_batches(self._job, [_without(block, KEY, SLOT) for block in blocks])
+        slots = np.zeros(len(distinct), np.int32)
+        slots[groups] = np.concatenate([block.column(SLOT).to_numpy() for block in blocks])
+        keys = decode_keys(distinct)
+        rows = self._find(keys, idle)
+        known = np.flatnonzero(rows >= 0)
+        if len(known):
+            base = self._state.take(rows[known])
+            new = concat_batches(self._job, [base, new])
+            groups = np.concatenate([known, groups])
+        with calling(f"reducer of job {self._job.name!r}", type(self._job.reducer)):
+            merged = self._aggregates.merge(new, groups, len(keys))
+            results = self._aggregates.result(merged)
+        output = pa.RecordBatch.from_arrays(
+            [distinct, *results.columns], names=[KEY, *results.schema.names]
+        )
+        output = output.replace_schema_metadata({b"millstream.shape": _shape(results)})
+        fragment = ColumnFragment(keys, slots, merged, self._forgotten(idle, keys))
+        return Reduced(fragment, [output], len(keys))
+
+    def get(self, slot: int, key: Any) -> Any:
+        rows = self._state.find([key])
+        if rows[0] < 0:
+            return None
+        return self._values(self._state.take(rows))[0]
+
+    def items(self) -> Iterator[tuple[Any, Any]]:
+        for keys, rows in self._state.items():
+            yield from zip(keys, self._values(rows), strict=True)
+
+    def _values(self, rows: pa.RecordBatch) -> list[Any]:
+        results = self._aggregates.result(rows)
+        if results.schema.names == ["value"]:
+            return list(results.column(0).to_pylist())
+        return list(results.to_pylist())
+
+
+def _shape(results: pa.RecordBatch) -> bytes:
+    return b"pair" if results.schema.names == ["value"] else b"row"
+
+
+def _without(batch: pa.RecordBatch, *names: str) -> pa.RecordBatch:
+    return batch.select([name for name in batch.schema.names if name not in names])
+
+
+class ArrowReducing(_ColumnReducing):
+    """``reduce(rows, state)`` over tables; one state row per key."""
+
+    def __init__(self, job: JobVertex, reducer: ArrowReducer, slots: int) -> None:
+        super().__init__(job, slots)
+        self._function = reducer.function
+        self._role = f"reducer of job {job.name!r}"
+
+    def reduce(
+        self, blocks: Sequence[pa.RecordBatch], unit: UnitContext
+    ) -> Reduced[ColumnFragment]:
+        idle = self._idle(unit)
+        if not blocks:
+            nothing = ColumnFragment([], np.zeros(0, np.int32), None, idle)
+            return Reduced(nothing, [], 0)
+        rows = concat_batches(self._job, [_without(block, SLOT) for block in blocks])
+        _, distinct = group(rows.column(KEY))
+        keys = decode_keys(distinct)
+        found = self._find(keys, idle)
+        known = np.flatnonzero(found >= 0)
+        old = self._old_rows(distinct, found, known)
+        with calling(self._role, self._function):
+            result = self._function(pa.Table.from_batches([rows]), old)
+        state, outputs = self._checked(result)
+        fragment = self._fragment(state, keys, found, idle)
+        return Reduced(fragment, outputs, len(keys))
+
+    def _old_rows(
+        self, distinct: pa.Array, found: npt.NDArray[np.int64], known: npt.NDArray[np.int64]
+    ) -> pa.Table:
+        if self._state.schema is None:
+            return pa.table({KEY: distinct.slice(0, 0)})
+        kept = self._state.take(found[known])
+        keys = distinct.take(pa.array(known))
+        return pa.Table.from_arrays([keys, *kept.columns], names=[KEY, *kept.schema.names])
+
+    def _checked(self, result: Any) -> tuple[pa.RecordBatch, list[pa.RecordBatch]]:
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise record_error(
+                self._role,
+                self._function,
+                f"returned {shown(result)}",
+                "return two tables: the new state rows, and the outputs or None",
+            )
+        state, outputs = (_one_batch(part) for part in result)
+        if state is None or KEY not in state.schema.names:
+            raise record_error(
+                self._role,
+                self._function,
+                "returned state rows without a column 'key'",
+                "keep the key column in the state rows",
+            )
+        return state, [] if outputs is None or not outputs.num_rows else [outputs]
+
+    def _fragment(
+        self, state: pa.RecordBatch, keys: list[Any], found: npt.NDArray[np.int64], idle: list[Any]
+    ) -> ColumnFragment:
+        column = canonical_column(state.column(KEY))
+        kept = decode_keys(column)
+        rest = _without(state, KEY)
+        if len(set(kept)) != len(kept) or not set(kept) <= set(keys):
+            raise record_error(
+                self._role,
+                self._function,
+                "returned state rows for a key twice, or for a key that has no new rows",
+                "return at most one state row for each key of the new rows",
+            )
+        before = self._state.schema
+        if before is not None and kept and rest.schema.types != before.types:
+            raise record_error(
+                self._role,
+                self._function,
+                f"returned state columns {rest.schema.types}, but they were {before.types}",
+                "return the same columns and types every time",
+            )
+        gone = set(keys) - set(kept)
+        forgotten = [k for k, row in zip(keys, found.tolist(), strict=True) if k in gone and row >= 0]
+        forgotten += self._forgotten(idle, keys)
+        slots = slot_of(hash_column(column), self._slots)
+        return ColumnFragment(kept, slots, rest, forgotten)
+
+    def get(self, slot: int, key: Any) -> Any:
+        rows = self._state.find([key])
+        return None if rows[0] < 0 else self._state.take(rows).to_pylist()[0]
+
+    def items(self) -> Iterator[tuple[Any, Any]]:
+        for keys, rows in self._state.items():
+            yield from zip(keys, rows.to_pylist(), strict=True)
+
+
+def _one_batch(part: Any) -> pa.RecordBatch | None:
+    if isinstance(part, pa.Table):
+        batches = part.combine_chunks().to_batches()
+        return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=part.schema)
+    return part if isinstance(part, pa.RecordBatch) else None

@@ -1,0 +1,42 @@
+"""Following the consumers of a stream through fused steps to jobs, sinks and frames."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from millstream.flow.workflow import BatchStep, JobVertex, RecordStep
+from millstream.work.chunk import Chunk
+from millstream.work.program import FRAME, SINK, Program
+from millstream.work.steps import run_step
+
+
+class Outlet(Protocol):
+    """Where chunks leave the fused steps."""
+
+    def to_job(self, job: int, chunk: Chunk) -> None:
+        """A job takes the chunk."""
+
+    def to_sink(self, sink: int, chunk: Chunk) -> None:
+        """A sink takes the chunk."""
+
+    def to_frame(self, frame: int, chunk: Chunk) -> None:
+        """A step in the JVM takes the chunk."""
+
+
+def push(program: Program, at: int, chunk: Chunk, outlet: Outlet) -> None:
+    """Hand a chunk of the stream at ``at`` to everything that reads it."""
+    if not len(chunk):
+        return
+    for consumer in program.consumers[at]:
+        element = program.elements[consumer]
+        if isinstance(element, JobVertex):
+            outlet.to_job(consumer, chunk)
+        elif isinstance(element, RecordStep | BatchStep):
+            for result in run_step(element, chunk):
+                push(program, consumer, result, outlet)
+        elif element == SINK:
+            outlet.to_sink(consumer, chunk)
+        elif element == FRAME:
+            outlet.to_frame(consumer, chunk)
+        else:
+            push(program, consumer, chunk, outlet)

@@ -1,0 +1,62 @@
+"""Running ``map``, ``flat_map``, ``filter`` and Arrow steps on chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain, compress
+
+import pyarrow as pa
+
+from millstream.flow.functions import Function
+from millstream.flow.workflow import BatchStep, RecordStep
+from millstream.state.values import ValueTypeError, shown
+from millstream.work.chunk import Chunk
+from millstream.work.failures import calling, record_error
+
+
+def run_step(step: RecordStep | BatchStep, chunk: Chunk) -> Iterator[Chunk]:
+    """Apply one step to a chunk."""
+    if isinstance(step, BatchStep):
+        for batch in call_arrow("map", step.function, chunk.plain()):
+            yield Chunk(batch=batch)
+        return
+    records, function = chunk.records(), step.function
+    with calling(step.kind, function):
+        if step.kind == "map":
+            found = list(map(function, records))
+        elif step.kind == "filter":
+            yield Chunk(records=list(compress(records, map(function, records))))
+            return
+        else:
+            found = list(chain.from_iterable(map(function, records)))
+    result = Chunk(records=found, schema=step.schema)
+    if step.schema is not None:
+        try:
+            result.batch()
+        except ValueTypeError as misfit:
+            raise record_error(
+                step.kind, function, f"gave {misfit}", "return that type, or declare output="
+            ) from None
+    yield result
+
+
+def call_arrow(role: str, function: Function, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Call a user's Arrow function; it may return a batch or a table, or yield several."""
+    with calling(role, function):
+        result = function(batch)
+        several = [result] if isinstance(result, pa.RecordBatch | pa.Table) else result
+        if several is None or isinstance(several, str | bytes | dict):
+            several = [several]
+        several = list(several)
+    for item in several:
+        if isinstance(item, pa.Table):
+            yield from item.to_batches()
+        elif isinstance(item, pa.RecordBatch):
+            yield item
+        else:
+            raise record_error(
+                role,
+                function,
+                f"gave {shown(item)} where a pyarrow.RecordBatch is expected",
+                "return a RecordBatch or a Table, or yield several",
+            )

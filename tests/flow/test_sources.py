@@ -1,0 +1,199 @@
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from millstream.errors import ConfigError, WorkflowError
+from millstream.flow import sources
+
+
+class Frame:
+    """As much of a DataFrame as a description looks at."""
+
+    def __init__(self, *, streaming: bool) -> None:
+        self.isStreaming = streaming
+
+
+def test_files_end_unless_they_are_followed() -> None:
+    assert sources.text("in").bounded
+    assert not sources.text("in", follow=True).bounded
+    assert sources.files("in", format="parquet").bounded
+    assert not sources.files("in", format="parquet", follow=True).bounded
+
+
+def test_clocks_and_sockets_never_end() -> None:
+    assert not sources.rate(5).bounded
+    assert not sources.socket("localhost", 9999).bounded
+
+
+def test_lines_are_single_columns_and_rows_are_not() -> None:
+    assert sources.text("in").single
+    assert sources.socket("localhost", 9999).single
+    assert not sources.files("in", format="parquet").single
+    assert not sources.rate().single
+    assert not sources.replay([{"line": "a"}]).single
+
+
+def test_a_path_object_is_kept_as_text() -> None:
+    assert sources.text(Path("some") / "folder").path == "some/folder"
+    assert sources.replay(Path("some") / "file.csv").recording == "some/file.csv"
+
+
+@pytest.mark.parametrize("path", ["", None, 7, b"in"])
+def test_what_is_not_a_path_is_refused(path: object) -> None:
+    with pytest.raises(ConfigError, match="path"):
+        sources.text(path)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("count", [0, -1, 1.5, True, "3"])
+def test_a_limit_is_a_whole_number_of_at_least_one(count: object) -> None:
+    with pytest.raises(ConfigError, match="max_files_per_epoch"):
+        sources.text("in", max_files_per_epoch=count)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="rows_per_epoch"):
+        sources.replay([{"n": 1}], rows_per_epoch=count)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="rows_per_second"):
+        sources.rate(count)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("format", ["json", "csv"])
+def test_json_and_csv_need_a_schema(format: sources.FileFormat) -> None:
+    with pytest.raises(ConfigError, match="need a schema"):
+        sources.files("in", format=format)
+
+    assert sources.files("in", format=format, schema="n bigint").schema == "n bigint"
+
+
+def test_a_schema_may_be_one_of_pyarrow() -> None:
+    schema = pa.schema({"n": pa.int64()})
+
+    assert sources.files("in", format="json", schema=schema).schema == schema
+
+
+@pytest.mark.parametrize("schema", ["", 7, ["n"]])
+def test_other_schemas_are_refused(schema: object) -> None:
+    with pytest.raises(ConfigError, match="schema must be"):
+        sources.files("in", format="parquet", schema=schema)
+
+
+def test_an_unknown_format_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match="parquet, json, csv"):
+        sources.files("in", format="orc")  # type: ignore[arg-type]
+
+
+def test_options_are_kept_in_an_order_of_their_own() -> None:
+    one = sources.files("in", format="parquet", options={"b": "2", "a": "1"})
+    two = sources.files("in", format="parquet", options={"a": "1", "b": "2"})
+
+    assert one == two
+    assert hash(one) == hash(two)
+
+
+def test_options_that_are_not_strings_are_refused() -> None:
+    with pytest.raises(ConfigError, match="options are strings"):
+        sources.files("in", format="parquet", options={"a": 1})  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize("port", [0, 65536, "80", True])
+def test_a_port_out_of_range_is_refused(port: object) -> None:
+    with pytest.raises(ConfigError, match="port"):
+        sources.socket("localhost", port)  # type: ignore[arg-type]
+
+
+def test_a_replay_ends_and_is_paced_only_if_asked() -> None:
+    records = [{"at": 1, "n": 1}]
+
+    assert sources.replay(records).bounded
+    assert not sources.replay(records).paced
+    assert not sources.replay(records, rows_per_epoch=10).paced
+    assert sources.replay(records, rate=10).paced
+    assert sources.replay(records, speedup=2, time_column="at").paced
+
+
+def test_records_may_have_different_keys() -> None:
+    source = sources.replay([{"a": 1}, {"b": "x"}])
+
+    assert isinstance(source.recording, pa.Table)
+    assert source.recording.to_pylist() == [{"a": 1, "b": None}, {"a": None, "b": "x"}]
+
+
+def test_rate_and_speedup_exclude_each_other() -> None:
+    with pytest.raises(ConfigError, match="exclude each other"):
+        sources.replay([{"at": 1}], rate=1, speedup=1, time_column="at")
+
+
+def test_speedup_needs_to_know_the_time_column() -> None:
+    with pytest.raises(ConfigError, match="time_column"):
+        sources.replay([{"at": 1}], speedup=1)
+
+
+def test_a_time_column_that_is_not_recorded_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no column 'when'; it has at, n"):
+        sources.replay([{"at": 1, "n": 2}], time_column="when")
+
+
+@pytest.mark.parametrize("pace", [0, -1, float("inf"), float("nan"), "1", True])
+def test_a_pace_is_a_number_above_zero(pace: object) -> None:
+    with pytest.raises(ConfigError, match="rate must be"):
+        sources.replay([{"at": 1}], rate=pace)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="speedup must be"):
+        sources.replay([{"at": 1}], speedup=pace, time_column="at")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("recording", [7, [], [1, 2], {"a": 1}, [{}], pa.table({})])
+def test_what_is_not_a_recording_is_refused(recording: object) -> None:
+    with pytest.raises(ConfigError):
+        sources.replay(recording)
+
+
+def test_a_streaming_frame_is_wrapped() -> None:
+    frame = Frame(streaming=True)
+
+    source = sources.dataframe_source(frame)
+
+    assert source.frame is frame
+    assert not source.bounded
+    assert sources.dataframe_source(frame, bounded=True).bounded
+
+
+def test_a_frame_that_does_not_stream_is_refused_with_a_way_out() -> None:
+    with pytest.raises(WorkflowError, match="readStream"):
+        sources.dataframe_source(Frame(streaming=False))
+
+
+def test_what_is_not_a_frame_is_refused() -> None:
+    with pytest.raises(WorkflowError, match="got list"):
+        sources.dataframe_source([1, 2])
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        sources.text("in", follow=True),
+        sources.files("in", format="csv", schema="n bigint", options={"header": "true"}),
+        sources.rate(3),
+        sources.socket("localhost", 1),
+    ],
+)
+def test_descriptions_survive_pickling(source: sources.Source) -> None:
+    assert pickle.loads(pickle.dumps(source)) == source
+
+
+def test_two_replays_are_never_taken_for_one() -> None:
+    one, two = sources.replay([{"n": 1}]), sources.replay([{"n": 2}])
+
+    assert len({one, two}) == 2
+    assert one != two
+
+
+def test_two_frames_are_never_taken_for_one() -> None:
+    one, two = (sources.dataframe_source(Frame(streaming=True)) for _ in range(2))
+
+    assert one != two
+
+
+def test_descriptions_cannot_be_changed() -> None:
+    with pytest.raises(AttributeError):
+        sources.text("in").path = "out"  # type: ignore[misc]

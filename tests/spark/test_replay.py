@@ -1,0 +1,396 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import Row, SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from millstream.errors import ConfigError
+from millstream.flow import sources
+from millstream.spark.replay import ReplayEnd, ReplayReader, open_replay, replay_end
+from millstream.spark.spool import SPOOL_ROWS, spool_of
+
+pytestmark = pytest.mark.spark
+
+START = datetime(2024, 1, 1, tzinfo=UTC)
+MANY = pa.table({"n": range(3 * SPOOL_ROWS + 5)})
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def reader_of(source: sources.ReplaySource, clock: Clock | None = None) -> ReplayReader:
+    spool = spool_of(source)
+    options: Mapping[str, Any] = {
+        "spool": spool.path,
+        "rows": spool.rows,
+        "tasks": 2,
+        "limit": source.rows_per_epoch,
+        "rate": source.rate,
+        "speedup": source.speedup,
+        "time": source.time_column,
+    }
+    given = {name: str(value) for name, value in options.items() if value is not None}
+    return ReplayReader(given, clock or Clock())
+
+
+def rows_between(reader: ReplayReader, start: int, end: int) -> list[dict[str, Any]]:
+    slices = reader.partitions({"row": start}, {"row": end})
+    return [row for each in slices for batch in reader.read(each) for row in batch.to_pylist()]
+
+
+def all_rows(source: sources.ReplaySource) -> list[dict[str, Any]]:
+    return rows_between(reader_of(source), 0, spool_of(source).rows)
+
+
+def run_to_end(
+    spark: SparkSession,
+    source: sources.ReplaySource,
+    checkpoint: Path,
+    *,
+    ship: bool = False,
+    fail_at: int | None = None,
+) -> dict[int, list[Row]]:
+    """Replay under available-now and return the rows of each epoch."""
+    epochs: dict[int, list[Row]] = {}
+
+    def receive(batch: Any, epoch: int) -> None:
+        epochs[epoch] = batch.collect()
+        if epoch == fail_at:
+            raise RuntimeError("stop here")
+
+    query = (
+        open_replay(spark, source, ship=ship)
+        .writeStream.foreachBatch(receive)
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    if fail_at is None:
+        query.awaitTermination()
+    else:
+        with pytest.raises(Exception, match="stop here"):
+            query.awaitTermination()
+    return epochs
+
+
+def test_the_run_ends_with_every_row_once_and_in_order(spark: SparkSession, tmp_path: Path) -> None:
+    source = sources.replay([{"n": n} for n in range(10)], rows_per_epoch=4)
+
+    epochs = run_to_end(spark, source, tmp_path / "checkpoint")
+
+    assert {e: [row.n for row in rows] for e, rows in epochs.items()} == {
+        0: [0, 1, 2, 3],
+        1: [4, 5, 6, 7],
+        2: [8, 9],
+    }
+
+
+def test_without_a_limit_everything_is_one_epoch(spark: SparkSession, tmp_path: Path) -> None:
+    epochs = run_to_end(spark, sources.replay(MANY), tmp_path / "checkpoint")
+
+    assert [row.n for row in epochs[0]] == MANY.column("n").to_pylist()
+    assert list(epochs) == [0]
+
+
+def test_a_restart_on_the_same_checkpoint_runs_the_failed_epoch_again_with_the_same_rows(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    source = sources.replay([{"n": n} for n in range(12)], rows_per_epoch=5)
+    checkpoint = tmp_path / "checkpoint"
+
+    before = run_to_end(spark, source, checkpoint, fail_at=1)
+    # A description made anew, with another limit: what was admitted must not be cut again.
+    again = sources.replay([{"n": n} for n in range(12)], rows_per_epoch=1)
+    after = run_to_end(spark, again, checkpoint)
+
+    assert before[1] == after[1]
+    assert [row.n for epoch in after for row in after[epoch]] == [5, 6, 7, 8, 9, 10, 11]
+    assert list(after) == [1, 2, 3]
+
+
+def test_the_spool_reaches_executors_through_spark(spark: SparkSession, tmp_path: Path) -> None:
+    source = sources.replay([{"n": 1}, {"n": 2}])
+
+    epochs = run_to_end(spark, source, tmp_path / "checkpoint", ship=True)
+
+    assert epochs == {0: [Row(n=1), Row(n=2)]}
+
+
+def test_a_paced_replay_can_be_stopped_at_its_end(spark: SparkSession, tmp_path: Path) -> None:
+    source = sources.replay([{"n": n} for n in range(50)], rate=5000)
+    end, complete = replay_end(source), threading.Event()
+    seen: list[int] = []
+
+    def receive(batch: Any, epoch: int) -> None:
+        seen.extend(row.n for row in batch.collect())
+        if len(seen) >= end.rows:
+            complete.set()
+
+    query = (
+        open_replay(spark, source)
+        .writeStream.foreachBatch(receive)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .start()
+    )
+    try:
+        assert complete.wait(30)
+        query.processAllAvailable()
+        progress = [each for each in query.recentProgress if each.numInputRows][-1]
+    finally:
+        query.stop()
+
+    assert seen == list(range(50))
+    assert end.reached(progress.sources[0].endOffset)
+
+
+def test_an_end_is_read_from_progress_in_any_form() -> None:
+    end = ReplayEnd(10)
+
+    assert end.reached('{"row": 10}')
+    assert end.reached({"row": 10})
+    assert not end.reached('{"row": 9}')
+    assert not end.reached(None)
+    assert not end.reached("null")
+    assert ReplayEnd(0).reached(None)
+
+
+def test_a_rate_admits_rows_by_the_clock() -> None:
+    clock = Clock()
+    reader = reader_of(sources.replay(MANY, rate=10), clock)
+
+    admitted = []
+    offset = reader.initialOffset()
+    for seconds in (0, 0.05, 0.1, 1, 0):
+        clock.now += seconds
+        offset = reader.latestOffset(offset, reader.getDefaultReadLimit())
+        admitted.append(offset["row"])
+
+    assert admitted == [0, 0, 1, 11, 11]
+
+
+def test_a_rate_goes_on_from_the_offset_of_a_restart() -> None:
+    clock = Clock()
+    reader = reader_of(sources.replay(MANY, rate=10), clock)
+
+    at_once = reader.latestOffset({"row": 500}, ReadAllAvailable())
+    clock.now += 2
+
+    assert at_once == {"row": 500}
+    assert reader.latestOffset({"row": 500}, ReadAllAvailable()) == {"row": 520}
+
+
+def test_a_limit_holds_also_when_more_is_due() -> None:
+    clock = Clock()
+    reader = reader_of(sources.replay(MANY, rate=10, rows_per_epoch=3), clock)
+    reader.latestOffset({"row": 0}, reader.getDefaultReadLimit())
+    clock.now += 60
+
+    assert reader.getDefaultReadLimit() == ReadMaxRows(3)
+    assert reader.latestOffset({"row": 0}, reader.getDefaultReadLimit()) == {"row": 3}
+    assert reader.latestOffset({"row": 0}, ReadAllAvailable()) == {"row": 600}
+
+
+def test_a_pace_never_goes_beyond_the_recording() -> None:
+    clock = Clock()
+    reader = reader_of(sources.replay([{"n": 1}, {"n": 2}], rate=10), clock)
+    reader.latestOffset({"row": 0}, ReadAllAvailable())
+    clock.now += 3600
+
+    assert reader.latestOffset({"row": 0}, ReadAllAvailable()) == {"row": 2}
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        [START + timedelta(seconds=s) for s in (0, 10, 10, 30)],
+        [datetime(2024, 1, 1) + timedelta(seconds=s) for s in (0, 10, 10, 30)],
+        [100, 110, 110, 130],
+        [100.0, 110.0, 110.0, 130.0],
+    ],
+    ids=["aware", "naive", "whole seconds", "fractions of seconds"],
+)
+def test_a_speedup_follows_the_recorded_time(times: list[Any]) -> None:
+    clock = Clock()
+    source = sources.replay([{"at": at} for at in times], speedup=10, time_column="at")
+    reader = reader_of(source, clock)
+
+    admitted = []
+    for seconds in (0, 0.5, 0.5, 1, 1):
+        clock.now += seconds
+        admitted.append(reader.latestOffset({"row": 0}, ReadAllAvailable())["row"])
+
+    assert admitted == [1, 1, 3, 3, 4]
+
+
+def test_a_speedup_at_the_end_of_the_recording_admits_nothing() -> None:
+    source = sources.replay([{"at": 1}, {"at": 2}], speedup=1, time_column="at")
+
+    assert reader_of(source).latestOffset({"row": 2}, ReadAllAvailable()) == {"row": 2}
+
+
+def test_available_now_ignores_the_pace() -> None:
+    reader = reader_of(sources.replay(MANY, rate=1))
+    reader.prepareForTriggerAvailableNow()
+
+    assert reader.latestOffset({"row": 0}, ReadAllAvailable()) == {"row": MANY.num_rows}
+
+
+def test_a_recording_that_shrank_is_refused() -> None:
+    reader = reader_of(sources.replay([{"n": 1}]))
+
+    with pytest.raises(ConfigError, match="at row 5, but the recording has 1"):
+        reader.latestOffset({"row": 5}, ReadAllAvailable())
+
+
+@pytest.mark.parametrize(
+    ("start", "end"),
+    [(0, 1), (5, 5), (SPOOL_ROWS - 1, SPOOL_ROWS + 1), (7, 2 * SPOOL_ROWS + 3), (0, len(MANY))],
+)
+def test_two_offsets_name_exactly_the_rows_between_them(start: int, end: int) -> None:
+    source = sources.replay(MANY)
+
+    rows = rows_between(reader_of(source), start, end)
+
+    assert [row["n"] for row in rows] == list(range(start, end))
+
+
+def test_small_epochs_are_one_task_and_large_ones_several() -> None:
+    reader = reader_of(sources.replay(MANY))
+
+    assert len(reader.partitions({"row": 0}, {"row": 100})) == 1
+    assert len(reader.partitions({"row": 0}, {"row": 10_000})) == 2
+
+
+def test_rows_are_sorted_by_the_time_column_and_ties_keep_their_order() -> None:
+    records = [{"at": at, "n": n} for n, at in enumerate([3, 1, 2, 1])]
+
+    rows = all_rows(sources.replay(records, time_column="at"))
+
+    assert [row["n"] for row in rows] == [1, 3, 2, 0]
+
+
+def test_an_empty_time_is_refused() -> None:
+    with pytest.raises(ConfigError, match="1 empty values"):
+        replay_end(sources.replay([{"at": 1}, {"at": None}], time_column="at"))
+
+
+def test_a_time_column_of_text_is_refused() -> None:
+    with pytest.raises(ConfigError, match="not string"):
+        replay_end(sources.replay([{"at": "noon"}], time_column="at"))
+
+
+def test_a_folder_of_parquet_is_read_in_the_order_of_its_names(tmp_path: Path) -> None:
+    for name in ("b", "a", "c"):
+        pq.write_table(
+            pa.table({"s": [f"{name}{n}" for n in (1, 2)]}), tmp_path / f"{name}.parquet"
+        )
+    (tmp_path / "_SUCCESS").touch()
+
+    rows = all_rows(sources.replay(tmp_path))
+
+    assert [row["s"] for row in rows] == ["a1", "a2", "b1", "b2", "c1", "c2"]
+
+
+def test_partition_folders_become_columns(tmp_path: Path) -> None:
+    for epoch in (2, 1):
+        (tmp_path / f"epoch={epoch:03}").mkdir()
+        table = pa.table({"n": [epoch * 10]})
+        pq.write_table(table, tmp_path / f"epoch={epoch:03}" / "part.parquet")
+
+    assert all_rows(sources.replay(tmp_path)) == [{"n": 10, "epoch": 1}, {"n": 20, "epoch": 2}]
+
+
+def test_csv_and_json_lines_are_recordings_too(tmp_path: Path) -> None:
+    (tmp_path / "one.csv").write_text("n,s\n1,x\n2,\n")
+    (tmp_path / "one.jsonl").write_text('{"n": 1, "s": "x"}\n{"n": 2, "s": null}\n')
+
+    assert all_rows(sources.replay(tmp_path / "one.csv"))[0] == {"n": 1, "s": "x"}
+    assert all_rows(sources.replay(tmp_path / "one.jsonl"))[1] == {"n": 2, "s": None}
+
+
+def test_a_recording_that_changes_after_opening_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "one.parquet"
+    pq.write_table(pa.table({"n": [1, 2]}), path)
+    source = sources.replay(path)
+    end = replay_end(source)
+
+    pq.write_table(pa.table({"n": [7, 8, 9]}), path)
+
+    assert end == replay_end(source) == ReplayEnd(2)
+    assert all_rows(source) == [{"n": 1}, {"n": 2}]
+
+
+@pytest.mark.parametrize("name", ["missing.parquet", "notes.txt", "mixed", "empty"])
+def test_a_path_without_a_readable_recording_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "notes.txt").write_text("a\n")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "mixed").mkdir()
+    (tmp_path / "mixed" / "a.csv").write_text("n\n1\n")
+    (tmp_path / "mixed" / "a.json").write_text("{}\n")
+
+    with pytest.raises(ConfigError, match=name):
+        replay_end(sources.replay(tmp_path / name))
+
+
+def test_a_damaged_recording_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "one.parquet").write_text("not parquet")
+
+    with pytest.raises(ConfigError, match="cannot read the recording"):
+        replay_end(sources.replay(tmp_path / "one.parquet"))
+
+
+def test_types_that_spark_lacks_become_the_nearest_ones(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = pa.table(
+        {
+            "words": pa.array(["a", "b"]).dictionary_encode(),
+            "long": pa.array(["a", "b"], pa.large_string()),
+            "small": pa.array([1, 255], pa.uint8()),
+            "wide": pa.array([1, 2**32 - 1], pa.uint32()),
+            "nothing": pa.nulls(2),
+            "nanos": pa.array([1, 1999], pa.timestamp("ns")),
+            "aware": pa.array([0, 1_000_000], pa.timestamp("us", "Europe/Berlin")),
+            "nested": pa.array([[{"a": 1}], None], pa.list_(pa.struct({"a": pa.int32()}))),
+        }
+    )
+
+    frame = open_replay(spark, sources.replay(table))
+
+    assert dict(frame.dtypes) == {
+        "words": "string",
+        "long": "string",
+        "small": "smallint",
+        "wide": "bigint",
+        "nothing": "string",
+        "nanos": "timestamp_ntz",
+        "aware": "timestamp",
+        "nested": "array<struct<a:int>>",
+    }
+    (second,) = run_to_end(spark, sources.replay(table), tmp_path / "checkpoint")[0][1:]
+    assert second.small == 255
+    assert second.wide == 2**32 - 1
+    assert second.nanos == datetime(1970, 1, 1, microsecond=1)
+    assert second.aware.timestamp() == 1
+    assert second.nested is None
+
+
+def test_a_type_without_a_counterpart_is_refused() -> None:
+    table = pa.table({"n": pa.array([None], pa.month_day_nano_interval())})
+
+    with pytest.raises(ConfigError, match="cast the column"):
+        replay_end(sources.replay(table))
