@@ -14,9 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import cloudpickle
-
 from millstream.errors import Place, WorkflowError
+from millstream.flow.shipping import ship
 
 Function = Callable[..., Any]
 
@@ -149,7 +148,7 @@ def check_arguments(function: Function, count: int, role: str, shape: str) -> No
 def check_picklable(function: object, role: str) -> None:
     """Refuse a function that cannot be shipped to the executors."""
     try:
-        cloudpickle.dumps(function)
+        ship(function)
     except Exception as problem:
         raise WorkflowError(
             f"the {role} {name_of(function)} cannot be pickled: {problem}",

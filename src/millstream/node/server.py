@@ -15,6 +15,7 @@ import pyarrow.flight as flight
 from millstream.node.machine import Block, NodeMachine
 from millstream.node.messages import Answer, BrokenFeed, End, Feed, NodeReport, Receipts
 from millstream.state.blocks import Origin
+from millstream.state.pickling import dumps
 from millstream.wire.auth import ServerAuth
 from millstream.wire.blocks import digest_of
 from millstream.wire.calls import server_error
@@ -95,7 +96,7 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
         job: int = pickle.loads(ticket.ticket)
         with self._lock:
             items = [
-                (key, pickle.dumps(value, 5)) for key, value in self._machine.items(job)
+                (key, dumps(value)) for key, value in self._machine.items(job)
             ]
         schema = pa.schema([("items", pa.binary())])
 

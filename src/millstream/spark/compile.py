@@ -6,8 +6,8 @@ epoch is then a chain of ``mapInArrow`` stages with one shuffle before every lev
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 
@@ -21,14 +21,14 @@ from millstream.coordinator.record import EpochRecord
 from millstream.errors import WorkflowError
 from millstream.flow.functions import SqlStep
 from millstream.flow.plan import Plan
-from millstream.flow.workflow import FrameVertex, SourceVertex
+from millstream.flow.workflow import BatchStep, FrameVertex, JobVertex, RecordStep, SourceVertex
 from millstream.spark.conform import for_spark, unified
 from millstream.spark.sources import open_source
 from millstream.spark.stage import (
     SOURCE_TAG,
     Direct,
     StageTask,
-    decode_sink,
+    decode_rows,
     find_schemas,
     run_stage,
 )
@@ -38,14 +38,15 @@ from millstream.work.failures import calling
 from millstream.work.program import Packed, Program
 
 HEARTBEAT = -1
+_LANE = 1000
 _SPARK_TYPES = {pa.int32(): IntegerType(), pa.int64(): LongType(), pa.binary(): BinaryType()}
-_BLOCKS = StructType(
+BLOCKS = StructType(
     [
         StructField(f.name, _SPARK_TYPES[f.type])
         for f in BLOCK_SCHEMA
     ]
 )
-_SCHEMAS = StructType([StructField("sink", IntegerType()), StructField("schema", BinaryType())])
+_SCHEMAS = StructType([StructField("target", IntegerType()), StructField("schema", BinaryType())])
 
 
 @dataclass(frozen=True)
@@ -122,64 +123,116 @@ class EpochFrames:
     ) -> None:
         self._plan = plan
         self._program = program
-        self._task = StageTask(coordinator, packed, 0, 0, 0, branches)
-        self._names = {at: sink.name for at, sink in plan.sinks}
+        self._branches = branches
+        self._task = StageTask(coordinator, packed, 0, 0, 0)
+        self._sinks = {at: sink.name for at, sink in plan.sinks}
+        self._steps = {
+            at: str(vertex.place)
+            for at, vertex in plan.of_kind(FrameVertex)
+            if not plan.in_source_frame[at]
+        }
         self._schemas: dict[int, tuple[pa.Schema, StructType]] = {
-            at: for_spark(schema) for at, schema in _declared(plan).items()
+            at: for_spark(schema) for at, schema in _declared(plan, self._sinks | self._steps)
         }
 
     @contextmanager
     def build(self, frame: DataFrame, record: EpochRecord) -> Iterator[Frames]:
         """The frames of this try; what they cache is dropped afterwards."""
         task = replace(self._task, epoch=record.epoch, try_=record.try_)
-        if len(self._names) == 1:
-            (sink,) = self._names
-            if sink in self._schemas:
-                schema, struct = self._schemas[sink]
-                direct = Direct(sink, self._names[sink], schema)
-                chain = self._chain(frame, replace(task, direct=direct), struct)
-                yield Frames(chain, {sink: chain})
+        with ExitStack() as cached:
+            if len(self._sinks) == 1 and not self._steps:
+                (sink,) = self._sinks
+                if sink in self._schemas:
+                    schema, struct = self._schemas[sink]
+                    direct = Direct(sink, self._sinks[sink], schema)
+                    chain = self._chain(frame, replace(task, direct=direct), struct, cached)
+                    yield Frames(chain, {sink: chain})
+                    return
+            blocks = self._chain(frame, task, BLOCKS, cached)
+            if not self._sinks:
+                yield Frames(blocks, {})
                 return
-        blocks = self._chain(frame, task, _BLOCKS)
-        if not self._names:
-            yield Frames(blocks, {})
-            return
-        blocks = blocks.persist(StorageLevel.MEMORY_AND_DISK)
-        try:
-            if not self._names.keys() <= self._schemas.keys():
-                self._discover(blocks)
+            blocks = _persist(blocks, cached)
+            self._discover(blocks, self._sinks)
             yield Frames(
                 blocks,
-                {at: self._sink_frame(blocks, at) for at in self._names if at in self._schemas},
+                {at: self._rows(blocks, at) for at in self._sinks if at in self._schemas},
             )
-        finally:
-            blocks.unpersist()
 
-    def _chain(self, frame: DataFrame, task: StageTask, result: StructType) -> DataFrame:
+    def _chain(
+        self, frame: DataFrame, task: StageTask, result: StructType, cached: ExitStack
+    ) -> DataFrame:
         last = self._program.last_stage
         for stage in range(last + 1):
             if stage:
                 frame = frame.repartitionById(self._program.width(stage), sf.col("route"))
-            of_stage = replace(task, stage=stage, direct=task.direct if stage == last else None)
-            frame = frame.mapInArrow(
-                partial(run_stage, of_stage), result if stage == last else _BLOCKS
+            of_stage = replace(
+                task,
+                stage=stage,
+                branches=() if stage else self._branches,
+                direct=task.direct if stage == last else None,
             )
+            frame = frame.mapInArrow(
+                partial(run_stage, of_stage), result if stage == last else BLOCKS
+            )
+            entries = [
+                at
+                for at in self._steps
+                if self._plan.levels[at] == stage and self._plan.inputs[at][0] not in self._steps
+            ]
+            if entries:
+                frame = self._through_jvm(frame, of_stage, entries, cached)
         return frame
 
-    def _discover(self, blocks: DataFrame) -> None:
-        found: dict[int, list[pa.Schema]] = {}
-        for row in blocks.mapInArrow(find_schemas, _SCHEMAS).collect():
-            schema = pa.ipc.read_schema(pa.py_buffer(bytes(row["schema"])))
-            found.setdefault(row["sink"], []).append(schema)
-        for at, schemas in found.items():
-            if at in self._names and at not in self._schemas:
-                schema = unified(self._names[at], schemas)
-                if not any(pa.types.is_null(field.type) for field in schema):
-                    self._schemas[at] = for_spark(schema)
+    def _through_jvm(
+        self, blocks: DataFrame, task: StageTask, entries: list[int], cached: ExitStack
+    ) -> DataFrame:
+        """Take the blocks of JVM steps out, run the steps, and put their results back in."""
+        blocks = _persist(blocks, cached)
+        self._discover(blocks, {at: self._steps[at] for at in entries})
+        parts = [blocks.where(~sf.col("target").isin(entries))]
 
-    def _sink_frame(self, blocks: DataFrame, at: int) -> DataFrame:
+        def walk(at: int, frame: DataFrame) -> None:
+            vertex = self._plan.vertices[at]
+            assert isinstance(vertex, FrameVertex)
+            result = apply_step(vertex, frame)
+            readers = self._plan.consumers[at]
+            if any(reader not in self._steps for reader in readers):
+                part = replace(task, branches=(at,), lane=_LANE * (at + 1))
+                parts.append(result.mapInArrow(partial(run_stage, part), BLOCKS))
+            for reader in readers:
+                if reader in self._steps:
+                    walk(reader, result)
+
+        for at in entries:
+            if at in self._schemas:  # else nothing has come this way yet
+                walk(at, self._rows(blocks, at))
+        return reduce(DataFrame.union, parts)
+
+    def _discover(self, blocks: DataFrame, targets: Mapping[int, str]) -> None:
+        """Learn the columns of targets from the first data that reach them."""
+        unknown = tuple(at for at in targets if at not in self._schemas)
+        if not unknown:
+            return
+        found: dict[int, list[pa.Schema]] = {}
+        for row in blocks.mapInArrow(partial(find_schemas, unknown), _SCHEMAS).collect():
+            schema = pa.ipc.read_schema(pa.py_buffer(bytes(row["schema"])))
+            found.setdefault(row["target"], []).append(schema)
+        for at, schemas in found.items():
+            schema = unified(targets[at], schemas)
+            if not any(pa.types.is_null(field.type) for field in schema):
+                self._schemas[at] = for_spark(schema)
+
+    def _rows(self, blocks: DataFrame, at: int) -> DataFrame:
         schema, struct = self._schemas[at]
-        return blocks.mapInArrow(partial(decode_sink, at, self._names[at], schema), struct)
+        name = (self._sinks | self._steps)[at]
+        return blocks.mapInArrow(partial(decode_rows, at, name, schema), struct)
+
+
+def _persist(frame: DataFrame, cached: ExitStack) -> DataFrame:
+    kept = frame.persist(StorageLevel.MEMORY_AND_DISK)
+    cached.callback(kept.unpersist)
+    return kept
 
 
 @dataclass(frozen=True)
@@ -194,11 +247,11 @@ class Frames:
         self.body.write.format("noop").mode("overwrite").save()
 
 
-def _declared(plan: Plan) -> dict[int, pa.Schema]:
-    found: dict[int, pa.Schema] = {}
-    for at, _ in plan.sinks:
+def _declared(plan: Plan, targets: Iterable[int]) -> Iterator[tuple[int, pa.Schema]]:
+    """What annotations and ``output=`` say of the rows that reach sinks and JVM steps."""
+    for at in targets:
         before = plan.vertices[plan.inputs[at][0]]
-        schema = getattr(before, "output", None) or getattr(before, "schema", None)
-        if isinstance(schema, pa.Schema):
-            found[at] = schema
-    return found
+        if isinstance(before, JobVertex) and before.output is not None:
+            yield at, before.output
+        elif isinstance(before, RecordStep | BatchStep) and before.schema is not None:
+            yield at, before.schema

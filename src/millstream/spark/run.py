@@ -16,7 +16,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
-import cloudpickle
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -24,6 +23,7 @@ from millstream.coordinator.record import JobTypes
 from millstream.coordinator.service import Coordinator
 from millstream.errors import ConfigError, MillstreamError
 from millstream.flow.plan import Plan, plan
+from millstream.flow.shipping import ship
 from millstream.flow.sources import DataFrameSource, ReplaySource
 from millstream.flow.workflow import SourceVertex, Workflow
 from millstream.node.process import Launch
@@ -365,7 +365,7 @@ class _Starting:
                 writer.check_new()
         coordinator = self._coordinator(folder)
         launch = Launch(
-            NodeId(""), coordinator.endpoint, cloudpickle.dumps(program.jobs), config.slots, None
+            NodeId(""), coordinator.endpoint, ship(program.jobs), config.slots, None
         )
         started = start_nodes(spark.sparkContext, launch, nodes, config.listen is not None)
         progress = Progress()

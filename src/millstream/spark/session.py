@@ -50,8 +50,6 @@ def session(master: str | None) -> tuple[SparkSession, bool]:
     if wanted.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         builder = builder.config("spark.driver.host", "127.0.0.1")
-    if wanted.startswith("local-cluster"):
-        builder = builder.config("spark.executorEnv.PYTHONPATH", os.pathsep.join(sys.path))
     for name, value in SETTINGS.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()

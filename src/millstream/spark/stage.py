@@ -44,7 +44,11 @@ class Direct:
 
 @dataclass(frozen=True)
 class StageTask:
-    """What a worker needs to run one stage of one try of one epoch."""
+    """What a worker needs to run one stage of one try of one epoch.
+
+    With ``branches`` it maps rows of the vertices named there; without, it feeds blocks.
+    ``lane`` tells apart the blocks of parallel parts of one stage.
+    """
 
     coordinator: Endpoint
     program: Packed
@@ -53,6 +57,7 @@ class StageTask:
     try_: int
     branches: tuple[int, ...] = ()
     direct: Direct | None = None
+    lane: int = 0
 
 
 def run_stage(task: StageTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -60,7 +65,7 @@ def run_stage(task: StageTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa
     try:
         record = _record(task.coordinator, task.epoch, task.try_)
         stage = _Stage(task, unpack(task.program), record)
-        if task.stage == 0:
+        if task.branches:
             yield from stage.map_sources(batches)
         else:
             yield from stage.feed(batches)
@@ -104,6 +109,8 @@ class _Stage:
             return
         tags = batch.column(SOURCE_TAG)
         for tag, at in enumerate(branches):
+            if at < 0:
+                continue  # a heartbeat: it makes an epoch, nothing more
             rows = batch.filter(pc.equal(tags, tag))
             if rows.num_rows:
                 column = rows.column(f"branch{tag}")
@@ -112,7 +119,9 @@ class _Stage:
 
     def feed(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Feed the job of this partition, and run the steps behind it."""
-        job, part = self._program.job_at(self._task.stage, self._partition)
+        # Below a union, Spark counts this stage's partitions from a multiple of its width.
+        partition = self._partition % self._program.width(self._task.stage)
+        job, part = self._program.job_at(self._task.stage, partition)
         mine: list[pa.RecordBatch] = []
         for batch in batches:
             own = pc.equal(batch.column("target"), job)
@@ -189,7 +198,7 @@ class _Stage:
         columns: list[list[object]] = [[] for _ in BLOCK_SCHEMA]
         for target, part, data in blocks:
             route = self._route(target, part)
-            origin = (self._task.stage, self._partition, self._sequence)
+            origin = (self._task.stage + self._task.lane, self._partition, self._sequence)
             row = (route, target, part, *origin, count, data)
             for column, value in zip(columns, row, strict=True):
                 column.append(value)
@@ -212,26 +221,29 @@ class _Stage:
         yield from self._drain()
 
 
-def decode_sink(
-    sink: int, name: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]
+def decode_rows(
+    target: int, name: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Turn the blocks of one sink into its rows."""
+    """Turn the blocks of one target, a sink or a step in the JVM, into rows."""
     for batch in batches:
-        for block in batch.filter(pc.equal(batch.column("target"), sink)).column("block"):
+        for block in batch.filter(pc.equal(batch.column("target"), target)).column("block"):
             rows = Chunk(batch=from_bytes(block.as_buffer())).plain()
             yield conform(rows, schema, name)
 
 
-def find_schemas(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Give, for each sink, the distinct schemas of its blocks in this partition."""
+def find_schemas(
+    targets: tuple[int, ...], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Give, for each of the targets, the distinct schemas of its blocks in this partition."""
     found: dict[int, set[bytes]] = {}
     for batch in batches:
+        batch = batch.filter(pc.is_in(batch.column("target"), pa.array(targets, pa.int32())))
         for target, block in zip(batch.column("target"), batch.column("block"), strict=True):
             plain = Chunk(batch=from_bytes(block.as_buffer())).plain()
             bare = plain.schema.remove_metadata()
             found.setdefault(target.as_py(), set()).add(bytes(bare.serialize()))
-    rows = [(sink, schema) for sink, schemas in found.items() for schema in sorted(schemas)]
+    rows = [(target, schema) for target, schemas in found.items() for schema in sorted(schemas)]
     yield pa.RecordBatch.from_arrays(
         [pa.array([s for s, _ in rows], pa.int32()), pa.array([b for _, b in rows], pa.binary())],
-        names=["sink", "schema"],
+        names=["target", "schema"],
     )

@@ -8,11 +8,12 @@ copy that was mutated without being written back counts as written.
 
 from __future__ import annotations
 
-import pickle
 from collections import deque
 from collections.abc import Iterable, Iterator, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any, Final
+
+from millstream.state.pickling import dumps, loads
 
 Entries = dict[str, Any]
 
@@ -78,8 +79,8 @@ class State(MutableMapping[str, Any]):
         if self._loans is None:
             self._loans = {}
         if name not in self._loans:
-            blob = pickle.dumps(value, 5)
-            self._loans[name] = (pickle.loads(blob), blob)
+            blob = dumps(value)
+            self._loans[name] = (loads(blob), blob)
         return self._loans[name][0]
 
     def __setitem__(self, name: str, value: Any) -> None:
@@ -123,13 +124,13 @@ class State(MutableMapping[str, Any]):
         writes = self._writes
         if self._loans is not None:
             for name, (copy, blob) in self._loans.items():
-                if name not in writes and pickle.dumps(copy, 5) != blob:
+                if name not in writes and dumps(copy) != blob:
                     writes[name] = copy
         if not writes:
             return Change({}, True) if self._cleared else None
         for name, value in writes.items():
             if type(value) not in _FROZEN_TYPES and value is not GONE:
-                writes[name] = pickle.loads(pickle.dumps(value, 5))
+                writes[name] = loads(dumps(value))
         return Change(writes, self._cleared)
 
 
@@ -204,7 +205,7 @@ class KeyedState:
     def get(self, slot: int, key: Any) -> Entries | None:
         """A copy of a key's committed entries."""
         entries = self._masters.get(slot, {}).get(key)
-        return None if entries is None else pickle.loads(pickle.dumps(entries, 5))
+        return None if entries is None else loads(dumps(entries))
 
     def items(self, slots: Iterable[int]) -> Iterator[tuple[Any, Entries]]:
         """The committed keys of some slots with their entries; not to be changed."""

@@ -8,13 +8,13 @@ type the column is that Arrow type, or a ``ValueTypeError``.
 from __future__ import annotations
 
 import datetime
-import pickle
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from millstream.errors import MillstreamError
+from millstream.state.pickling import dumps, loads
 
 PICKLED = {b"millstream": b"pickled"}
 _NONE = type(None)
@@ -55,7 +55,7 @@ def encode_column(
                 return pa.field(name, plain), pa.array(values, type=plain)
             except (pa.ArrowInvalid, OverflowError, UnicodeEncodeError):
                 pass  # an integer beyond 64 bits, a lone surrogate: only pickle carries it
-    blobs = [None if value is None else pickle.dumps(value, 5) for value in values]
+    blobs = [None if value is None else dumps(value) for value in values]
     return pa.field(name, pa.binary(), metadata=PICKLED), pa.array(blobs, pa.binary())
 
 
@@ -101,7 +101,7 @@ def is_pickled(field: pa.Field) -> bool:
 def decode_column(field: pa.Field, array: pa.Array) -> list[Any]:
     """Give back the Python values of a column."""
     if is_pickled(field):
-        return [None if blob is None else pickle.loads(blob) for blob in array.to_pylist()]
+        return [None if blob is None else loads(blob) for blob in array.to_pylist()]
     return list(array.to_pylist())
 
 

@@ -7,7 +7,6 @@ each flush, one record batch in canonical order; ``cut`` divides it among the pa
 from __future__ import annotations
 
 import inspect
-import pickle
 from collections import defaultdict
 from collections.abc import Iterator
 from itertools import chain
@@ -25,6 +24,7 @@ from millstream.flow.workflow import JobVertex
 from millstream.ring.keys import decode_keys
 from millstream.ring.ring import partition_slots
 from millstream.state.blocks import KEY, SLOT, place_rows, slices
+from millstream.state.pickling import dumps
 from millstream.state.values import PICKLED, encode_column, shown
 from millstream.work.failures import calling, record_error, user_error
 from millstream.work.keying import (
@@ -152,7 +152,7 @@ def encode_lists(name: str, lists: list[list[Any]]) -> tuple[pa.Field, pa.Array]
         if not field.metadata:
             lists_column = pa.ListArray.from_arrays(_offsets(lists), column)
             return pa.field(name, lists_column.type), lists_column
-    blobs = pa.array([pickle.dumps(values, 5) for values in lists], pa.binary())
+    blobs = pa.array([dumps(values) for values in lists], pa.binary())
     return pa.field(name, pa.binary(), metadata=PICKLED), blobs
 
 

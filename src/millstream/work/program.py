@@ -13,6 +13,7 @@ from functools import cached_property
 import cloudpickle
 
 from millstream.flow.plan import Plan
+from millstream.flow.shipping import ship
 from millstream.flow.workflow import (
     BatchStep,
     FrameVertex,
@@ -99,7 +100,7 @@ class Packed:
 
 def pack(program: Program) -> Packed:
     """Pickle a program, functions by value."""
-    data = cloudpickle.dumps(program)
+    data = ship(program)
     return Packed(hashlib.sha256(data).hexdigest(), data)
 
 
