@@ -55,7 +55,9 @@ def main() -> None:
 
     together = pa.concat_tables([readings(number) for number in range(FILES)])
     degrees = celsius(together.combine_chunks().to_batches()[0])
-    batch = pa.table(degrees).group_by("sensor").aggregate([("degrees", "mean"), ("degrees", "count")])
+    batch = (
+        pa.table(degrees).group_by("sensor").aggregate([("degrees", "mean"), ("degrees", "count")])
+    )
     expected = {row["sensor"]: row for row in batch.to_pylist()}
     for sensor in sorted(found)[:3]:
         print(f"{sensor}  {found[sensor]['mean']:.3f}  ({found[sensor]['n']} readings)")

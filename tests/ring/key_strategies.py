@@ -1,10 +1,11 @@
-"""Random keys of every type, and a sample type for each, shared by the tests of the ring."""
+"""Random keys of every type, and what else the property tests of the ring share."""
 
 from __future__ import annotations
 
 import datetime as dt
 
 import pyarrow as pa
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from millstream.ring.key_types import struct_of
@@ -21,6 +22,9 @@ TYPES: dict[str, pa.DataType] = {
     "pair": struct_of([pa.string(), pa.int64()]),
     "nested": struct_of([struct_of([pa.float64(), pa.bool_()]), pa.date32(), pa.binary()]),
 }
+
+untimed = settings(deadline=None)
+"""For properties: a busy machine may take 300 ms for what takes 1 ms, and that is no failure."""
 
 _ZONES = st.integers(-23, 23).map(lambda hours: dt.timezone(dt.timedelta(hours=hours)))
 

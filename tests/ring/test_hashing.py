@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from millstream.errors import ConfigError
 from millstream.ring.hashing import hash_column, hash_key, slot_of
 from millstream.ring.keys import KeyTypeError, encode_keys
-from tests.ring.key_strategies import TYPES, columns
+from tests.ring.key_strategies import TYPES, columns, untimed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -103,6 +103,7 @@ def test_long_strings_among_short_ones_hash_like_their_keys(share_of_long: float
     assert hashes.tolist() == [hash_key(key, pa.string()) for key in keys]
 
 
+@untimed
 @given(columns)
 def test_short_columns_hash_like_their_keys_one_by_one(
     column: tuple[pa.DataType, list[object]],
@@ -152,6 +153,7 @@ def test_a_column_that_is_not_canonical_is_refused(rows: int) -> None:
         hash_column(pa.array([1] * rows, pa.int32()))
 
 
+@untimed
 @given(st.lists(st.integers(-(2**63), 2**63 - 1)), st.integers(1, 2**31 - 1))
 def test_a_slot_is_the_positive_remainder(hashes: list[int], slots: int) -> None:
     found = slot_of(np.array(hashes, np.int64), slots)
@@ -160,6 +162,7 @@ def test_a_slot_is_the_positive_remainder(hashes: list[int], slots: int) -> None
     assert found.tolist() == [hash % slots for hash in hashes]
 
 
+@untimed
 @given(st.lists(st.integers(-(2**63), 2**63 - 1)), st.integers(0, 30))
 def test_a_slot_is_the_positive_remainder_for_powers_of_two(hashes: list[int], log: int) -> None:
     assert slot_of(np.array(hashes, np.int64), 2**log).tolist() == [h % 2**log for h in hashes]

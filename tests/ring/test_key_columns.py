@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 
 from millstream.ring.keys import KeyTypeError, canonical_column, decode_keys, encode_keys
-from tests.ring.key_strategies import columns
+from tests.ring.key_strategies import columns, untimed
 
 INSTANT = dt.datetime(2024, 7, 1, 12, tzinfo=dt.UTC)
 LOCAL = dt.datetime(2024, 7, 1, 12)
@@ -107,6 +107,7 @@ def test_what_a_null_struct_hides_is_not_checked() -> None:
     assert decode_keys(canonical_column(array)) == [None, (dt.datetime(1970, 1, 1),)]
 
 
+@untimed
 @given(columns)
 def test_a_canonical_column_stays_as_it_is(column: tuple[pa.DataType, list[object]]) -> None:
     type, keys = column

@@ -22,7 +22,7 @@ from millstream.ring.keys import (
     encode_keys,
     infer_type,
 )
-from tests.ring.key_strategies import columns
+from tests.ring.key_strategies import columns, untimed
 
 PARIS = ZoneInfo("Europe/Paris")
 
@@ -45,6 +45,7 @@ def floats_in(key: object) -> list[float]:
     return [key] if isinstance(key, float) else []
 
 
+@untimed
 @given(columns)
 def test_keys_of_every_type_survive_the_round_trip(
     column: tuple[pa.DataType, list[object]],
@@ -59,6 +60,7 @@ def test_keys_of_every_type_survive_the_round_trip(
     assert len(array) == len(keys)
 
 
+@untimed
 @given(columns)
 def test_a_single_key_becomes_what_decoding_gives(
     column: tuple[pa.DataType, list[object]],
@@ -73,6 +75,7 @@ def test_a_single_key_becomes_what_decoding_gives(
     assert {canonical_key(key, type): None for key in keys} == dict.fromkeys(decoded)
 
 
+@untimed
 @given(columns)
 def test_decoded_floats_are_never_minus_zero_and_nan_is_one_object(
     column: tuple[pa.DataType, list[object]],
@@ -98,6 +101,7 @@ def test_a_dict_finds_nan_and_zero_whatever_bits_they_came_with() -> None:
     assert {NAN: 1}[canonical_key(odd_nan, pa.float64())] == 1  # type: ignore[index]
 
 
+@untimed
 @given(columns)
 def test_an_inferred_type_is_the_declared_one_when_all_parts_are_seen(
     column: tuple[pa.DataType, list[object]],

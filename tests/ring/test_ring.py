@@ -19,6 +19,7 @@ from millstream.ring.ring import (
     partition_slots,
     plan_moves,
 )
+from tests.ring.key_strategies import untimed
 
 A, B, C, D = map(NodeId, "abcd")
 
@@ -41,6 +42,7 @@ def walk(ring: Ring, slot: int) -> NodeId:
     return tokens[slot]
 
 
+@untimed
 @given(rings())
 def test_every_slot_has_exactly_one_owner(ring: Ring) -> None:
     owned = [slot for node in ring.nodes for slot in ring.slots_of(node).tolist()]
@@ -53,6 +55,7 @@ def test_every_slot_has_exactly_one_owner(ring: Ring) -> None:
     assert [ring.nodes[index] for index in owners] == list(map(ring.owner, range(ring.slots)))
 
 
+@untimed
 @given(st.integers(1, 40), st.integers(0, 100))
 def test_an_even_ring_gives_equal_arcs_in_node_order(count: int, more: int) -> None:
     nodes = [NodeId(f"n{index}") for index in range(count)]
@@ -67,6 +70,7 @@ def test_an_even_ring_gives_equal_arcs_in_node_order(count: int, more: int) -> N
     )
 
 
+@untimed
 @given(rings(), st.data())
 def test_a_joining_node_takes_slots_and_nobody_else_does(ring: Ring, data: st.DataObject) -> None:
     free = sorted(set(range(ring.slots)) - {position for position, _ in ring.tokens})
@@ -82,6 +86,7 @@ def test_a_joining_node_takes_slots_and_nobody_else_does(ring: Ring, data: st.Da
     assert token in after.slots_of(NodeId("new"))
 
 
+@untimed
 @given(rings(), st.data())
 def test_a_leaving_node_gives_its_slots_to_its_successor(ring: Ring, data: st.DataObject) -> None:
     assume(len(ring.nodes) > 1)
@@ -96,6 +101,7 @@ def test_a_leaving_node_gives_its_slots_to_its_successor(ring: Ring, data: st.Da
     assert {(move.source, move.target) for move in moves} == {(node, ring.successor(node))}
 
 
+@untimed
 @given(rings(), st.data())
 def test_moved_slots_change_owner_and_no_others(ring: Ring, data: st.DataObject) -> None:
     slots = data.draw(st.sets(st.integers(0, ring.slots - 1)))
@@ -108,6 +114,7 @@ def test_moved_slots_change_owner_and_no_others(ring: Ring, data: st.DataObject)
     assert {move.slot for move in plan_moves(ring, after)} <= slots
 
 
+@untimed
 @given(rings(), rings())
 def test_planned_moves_are_the_slots_whose_owner_differs(before: Ring, after: Ring) -> None:
     after = Ring(after.version, max(before.slots, after.slots), after.tokens)
@@ -122,6 +129,7 @@ def test_planned_moves_are_the_slots_whose_owner_differs(before: Ring, after: Ri
     ]
 
 
+@untimed
 @given(rings())
 def test_a_ring_survives_json_and_pickling(ring: Ring) -> None:
     assert ring.table.size == ring.slots  # the cache is filled
@@ -182,6 +190,7 @@ def test_nodes_can_join_until_every_slot_has_its_own() -> None:
         ring.with_node(NodeId("e"))
 
 
+@untimed
 @given(st.integers(1, 300), st.integers(1, 400))
 def test_partition_of_agrees_with_partition_slots(slots: int, partitions: int) -> None:
     ranges = partition_slots(slots, partitions)

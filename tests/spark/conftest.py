@@ -1,4 +1,4 @@
-"""One Spark session for all tests that need a JVM."""
+"""One Spark session for all tests that need a JVM, with retries as a cluster has them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import millstream
+from millstream.spark.session import SETTINGS
 
 
 @pytest.fixture(scope="session")
@@ -22,14 +23,14 @@ def spark() -> Iterator[SparkSession]:
     )
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    builder = SparkSession.builder.master("local[2,4]").appName("millstream tests")
+    for name, value in SETTINGS.items():
+        builder = builder.config(name, value)
     session = (
-        SparkSession.builder.master("local[2]")
-        .appName("millstream tests")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.ui.enabled", "false")
+        builder.config("spark.driver.host", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", "2")
         .getOrCreate()
     )
-    session.sparkContext.setLogLevel("ERROR")
+    session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()

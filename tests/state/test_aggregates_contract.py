@@ -187,7 +187,8 @@ class Partial:
 
 
 def dense(groups: list[int]) -> tuple[list[int], np.ndarray[Any, np.dtype[np.int64]]]:
-    names = list(dict.fromkeys(groups))
+    # Not in the order of appearance: an aggregate may not count on that.
+    names = sorted(set(groups), reverse=True)
     return names, np.array([names.index(group) for group in groups], np.int64)
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from millstream.state import aggregates as agg
 from millstream.state.aggregates.hashing import hash_values
+from millstream.state.aggregates.sketch import from_hashes, pack
 
 KEYS = 64
 # Of 1 (the first output of splitmix64 seeded with 1), -1, 0.5, '', 'mill', b'stream' and True.
@@ -78,6 +79,40 @@ def test_a_key_with_few_values_costs_few_bytes_and_one_with_many_a_fixed_number(
     sketches = fold(np.arange(5_003), groups, 2)
 
     assert [len(sketch) for sketch in sketches.to_pylist()] == [12, 4096]
+
+
+@pytest.mark.parametrize("size", [1023, 1024, 1025])
+def test_the_switch_from_sparse_to_dense_cannot_be_misread(size: int) -> None:
+    # 1024 entries would take the 4096 bytes of a dense sketch.
+    (number,) = estimate(fold(np.arange(size), np.zeros(size, np.int64), 1))
+
+    assert abs(number / size - 1) < 4 * 1.04 / 64
+
+
+def plain_registers(hashes: list[int], precision: int) -> bytes:
+    """The registers of HyperLogLog as the textbook has them, one hash at a time."""
+    registers = bytearray(2**precision)
+    rest_bits = 64 - precision
+    for number in hashes:
+        rest = number & (2**rest_bits - 1)
+        register = number >> rest_bits
+        registers[register] = max(registers[register], rest_bits - rest.bit_length() + 1)
+    return bytes(registers)
+
+
+@pytest.mark.parametrize("precision", [7, 12, 18])
+def test_dense_registers_are_those_of_the_textbook(precision: int) -> None:
+    # Half of the hashes have a long run of zeros after the register number, some nothing else.
+    rng = np.random.default_rng(precision)
+    size = 2 ** (precision - 1)
+    hashes = rng.integers(0, 2**64, size, dtype=np.uint64)
+    tails = rng.integers(0, 2 ** rng.integers(0, 40, size), dtype=np.int64).astype(np.uint64)
+    keep_register = np.uint64((2**64 - 1) << (64 - precision) & (2**64 - 1))
+    hashes = np.concatenate([hashes, hashes[::-1] & keep_register | tails])
+
+    parts = from_hashes(hashes, np.zeros(len(hashes), np.int64), precision)
+
+    assert pack(parts, 1, precision)[0].as_py() == plain_registers(hashes.tolist(), precision)
 
 
 def test_repeated_values_cost_nothing() -> None:

@@ -1,0 +1,64 @@
+"""The command ``millstream``.
+
+``millstream demo`` shows the engine at work; ``millstream --version`` tells what is installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+import millstream
+from millstream.cli.demo import DEFAULT_WORDS, Demo
+from millstream.cli.java import find_java
+from millstream.errors import MillstreamError
+
+_INTERRUPTED = 130  # what shells report for a program ended by Ctrl-C
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; return the exit status."""
+    asked = _parser().parse_args(arguments)
+    try:
+        find_java()
+        return Demo(words=asked.words, nodes=asked.nodes, master=asked.master).run()
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        return _INTERRUPTED
+    except MillstreamError as problem:
+        print(f"millstream: {problem}", file=sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="millstream", description="Elastic streaming MapReduce on Apache Spark."
+    )
+    parser.add_argument(
+        "--version", action="version", version=f"millstream {millstream.__version__}"
+    )
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    demo = commands.add_parser(
+        "demo",
+        help="count the words of a stream, and compare every count with a batch query",
+        description="Make a text, stream it through a stateful word count, and compare every "
+        "count with Spark's batch answer. Ends with 'exact: yes' or 'exact: no'.",
+    )
+    demo.add_argument(
+        "--words", type=_number, default=DEFAULT_WORDS, metavar="N", help="default: %(default)s"
+    )
+    demo.add_argument(
+        "--nodes", type=_number, default=2, metavar="N", help="owners of state; default: 2"
+    )
+    demo.add_argument(
+        "--master", default="local[2]", metavar="URL", help="Spark's master; default: %(default)s"
+    )
+    return parser
+
+
+def _number(text: str) -> int:
+    number = int(text.replace("_", "").replace(",", ""))
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
+    return number

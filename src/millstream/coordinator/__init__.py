@@ -1,0 +1,1 @@
+"""The coordinator: epochs, receipts, commit, and who is alive."""

@@ -10,13 +10,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from millstream.coordinator.record import EpochRecord, JobTypes
 from millstream.errors import MillstreamError
 from millstream.node.messages import Receipt
+from millstream.ring.keys import canonical_type
 from millstream.ring.ring import NodeId, Ring
-from millstream.state.values import is_pickled, unify
+from millstream.state.values import is_pickled, unify, unify_nulls
 
 
 class EpochOrderError(MillstreamError):
@@ -31,6 +33,18 @@ class EpochOrderError(MillstreamError):
             f"Spark offered epoch {self.epoch}, but the newest committed epoch is "
             f"{self.committed}; start with a new checkpoint folder"
         )
+
+
+class MissingReceipts(MillstreamError):
+    """An epoch cannot commit: slots have no receipt from the node that owns them."""
+
+    def __init__(self, epoch: int, missing: dict[str, int]) -> None:
+        super().__init__(epoch, missing)
+        self.epoch, self.missing = epoch, missing
+
+    def __str__(self) -> str:
+        jobs = ", ".join(f"{count} slots of job {job!r}" for job, count in self.missing.items())
+        return f"epoch {self.epoch} has no receipt for {jobs}; run its body again as the next try"
 
 
 class TypeConflict(MillstreamError):
@@ -66,7 +80,7 @@ class Ledger:
         self._addresses = addresses
         self._types = dict(types)
         self._record: EpochRecord | None = None
-        self._receipts: dict[tuple[int, range], tuple[NodeId, Receipt]] = {}
+        self._receipts: dict[tuple[NodeId, int, range], Receipt] = {}
 
     @property
     def record(self) -> EpochRecord | None:
@@ -102,31 +116,43 @@ class Ledger:
         record = self._record
         for receipt in receipts:
             if record is not None and (receipt.epoch, receipt.try_) == (record.epoch, record.try_):
-                self._receipts[(receipt.job, receipt.slots)] = (node, receipt)
+                # By node, too: the word of a former owner must not replace that of the present.
+                self._receipts[(node, receipt.job, receipt.slots)] = receipt
 
     @property
     def receipts(self) -> list[Receipt]:
-        """The receipts of the try under way."""
-        return [receipt for _, receipt in self._receipts.values()]
+        """The receipts of the try under way that count: from owners of their slots."""
+        return [
+            receipt
+            for (node, _, slots), receipt in self._receipts.items()
+            if self._owned(node, slots).any()
+        ]
+
+    def _owned(self, node: NodeId, slots: range) -> npt.NDArray[np.bool_]:
+        names, table = self.ring.nodes, self.ring.table[slots.start : slots.stop]
+        owned: npt.NDArray[np.bool_] = table == (names.index(node) if node in names else -1)
+        return owned
 
     def missing(self) -> dict[int, int]:
         """For each job, how many slots have no receipt from their present owner."""
-        names = self.ring.nodes
         found: dict[int, int] = {}
         for job in self._jobs:
             receipted = np.zeros(self.ring.slots, dtype=bool)
-            for (of_job, slots), (node, _) in self._receipts.items():
-                if of_job == job and node in names:
-                    part = slice(slots.start, slots.stop)
-                    receipted[part] |= self.ring.table[part] == names.index(node)
+            for node, of_job, slots in self._receipts:
+                if of_job == job:
+                    receipted[slots.start : slots.stop] |= self._owned(node, slots)
             if not receipted.all():
                 found[job] = int((~receipted).sum())
         return found
 
     def commit(self) -> EpochRecord:
         """Make the epoch under way the newest committed one, and keep the types it showed."""
-        assert self._record is not None and not self.missing()
+        assert self._record is not None
         record = self._record
+        missing = self.missing()
+        if missing:
+            names = {self._jobs[job]: count for job, count in missing.items()}
+            raise MissingReceipts(record.epoch, names)
         self._learn()
         self.committed = record.epoch
         self._record, self._receipts = None, {}
@@ -136,16 +162,20 @@ class Ledger:
         for job, name in self._jobs.items():
             known = self._types.get(job, JobTypes())
             mine = [receipt for receipt in self.receipts if receipt.job == job]
-            key = known.key or self._key(name, mine)
-            output = known.output or self._output(name, mine)
+            key = self._key(name, known.key, mine)
+            output = self._output(name, mine) if known.output is None else known.output
             self._types[job] = JobTypes(key, output)
 
-    def _key(self, name: str, receipts: list[Receipt]) -> pa.DataType | None:
-        kinds = [r.key_type for r in receipts if r.key_type is not None]
-        distinct = {kind for kind in kinds if not pa.types.is_null(kind)}
-        if len(distinct) > 1:
-            raise TypeConflict(name, "keys", " and ".join(sorted(map(str, distinct))))
-        return distinct.pop() if distinct else None
+    def _key(
+        self, name: str, known: pa.DataType | None, receipts: list[Receipt]
+    ) -> pa.DataType | None:
+        kinds = [receipt.key_type for receipt in receipts if receipt.key_type is not None]
+        if known is not None:
+            kinds.append(canonical_type(known))
+        kind = unify_nulls(kinds)
+        if kind is None:
+            raise TypeConflict(name, "keys", " and ".join(sorted({str(kind) for kind in kinds})))
+        return known if pa.types.is_null(kind) else kind
 
     def _output(self, name: str, receipts: list[Receipt]) -> pa.Schema | None:
         schemas = [r.output for r in receipts if r.output is not None]
@@ -168,6 +198,7 @@ class Ledger:
         """Raise if this epoch's receipts do not agree on types; call before anything is shown."""
         for job, name in self._jobs.items():
             mine = [receipt for receipt in self.receipts if receipt.job == job]
-            self._key(name, mine)
-            if self._types.get(job, JobTypes()).output is None:
+            known = self._types.get(job, JobTypes())
+            self._key(name, known.key, mine)
+            if known.output is None:
                 self._output(name, mine)

@@ -165,7 +165,9 @@ class Coordinator:
         if self._closed.is_set():
             return
         self._closed.set()
-        for future in [self._pool.submit(self._quietly, node, "stop", None) for node in self._nodes]:
+        for future in [
+            self._pool.submit(self._quietly, node, "stop", None) for node in self._nodes
+        ]:
             future.result()
         self._pool.shutdown(wait=False, cancel_futures=True)
         for node in self._nodes:

@@ -7,6 +7,7 @@ built, and the look-up of the user's file and line. It runs no user function.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import sys
@@ -15,7 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from millstream.errors import Place, WorkflowError
-from millstream.flow.shipping import ship
+from millstream.flow.shipping import is_users_file, ship
+from millstream.state.values import shown
 
 Function = Callable[..., Any]
 
@@ -71,7 +73,7 @@ def sql(*expressions: str, where: str | None = None) -> SqlStep:
     for text in (*expressions, *([] if where is None else [where])):
         if not isinstance(text, str) or not text.strip():
             raise WorkflowError(
-                f"ms.sql got {text!r} where a Spark SQL expression is expected",
+                f"ms.sql got {shown(text)} where a Spark SQL expression is expected",
                 "give each expression as a non-empty string",
                 place,
             )
@@ -102,15 +104,30 @@ def _is_ours(module: str) -> bool:
     return module == "millstream" or module.startswith("millstream.")
 
 
+def original(function: object) -> object:
+    """Find what the user wrote, behind partials, methods, wrappers and callable objects."""
+    while True:
+        if isinstance(function, functools.partial):
+            function = function.func
+        elif inspect.ismethod(function):
+            function = function.__func__
+        elif callable(function) and hasattr(function, "__wrapped__"):
+            function = inspect.unwrap(function)
+        elif _is_callable_object(function):
+            function = type(function).__call__
+        else:
+            return function
+
+
+def _is_callable_object(value: object) -> bool:
+    if isinstance(value, type) or not callable(value):
+        return False
+    return inspect.isfunction(type(value).__call__)
+
+
 def place_of(function: object) -> Place | None:
-    """Say where a function was written, looking through partials, methods and wrappers."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    target = inspect.unwrap(function) if callable(function) else function
-    target = getattr(target, "__func__", target)
-    code = getattr(target, "__code__", None)
-    if code is None:
-        code = getattr(getattr(type(target), "__call__", None), "__code__", None)
+    """Say where a function was written; None for what was not written in Python."""
+    code = getattr(original(function), "__code__", None)
     return Place(code.co_filename, code.co_firstlineno) if code is not None else None
 
 
@@ -125,23 +142,22 @@ def check_callable(function: object, role: str, place: Place) -> None:
     """Refuse what cannot be called."""
     if not callable(function):
         raise WorkflowError(
-            f"{role} got {function!r}, which cannot be called", "pass a function", place
+            f"{role} got {shown(function)}, which cannot be called", "pass a function", place
         )
 
 
 def check_arguments(function: Function, count: int, role: str, shape: str) -> None:
     """Refuse a function that cannot be called with ``count`` positional arguments."""
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):  # some built-ins have none; calling them will tell
+    signature = _signature(function)
+    if signature is None:  # some built-ins have none; calling them will tell
         return
     try:
         signature.bind(*range(count))
     except TypeError as problem:
         raise WorkflowError(
-            f"the {role} {name_of(function)}{signature} cannot be called as {shape}: {problem}",
-            f"give it {count} positional argument{'s' if count > 1 else ''}: {shape}",
-            place_of(function) or caller(),
+            f"the {role}, {name_of(function)}{signature}, cannot be called as {shape}: {problem}",
+            f"give it {count} positional argument{'' if count == 1 else 's'}: {shape}",
+            _users_place(function),
         ) from None
 
 
@@ -151,7 +167,22 @@ def check_picklable(function: object, role: str) -> None:
         ship(function)
     except Exception as problem:
         raise WorkflowError(
-            f"the {role} {name_of(function)} cannot be pickled: {problem}",
+            f"the {role}, {name_of(function)}, cannot be pickled: {problem}",
             "create what it holds (connections, locks, open files) inside the function",
-            place_of(function) or caller(),
+            _users_place(function),
         ) from None
+
+
+def _signature(function: Function) -> inspect.Signature | None:
+    # A wrapper may take other arguments than what it wraps, so its own signature counts. One
+    # that has none, such as lru_cache, passes on what it is given.
+    for follow in (False, True):
+        with contextlib.suppress(Exception):
+            return inspect.signature(function, follow_wrapped=follow)
+    return None
+
+
+def _users_place(function: object) -> Place:
+    """Where a function was written if the user wrote it, else where it was handed over."""
+    own = place_of(function)
+    return own if own is not None and is_users_file(own.file) else caller()

@@ -16,6 +16,9 @@ from typing import Any, Union
 import pyarrow as pa
 
 from millstream.errors import Place, WorkflowError
+from millstream.flow.functions import original
+from millstream.ring.keys import KeyTypeError, canonical_type
+from millstream.state.values import shown
 
 _SCALARS: dict[Any, pa.DataType] = {
     str: pa.string(),
@@ -28,7 +31,8 @@ _SCALARS: dict[Any, pa.DataType] = {
     decimal.Decimal: pa.decimal128(38, 18),
     type(None): pa.null(),
 }
-_KEY_SCALARS = (str, bytes, int, float, bool, datetime.date, datetime.datetime, type(None))
+_KEYS = (str, bytes, int, float, bool, datetime.date, datetime.datetime, type(None), tuple)
+_UNIONS = (Union, types.UnionType)
 _STREAMS = (
     list,
     collections.abc.Iterator,
@@ -42,15 +46,16 @@ ALLOWED_KEYS = "str, bytes, int, float, bool, date, datetime, None and tuples of
 
 def arrow_type(hint: object) -> pa.DataType | None:
     """Translate an annotation; None when it does not determine one Arrow type."""
+    hint = _plain(hint)
     if isinstance(hint, pa.DataType):
         return hint
-    if hint in _SCALARS:
+    if isinstance(hint, type) and hint in _SCALARS:
         # A datetime may be aware or naive: only the data can tell.
         return None if hint is datetime.datetime else _SCALARS[hint]
     origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (Union, types.UnionType):
-        rest = [arg for arg in args if arg is not type(None)]
-        return arrow_type(rest[0]) if len(rest) == 1 else None
+    if origin in _UNIONS:
+        only = _only(args)
+        return arrow_type(only) if only is not None else None
     if origin is list and len(args) == 1:
         item = arrow_type(args[0])
         return pa.list_(item) if item is not None else None
@@ -59,21 +64,54 @@ def arrow_type(hint: object) -> pa.DataType | None:
 
 def key_type(hint: object, role: str, place: Place | None) -> pa.DataType | None:
     """Translate the annotation of a key, refusing what can never be a key."""
+    hint = _plain(hint)
+    if isinstance(hint, pa.DataType):
+        try:
+            return canonical_type(hint)
+        except KeyTypeError:
+            raise _not_a_key(hint, role, place) from None
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin is tuple and args and Ellipsis not in args:
         fields = [key_type(arg, role, place) for arg in args]
         if any(field is None for field in fields):
             return None
         return pa.struct([pa.field(f"f{i}", field) for i, field in enumerate(fields)])
-    if hint in _KEY_SCALARS:
-        return arrow_type(hint)
-    if isinstance(hint, type) and not issubclass(hint, (*_KEY_SCALARS, tuple)) and hint is not object:
+    if origin in _UNIONS:
+        only = _only(args)
+        return key_type(only, role, place) if only is not None else None
+    if not _may_be_key(hint if origin is None else origin):
         raise _not_a_key(hint, role, place)
-    if origin in (list, dict, set, frozenset):
-        raise _not_a_key(hint, role, place)
-    if origin in (Union, types.UnionType):
-        return arrow_type(hint)
-    return None
+    return arrow_type(hint)
+
+
+def declared_key_type(declared: object, role: str, place: Place) -> pa.DataType | None:
+    """Read ``key_type=``: a Python or Arrow type; None when it leaves the type to the data."""
+    hint = _plain(declared)
+    if not isinstance(hint, type | pa.DataType) and typing.get_origin(hint) is None:
+        raise _not_a_key(declared, role, place)
+    return key_type(hint, role, place)
+
+
+def _plain(hint: object) -> object:
+    """Look behind the names that ``NewType`` gives."""
+    while isinstance(hint, typing.NewType):
+        hint = hint.__supertype__
+    return hint
+
+
+def _only(args: tuple[object, ...]) -> object | None:
+    """The one type of a union beside None, if there is but one."""
+    rest = [arg for arg in args if arg is not type(None)]
+    return rest[0] if len(rest) == 1 else None
+
+
+def _may_be_key(kind: object) -> bool:
+    if not isinstance(kind, type) or kind is Any:
+        return True
+    try:
+        return any(issubclass(kind, key) or issubclass(key, kind) for key in _KEYS)
+    except TypeError:  # a protocol that cannot be asked
+        return True
 
 
 def _not_a_key(hint: object, role: str, place: Place | None) -> WorkflowError:
@@ -87,24 +125,25 @@ def _not_a_key(hint: object, role: str, place: Place | None) -> WorkflowError:
 
 def yielded(function: object) -> object | None:
     """The annotation of one item that a generator or list function gives, if any."""
-    hint = _hints(function).get("return")
-    if hint is None:
-        return None
+    hint = returned(function)
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     return args[0] if origin in _STREAMS and args else None
 
 
 def returned(function: object) -> object | None:
-    """The annotation of what a function returns, if any."""
-    return typing.cast("object | None", _hints(function).get("return"))
+    """The annotation of what a function returns, if there is one that can be resolved."""
+    target: Any = original(function)
 
+    def only_return() -> None: ...
 
-def _hints(function: object) -> dict[str, Any]:
-    target = function if hasattr(function, "__annotations__") else getattr(function, "__call__", None)
+    # Alone, because one parameter that cannot be resolved would spoil them all: types that are
+    # imported for the type checker only are common there.
     try:
-        return typing.get_type_hints(target)
+        only_return.__annotations__ = {"return": target.__annotations__["return"]}
+        hints = typing.get_type_hints(only_return, target.__globals__)
     except Exception:  # an annotation that cannot be resolved tells nothing
-        return {}
+        return None
+    return typing.cast("object | None", hints["return"])
 
 
 def pair_types(item: object | None) -> tuple[object | None, object | None]:
@@ -122,7 +161,7 @@ def record_schema(item: object | None) -> pa.Schema | None:
         return None
     if typing.get_origin(item) is tuple:
         args = typing.get_args(item)
-        if Ellipsis in args:
+        if not args or Ellipsis in args:
             return None
         names = ["key", "value"] if len(args) == 2 else [f"_{i + 1}" for i in range(len(args))]
         columns = [arrow_type(arg) for arg in args]
@@ -140,6 +179,7 @@ def declared_schema(declared: object, place: Place) -> pa.Schema:
     if isinstance(declared, Mapping) and declared:
         fields = []
         for name, hint in declared.items():
+            hint = _plain(hint)
             column = _SCALARS.get(hint) if isinstance(hint, type) else arrow_type(hint)
             if not isinstance(name, str) or column is None:
                 raise WorkflowError(
@@ -150,7 +190,7 @@ def declared_schema(declared: object, place: Place) -> pa.Schema:
             fields.append(pa.field(name, column))
         return pa.schema(fields)
     raise WorkflowError(
-        f"output= got {declared!r}",
+        f"output= got {shown(declared)}",
         "give a pyarrow.Schema or a mapping such as {'word': str, 'n': int}",
         place,
     )

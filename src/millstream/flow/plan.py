@@ -6,6 +6,7 @@ between it and the sources. Vertices are known by their position in ``vertices``
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
@@ -20,7 +21,6 @@ from millstream.flow.workflow import (
     Vertex,
     Workflow,
 )
-
 
 V = TypeVar("V", bound=Vertex)
 
@@ -82,43 +82,54 @@ def plan(workflow: Workflow) -> Plan:
         raise WorkflowError(
             f"workflow {workflow.name!r} has neither a job nor a sink",
             "add .map_reduce(...) or .sink(...) to a stream",
+            workflow._place,
         )
-    order: list[Vertex] = []
-    position: dict[int, int] = {}
-    inputs: list[tuple[int, ...]] = []
-    path: list[Vertex] = []
+    order = _in_order(roots, known)
+    position = {vertex: at for at, vertex in enumerate(order)}
+    inputs = tuple(tuple(position[source] for source in sources) for sources in order.values())
+    return Plan(workflow.name, tuple(order), inputs)
 
-    def resolve(vertex: Vertex) -> Vertex:
-        if not isinstance(vertex, NamedVertex):
-            return vertex
-        if vertex.name not in known:
-            raise WorkflowError(
-                f"there is no source or job called {vertex.name!r}",
-                f"use one of {', '.join(sorted(known)) or '(none is defined)'}",
-                vertex.place,
-            )
-        return known[vertex.name]
 
-    def visit(vertex: Vertex) -> int:
-        vertex = resolve(vertex)
-        if id(vertex) in position:
-            return position[id(vertex)]
-        if any(vertex is earlier for earlier in path):
-            start = next(i for i, earlier in enumerate(path) if earlier is vertex)
-            names = [v.name for v in path[start:] if isinstance(v, JobVertex)]
-            raise WorkflowError(
-                f"the workflow has a cycle: {' → '.join([*reversed(names), names[-1]])}",
-                "a job may only read what does not depend on it",
-                vertex.place,
-            )
-        path.append(vertex)
-        found = tuple(visit(source) for source in vertex.inputs)
-        path.pop()
-        position[id(vertex)] = len(order)
-        order.append(vertex)
-        inputs.append(found)
-        return position[id(vertex)]
-
+def _in_order(roots: list[Vertex], known: Mapping[str, Vertex]) -> dict[Vertex, tuple[Vertex, ...]]:
+    """List what the roots need, every vertex after its inputs, and with them."""
+    done: dict[Vertex, tuple[Vertex, ...]] = {}
     for root in roots:
-        visit(root)
-    return Plan(workflow.name, tuple(order), tuple(inputs))
+        path = [root]  # each reads the next; not recursive, as a path may be long
+        while path:
+            sources = tuple(_resolved(source, known) for source in path[-1].inputs)
+            missing = next((source for source in sources if source not in done), None)
+            if missing is None:
+                done[path.pop()] = sources
+            elif missing in path:
+                raise _cycle(path[path.index(missing) :], known)
+            else:
+                path.append(missing)
+    return done
+
+
+def _resolved(vertex: Vertex, known: Mapping[str, Vertex]) -> Vertex:
+    if not isinstance(vertex, NamedVertex):
+        return vertex
+    if vertex.name not in known:
+        raise WorkflowError(
+            f"there is no source or job called {vertex.name!r}",
+            f"use one of {', '.join(sorted(known))}" if known else "define it",
+            vertex.place,
+        )
+    return known[vertex.name]
+
+
+def _cycle(path: list[Vertex], known: Mapping[str, Vertex]) -> WorkflowError:
+    names = [vertex.name for vertex in reversed(path) if isinstance(vertex, JobVertex)]
+    # Only a name can refer to what comes later, so a cycle has at least one.
+    reference = next(
+        source
+        for vertex in path
+        for source in vertex.inputs
+        if isinstance(source, NamedVertex) and known[source.name] in path
+    )
+    return WorkflowError(
+        f"the workflow has a cycle: {' → '.join([*names, names[0]])}",
+        f"a job may only read what does not depend on it: change flow.stream({reference.name!r})",
+        reference.place,
+    )

@@ -10,16 +10,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from millstream.errors import Place, WorkflowError
+from millstream.errors import WorkflowError
 from millstream.flow.functions import (
     ArrowFunction,
     Function,
     caller,
     check_arguments,
+    check_callable,
     check_picklable,
-    place_of,
+    name_of,
 )
-from millstream.state.aggregates import Aggregate, AggregateSet, as_set
+from millstream.state.aggregates import Aggregate, AggregateSet, as_set, count
+from millstream.state.values import shown
 
 
 @runtime_checkable
@@ -47,6 +49,14 @@ class _Combinable:
     result: Callable[[Any], Any]
 
 
+_PARTS = (
+    ("zero", 0, "()"),
+    ("add", 2, "(accumulator, value)"),
+    ("merge", 2, "(left, right)"),
+    ("result", 1, "(accumulator)"),
+)
+
+
 def _same(accumulator: Any) -> Any:
     return accumulator
 
@@ -55,7 +65,10 @@ def combinable(
     *, zero: Function, add: Function, merge: Function, result: Function = _same
 ) -> Combinable:
     """Make a combinable reducer of four functions."""
-    return _Combinable(zero, add, merge, result)
+    made, place = _Combinable(zero, add, merge, result), caller()
+    for name, _, _ in _PARTS:
+        check_callable(getattr(made, name), f"{name}= of ms.combinable", place)
+    return made
 
 
 @dataclass(frozen=True)
@@ -92,39 +105,34 @@ Reducer = StatefulReducer | CombiningReducer | AggregateReducer | ArrowReducer
 def reducer_of(given: object, job: str) -> Reducer:
     """Recognise the form of ``reduce=`` and check it."""
     role = f"reducer of job {job!r}"
-    if isinstance(given, AggregateSet | Aggregate):
+    if isinstance(given, AggregateSet | Aggregate) and not isinstance(given, type):
         return AggregateReducer(as_set(given))
     if isinstance(given, ArrowFunction):
         check_arguments(given.function, 2, role, "(rows, state)")
         check_picklable(given.function, role)
         return ArrowReducer(given.function)
     if isinstance(given, Combinable) and not isinstance(given, type):
-        for name, count, shape in (
-            ("zero", 0, "()"),
-            ("add", 2, "(accumulator, value)"),
-            ("merge", 2, "(left, right)"),
-            ("result", 1, "(accumulator)"),
-        ):
-            check_arguments(getattr(given, name), count, f"{name} of the {role}", shape)
+        for name, arguments, shape in _PARTS:
+            part, of = getattr(given, name), f"{name} of the {role}"
+            check_callable(part, of, caller())
+            check_arguments(part, arguments, of, shape)
+            check_picklable(part, of)
         check_picklable(given, role)
         return CombiningReducer(given)
     if isinstance(given, type) or not callable(given):
         raise WorkflowError(
-            f"job {job!r} got reduce={given!r}, which is not a reducer",
+            f"job {job!r} got reduce={shown(given)}, which is not a reducer",
             "pass a function (key, values, state), an object with zero, add, merge and result, "
             "a built-in such as ms.count(), or ms.arrow(function)",
+            caller(),
+        )
+    if getattr(given, "__module__", None) == count.__module__:
+        name = name_of(given)
+        raise WorkflowError(
+            f"job {job!r} got reduce=ms.{name}, which makes a reducer but is none itself",
+            f"call it, as in reduce=ms.{name}(...)",
             caller(),
         )
     check_arguments(given, 3, role, "(key, values, state)")
     check_picklable(given, role)
     return StatefulReducer(given)
-
-
-def place_of_reducer(reducer: Reducer) -> Place | None:
-    """Say where the user's reducer was written; built-ins have no place."""
-    if isinstance(reducer, StatefulReducer | ArrowReducer):
-        return place_of(reducer.function)
-    if isinstance(reducer, CombiningReducer):
-        return place_of(reducer.combinable.add)
-    return None
-

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import TypeAlias
 
 import pyarrow as pa
 
@@ -29,13 +30,14 @@ from millstream.flow.functions import (
     name_of,
     place_of,
 )
-from millstream.flow.reducers import Reducer, StatefulReducer, place_of_reducer, reducer_of
+from millstream.flow.reducers import Reducer, StatefulReducer, reducer_of
 from millstream.flow.sinks import Sink
 from millstream.flow.sources import Source, dataframe_source
+from millstream.state.values import shown
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
-Declared = Mapping[str, object] | pa.Schema
+Declared: TypeAlias = "Mapping[str, object] | pa.Schema"
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +145,7 @@ class Stream:
         for other in others:
             if not isinstance(other, Stream):
                 raise WorkflowError(
-                    f"union got {other!r}, which is not a stream", "pass streams", place
+                    f"union got {shown(other)}, which is not a stream", "pass streams", place
                 )
             if other._workflow is not self._workflow:
                 raise WorkflowError(
@@ -175,20 +177,18 @@ class Stream:
         otherwise taken from annotations or the first epoch.
         """
         place = caller()
-        self._workflow._claim(name, "job", place)
+        self._workflow._check_name(name, "job", place)
         stream = self
         if isinstance(map, SqlStep | FrameStep):
             stream, map = self._step("map", map, None), None
-        if map is not None and not isinstance(map, ArrowFunction):
-            check_callable(map, f"map of job {name!r}", place)
-            check_arguments(map, 1, f"map of job {name!r}", "(record)")
         if map is not None:
-            check_picklable(map.function if isinstance(map, ArrowFunction) else map, f"map of job {name!r}")
+            _check_map(map, name, place)
         reducer = reducer_of(reduce, name)
         if combine is not None:
             _check_combine(combine, reducer, name, place)
         if key is not None:
             _check_key(key, place)
+        _check_columns(key, time, map, name, place)
         vertex = JobVertex(
             place,
             (stream._vertex,),
@@ -208,10 +208,10 @@ class Stream:
     def sink(self, name: str, sink: Sink) -> None:
         """Send the stream to a sink."""
         place = caller()
-        self._workflow._claim(name, "sink", place)
+        self._workflow._check_name(name, "sink", place)
         if not isinstance(sink, Sink):
             raise WorkflowError(
-                f"sink {name!r} got {sink!r}, which is not a sink",
+                f"sink {name!r} got {shown(sink)}, which is not a sink",
                 "use ms.parquet, ms.json, ms.csv, ms.console, ms.callback or ms.foreach_batch",
                 place,
             )
@@ -220,6 +220,7 @@ class Stream:
     def _step(self, kind: str, form: Form, output: Declared | None) -> Stream:
         place = caller()
         if isinstance(form, SqlStep | FrameStep):
+            _check_jvm_step(kind, form, output, place)
             return self._to(FrameVertex(place, (self._vertex,), step=form))
         schema = None if output is None else hints.declared_schema(output, place)
         if isinstance(form, ArrowFunction):
@@ -240,9 +241,7 @@ class Stream:
         if schema is None and kind != "filter":
             item = hints.returned(form) if kind == "map" else hints.yielded(form)
             schema = hints.record_schema(item)
-        return self._to(
-            RecordStep(place, (self._vertex,), kind=kind, function=form, schema=schema)
-        )
+        return self._to(RecordStep(place, (self._vertex,), kind=kind, function=form, schema=schema))
 
     def _to(self, vertex: Vertex) -> Stream:
         return Stream(self._workflow, vertex)
@@ -283,72 +282,128 @@ class Workflow:
     """A directed acyclic graph of sources, jobs and sinks."""
 
     def __init__(self, name: str) -> None:
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise WorkflowError(
-                f"{name!r} is not a workflow name",
-                "use letters, digits, '_', '-' and '.', starting with a letter or digit",
-                caller(),
-            )
+        _check_name(name, "workflow", caller())
         self.name = name
-        self._names: dict[str, tuple[str, Place]] = {}
+        self._place = caller()
         self._vertices: dict[str, SourceVertex | JobVertex] = {}
         self._sinks: dict[str, SinkVertex] = {}
 
     def source(self, name: str, source: object) -> Stream:
         """Add a source: ``ms.text`` and its like, or any Spark streaming DataFrame."""
         place = caller()
-        self._claim(name, "source", place)
+        self._check_name(name, "source", place)
         vertex = SourceVertex(place, (), name=name, source=_as_source(source, name, place))
         self._vertices[name] = vertex
         return Stream(self, vertex)
 
     def stream(self, name: str) -> Stream:
         """Refer to the stream of a source or job by name, also before it is defined."""
-        return Stream(self, NamedVertex(caller(), (), name=name))
+        place = caller()
+        _check_name(name, "stream", place)
+        return Stream(self, NamedVertex(place, (), name=name))
 
-    def _claim(self, name: str, kind: str, place: Place) -> None:
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
+    def _check_name(self, name: str, kind: str, place: Place) -> None:
+        _check_name(name, kind, place)
+        taken = self._vertices.get(name) or self._sinks.get(name)
+        if taken is not None:
             raise WorkflowError(
-                f"{name!r} is not a name for a {kind}",
-                "use letters, digits, '_', '-' and '.', starting with a letter or digit",
-                place,
-            )
-        if name in self._names:
-            other, where = self._names[name]
-            raise WorkflowError(
-                f"the name {name!r} is taken by the {other} at {where}",
+                f"the name {name!r} is taken by the {_KINDS[type(taken)]} at {taken.place}",
                 f"give this {kind} another name",
                 place,
             )
-        self._names[name] = (kind, place)
+
+
+_KINDS: dict[type[Vertex], str] = {SourceVertex: "source", JobVertex: "job", SinkVertex: "sink"}
+
+
+def _check_name(name: object, kind: str, place: Place) -> None:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise WorkflowError(
+            f"{shown(name)} is not a name for a {kind}",
+            "use letters, digits, '_', '-' and '.', starting with a letter or digit",
+            place,
+        )
 
 
 def _as_source(source: object, name: str, place: Place) -> Source:
     if isinstance(source, Source):
         return source
     if hasattr(source, "isStreaming"):
-        return dataframe_source(source)
+        try:
+            return dataframe_source(source)
+        except WorkflowError as problem:
+            raise WorkflowError(problem.what, problem.fix, place) from None
     raise WorkflowError(
-        f"source {name!r} got {source!r}, which is not a source",
+        f"source {name!r} got {shown(source)}, which is not a source",
         "use ms.text, ms.files, ms.rate, ms.socket, ms.replay or a Spark streaming DataFrame",
         place,
     )
 
 
+def _check_jvm_step(
+    kind: str, step: SqlStep | FrameStep, output: Declared | None, place: Place
+) -> None:
+    if kind == "filter" and isinstance(step, SqlStep) and step.expressions:
+        raise WorkflowError(
+            f"filter got ms.sql with expressions to select: {', '.join(step.expressions)}",
+            'give the condition as ms.sql(where="..."), or select with .map(ms.sql(...))',
+            place,
+        )
+    if output is not None:
+        raise WorkflowError(
+            f"{kind} got output= beside a step of Spark, which knows its columns itself",
+            "leave output= out, or cast the columns in the step",
+            place,
+        )
+
+
+def _check_map(map: Function | ArrowFunction, name: str, place: Place) -> None:
+    role = f"map of job {name!r}"
+    function: Function = map.function if isinstance(map, ArrowFunction) else map
+    check_callable(function, role, place)
+    check_arguments(function, 1, role, "(batch)" if function is not map else "(record)")
+    check_picklable(function, role)
+
+
 def _check_key(key: object, place: Place) -> None:
-    columns = isinstance(key, str) or (
-        isinstance(key, tuple) and key and all(isinstance(column, str) for column in key)
-    )
-    if columns:
+    columns = key if isinstance(key, tuple) else (key,)
+    if columns and all(isinstance(column, str) and column for column in columns):
         return
     if not callable(key):
         raise WorkflowError(
-            f"key got {key!r}",
+            f"key got {shown(key)}",
             "give a column name, a tuple of column names, or a function of the record",
             place,
         )
     check_arguments(key, 1, "key function", "(record)")
     check_picklable(key, "key function")
+
+
+def _check_columns(key: object, time: object, map: object, name: str, place: Place) -> None:
+    """Refuse ``key`` and ``time`` where they would be ignored."""
+    if time is not None and (not isinstance(time, str) or not time):
+        raise WorkflowError(
+            f"job {name!r} has time={shown(time)}", "give the name of a column", place
+        )
+    if isinstance(map, ArrowFunction):
+        if callable(key):
+            raise WorkflowError(
+                f"job {name!r} has a key function beside an Arrow map",
+                "name the key columns of the map's batches with key=",
+                place,
+            )
+    elif map is not None and isinstance(key, str | tuple):
+        raise WorkflowError(
+            f"job {name!r} has key={key!r} beside a map of records, which has no columns",
+            "leave key= out and yield (key, value) pairs, or give a function of the record",
+            place,
+        )
+    elif time is not None and (map is not None or callable(key)):
+        raise WorkflowError(
+            f"job {name!r} has time={time!r} beside a function of records, which has no columns",
+            "leave time= out and yield (key, value, timestamp) from the map",
+            place,
+        )
 
 
 def _check_combine(combine: Function, reducer: Reducer, name: str, place: Place) -> None:
@@ -357,9 +412,9 @@ def _check_combine(combine: Function, reducer: Reducer, name: str, place: Place)
     check_picklable(combine, f"combine of job {name!r}")
     if not isinstance(reducer, StatefulReducer):
         raise WorkflowError(
-            f"job {name!r} has combine= beside a reducer that is combined by itself",
+            f"job {name!r} has combine= beside a reducer that does not use it",
             "leave combine= out; it is for reduce functions (key, values, state)",
-            place_of_reducer(reducer) or place,
+            place,
         )
 
 
@@ -368,7 +423,7 @@ def _check_ttl(ttl: object, name: str, place: Place) -> timedelta | None:
         return None
     if not isinstance(ttl, timedelta) or ttl <= timedelta(0):
         raise WorkflowError(
-            f"job {name!r} has ttl={ttl!r}", "give a positive datetime.timedelta", place
+            f"job {name!r} has ttl={shown(ttl)}", "give a positive datetime.timedelta", place
         )
     return ttl
 
@@ -376,16 +431,15 @@ def _check_ttl(ttl: object, name: str, place: Place) -> timedelta | None:
 def _key_type(
     declared: object | None, map: object, key: object, name: str, place: Place
 ) -> pa.DataType | None:
-    role = f"job {name!r}"
     if declared is not None:
-        return hints.key_type(declared, role, place) if not isinstance(declared, pa.DataType) else declared
+        return hints.declared_key_type(declared, f"key_type= of job {name!r}", place)
     if callable(key):
-        return hints.key_type(hints.returned(key), f"the key of {role}", place_of(key))
+        role = f"the key function {name_of(key)} of job {name!r}"
+        return hints.key_type(hints.returned(key), role, place_of(key) or place)
     if map is not None and not isinstance(map, ArrowFunction):
-        item = hints.yielded(map)
-        return hints.key_type(
-            hints.pair_types(item)[0], f"the map {name_of(map)} of {role}", place_of(map)
-        )
+        role = f"the map {name_of(map)} of job {name!r}"
+        kind, _ = hints.pair_types(hints.yielded(map))
+        return hints.key_type(kind, role, place_of(map) or place)
     return None
 
 

@@ -1,0 +1,1 @@
+"""The node: the process that owns the state of its slots."""

@@ -28,6 +28,7 @@ from millstream.ring.hashing import hash_key
 from millstream.ring.keys import canonical_key
 from millstream.ring.ring import NodeId, Ring
 from millstream.state.blocks import KEY, Origin, from_bytes
+from millstream.state.values import unify_nulls
 from millstream.work.reducing import Reduced, Reducing, UnitContext, reducing_for
 
 Unit = tuple[int, range]
@@ -92,7 +93,12 @@ class NodeMachine:
         """Take the ring in force; slots keep the version at which this node got them."""
         if message.incarnation < self._incarnation:
             raise FeedRefused(f"incarnation {message.incarnation} is over", stale=True)
-        if self._ring is not None and message.ring.version < self._ring.version:
+        if message.incarnation > self._incarnation:
+            # What an older incarnation had under way is void, and its ring versions say nothing.
+            self._ring, self._since = None, {}
+            self._frozen.clear()
+            self._epoch, self._try = -1, 0
+        elif self._ring is not None and message.ring.version < self._ring.version:
             return
         self._incarnation, self._ring = message.incarnation, message.ring
         owned = message.ring.slots_of(self.node).tolist() if self.node in message.ring.nodes else []
@@ -168,7 +174,7 @@ class NodeMachine:
             keys=reduced.keys,
             outputs=sum(batch.num_rows for batch in outputs),
             seconds=self._clock() - started,
-            key_type=batches[0].schema.field(KEY).type if batches else None,
+            key_type=_key_type(batches),
             output=outputs[0].schema if outputs else None,
         )
         return Frozen(digest, reduced, receipt)
@@ -186,14 +192,17 @@ class NodeMachine:
         if epoch == self._epoch:
             for (job, _), frozen in self._frozen.items():
                 self._reducing[job].apply(frozen.reduced.fragment, self._time)
-                kind = frozen.receipt.key_type
-                if kind is not None and (job not in self._key_types or not pa.types.is_null(kind)):
+                known = (self._key_types.get(job), frozen.receipt.key_type)
+                kind = unify_nulls(kind for kind in known if kind is not None)
+                if kind is not None:
                     self._key_types[job] = kind
         self._frozen.clear()
         self._committed = epoch
 
     def get(self, job: int, key: Any) -> Any:
         """A key's committed state, or None."""
+        if job not in self._jobs:
+            raise UnknownJob(f"this node runs no job {job}")
         kind = self._key_types.get(job)
         if kind is None:
             return None
@@ -208,3 +217,8 @@ class NodeMachine:
     def state_keys(self) -> dict[int, int]:
         """How many keys each job holds here."""
         return {job: reducing.keys for job, reducing in self._reducing.items()}
+
+
+def _key_type(batches: Sequence[pa.RecordBatch]) -> pa.DataType | None:
+    """The type of the keys in a unit's blocks, which reducing has found to be one."""
+    return unify_nulls(b.schema.field(KEY).type for b in batches) if batches else None

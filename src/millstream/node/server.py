@@ -95,9 +95,7 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
         """All committed items of a job, as pickled batches."""
         job: int = pickle.loads(ticket.ticket)
         with self._lock:
-            items = [
-                (key, dumps(value)) for key, value in self._machine.items(job)
-            ]
+            items = [(key, dumps(value)) for key, value in self._machine.items(job)]
         schema = pa.schema([("items", pa.binary())])
 
         def batches() -> Iterator[pa.RecordBatch]:

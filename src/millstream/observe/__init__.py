@@ -1,0 +1,1 @@
+"""What a run tells about itself, and how it is shown."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 from rich.console import Console
@@ -37,21 +38,24 @@ def display_for(workflow: str, wanted: bool | None) -> Display:
 class LogDisplay:
     """At most one line in five seconds, at level INFO."""
 
-    def __init__(self, workflow: str) -> None:
+    def __init__(self, workflow: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._workflow = workflow
-        self._last = 0.0
+        self._clock = clock
+        self._last: float | None = None
         self._closed = False
 
     def show(self, report: EpochProgress) -> None:
-        now = time.monotonic()
-        if now - self._last >= _LOG_EVERY:
+        now = self._clock()
+        if self._last is None or now - self._last >= _LOG_EVERY:
             self._last = now
             log.info("%s: %s", self._workflow, _line(report))
 
     def close(self, totals: Totals) -> None:
         if not self._closed:
             self._closed = True
-            log.info("%s: ended after %d epochs, %d rows", self._workflow, totals.epochs, totals.rows)
+            log.info(
+                "%s: ended after %d epochs, %d rows", self._workflow, totals.epochs, totals.rows
+            )
 
 
 def _line(report: EpochProgress) -> str:

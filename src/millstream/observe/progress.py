@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+
+log = logging.getLogger("millstream")
 
 
 @dataclass(frozen=True)
@@ -85,8 +88,11 @@ class Progress:
             self._epochs += 1
             self._rows += report.rows
             self._busy += report.seconds
-        for listener in self._listeners:
-            listener(report)
+        for listener in list(self._listeners):
+            try:
+                listener(report)
+            except Exception:  # the epoch is committed, whatever a listener makes of it
+                log.exception("a progress listener failed")
 
     @property
     def recent(self) -> list[EpochProgress]:
@@ -103,12 +109,15 @@ class Progress:
     @property
     def totals(self) -> Totals:
         """Sums over the run; latencies over the newest epochs."""
-        recent, last = self.recent, self.last
+        with self._lock:
+            recent = list(self._recent)
+            epochs, rows, busy = self._epochs, self._rows, self._busy
         seconds = [report.seconds for report in recent]
+        last = recent[-1] if recent else None
         return Totals(
-            epochs=self._epochs,
-            rows=self._rows,
-            busy_seconds=self._busy,
+            epochs=epochs,
+            rows=rows,
+            busy_seconds=busy,
             latency_p50=quantile(seconds, 0.50),
             latency_p99=quantile(seconds, 0.99),
             state_keys=sum(j.state_keys for j in last.jobs.values()) if last else 0,

@@ -1,0 +1,1 @@
+"""Keys, hashes, slots and who owns them."""

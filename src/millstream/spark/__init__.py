@@ -1,0 +1,1 @@
+"""The only importer of pyspark: sessions, stages, feeds, sources, sinks and the run."""

@@ -26,7 +26,7 @@ from millstream.spark.conform import for_spark, unified
 from millstream.spark.sources import open_source
 from millstream.spark.stage import (
     SOURCE_TAG,
-    Direct,
+    Reader,
     StageTask,
     decode_rows,
     find_schemas,
@@ -40,12 +40,7 @@ from millstream.work.program import Packed, Program
 HEARTBEAT = -1
 _LANE = 1000
 _SPARK_TYPES = {pa.int32(): IntegerType(), pa.int64(): LongType(), pa.binary(): BinaryType()}
-BLOCKS = StructType(
-    [
-        StructField(f.name, _SPARK_TYPES[f.type])
-        for f in BLOCK_SCHEMA
-    ]
-)
+BLOCKS = StructType([StructField(f.name, _SPARK_TYPES[f.type]) for f in BLOCK_SCHEMA])
 _SCHEMAS = StructType([StructField("target", IntegerType()), StructField("schema", BinaryType())])
 
 
@@ -67,9 +62,7 @@ def admission(spark: SparkSession, plan: Plan, heartbeat: bool) -> Admission:
             frames[at] = open_source(spark, vertex.source)
         elif isinstance(vertex, FrameVertex):
             frames[at] = apply_step(vertex, frames[plan.inputs[at][0]])
-    branches = [
-        at for at in frames if any(not plan.in_source_frame[c] for c in plan.consumers[at])
-    ]
+    branches = [at for at in frames if any(not plan.in_source_frame[c] for c in plan.consumers[at])]
     if not heartbeat and len(branches) == 1:
         return Admission(frames[branches[0]], (branches[0],))
     parts = [frames[at] for at in branches]
@@ -144,7 +137,7 @@ class EpochFrames:
                 (sink,) = self._sinks
                 if sink in self._schemas:
                     schema, struct = self._schemas[sink]
-                    direct = Direct(sink, self._sinks[sink], schema)
+                    direct = Reader(sink, self._sinks[sink], schema)
                     chain = self._chain(frame, replace(task, direct=direct), struct, cached)
                     yield Frames(chain, {sink: chain})
                     return
@@ -153,10 +146,10 @@ class EpochFrames:
                 yield Frames(blocks, {})
                 return
             blocks = _persist(blocks, cached)
-            self._discover(blocks, self._sinks)
+            self._discover(blocks, task, self._sinks)
             yield Frames(
                 blocks,
-                {at: self._rows(blocks, at) for at in self._sinks if at in self._schemas},
+                {at: self._rows(blocks, task, at) for at in self._sinks if at in self._schemas},
             )
 
     def _chain(
@@ -189,7 +182,7 @@ class EpochFrames:
     ) -> DataFrame:
         """Take the blocks of JVM steps out, run the steps, and put their results back in."""
         blocks = _persist(blocks, cached)
-        self._discover(blocks, {at: self._steps[at] for at in entries})
+        self._discover(blocks, task, {at: self._steps[at] for at in entries})
         parts = [blocks.where(~sf.col("target").isin(entries))]
 
         def walk(at: int, frame: DataFrame) -> None:
@@ -206,16 +199,16 @@ class EpochFrames:
 
         for at in entries:
             if at in self._schemas:  # else nothing has come this way yet
-                walk(at, self._rows(blocks, at))
+                walk(at, self._rows(blocks, task, at))
         return reduce(DataFrame.union, parts)
 
-    def _discover(self, blocks: DataFrame, targets: Mapping[int, str]) -> None:
+    def _discover(self, blocks: DataFrame, task: StageTask, targets: Mapping[int, str]) -> None:
         """Learn the columns of targets from the first data that reach them."""
-        unknown = tuple(at for at in targets if at not in self._schemas)
+        unknown = {at: name for at, name in targets.items() if at not in self._schemas}
         if not unknown:
             return
         found: dict[int, list[pa.Schema]] = {}
-        for row in blocks.mapInArrow(partial(find_schemas, unknown), _SCHEMAS).collect():
+        for row in blocks.mapInArrow(partial(find_schemas, task, unknown), _SCHEMAS).collect():
             schema = pa.ipc.read_schema(pa.py_buffer(bytes(row["schema"])))
             found.setdefault(row["target"], []).append(schema)
         for at, schemas in found.items():
@@ -223,10 +216,10 @@ class EpochFrames:
             if not any(pa.types.is_null(field.type) for field in schema):
                 self._schemas[at] = for_spark(schema)
 
-    def _rows(self, blocks: DataFrame, at: int) -> DataFrame:
+    def _rows(self, blocks: DataFrame, task: StageTask, at: int) -> DataFrame:
         schema, struct = self._schemas[at]
-        name = (self._sinks | self._steps)[at]
-        return blocks.mapInArrow(partial(decode_rows, at, name, schema), struct)
+        reader = Reader(at, (self._sinks | self._steps)[at], schema)
+        return blocks.mapInArrow(partial(decode_rows, task, reader), struct)
 
 
 def _persist(frame: DataFrame, cached: ExitStack) -> DataFrame:

@@ -134,9 +134,7 @@ class Engine:
                 frame.sparkSession.conf.set(name, value)
             self._tuned = True
 
-    def _try(
-        self, frame: DataFrame, record: EpochRecord, attempt: str
-    ) -> dict[NodeId, NodeReport]:
+    def _try(self, frame: DataFrame, record: EpochRecord, attempt: str) -> dict[NodeId, NodeReport]:
         with self._frames.build(frame, record) as frames:
             self._stage(frames, record, attempt)
             reports = self._coordinator.collect_receipts()
@@ -146,7 +144,9 @@ class Engine:
                 reports = self._coordinator.collect_receipts()
         missing = self._coordinator.ledger.missing()
         if missing:
-            raise Incomplete(f"no receipt for {sum(missing.values())} slots of epoch {record.epoch}")
+            raise Incomplete(
+                f"no receipt for {sum(missing.values())} slots of epoch {record.epoch}"
+            )
         self._coordinator.ledger.check_types()
         return reports
 

@@ -150,5 +150,3 @@ def _feed(endpoint: Endpoint, header: Feed, rows: pa.Table, end: End) -> list[pa
         raise
     except (flight.FlightError, pa.ArrowException) as problem:
         raise translated(endpoint, problem) from None
-
-

@@ -189,7 +189,7 @@ class Run:
             if deadline is not None and time.monotonic() > deadline:
                 return False
             with contextlib.suppress(Exception):  # the failure is told below, typed
-                self._query.awaitTermination(_POLL)
+                self._query.awaitTermination(_POLL)  # type: ignore[arg-type]
         self._raise_failure()
         return True
 
@@ -364,9 +364,7 @@ class _Starting:
             if isinstance(writer, FileWriter):
                 writer.check_new()
         coordinator = self._coordinator(folder)
-        launch = Launch(
-            NodeId(""), coordinator.endpoint, ship(program.jobs), config.slots, None
-        )
+        launch = Launch(NodeId(""), coordinator.endpoint, ship(program.jobs), config.slots, None)
         started = start_nodes(spark.sparkContext, launch, nodes, config.listen is not None)
         progress = Progress()
         display = display_for(planned.name, config.progress)
@@ -382,7 +380,7 @@ class _Starting:
             config.slots,
             engine.give_up,
         )
-        writer = (
+        stream = (
             admitted.frame.writeStream.queryName(planned.name)
             .foreachBatch(engine)
             .option("checkpointLocation", checkpoint)
@@ -393,10 +391,10 @@ class _Starting:
             if isinstance(vertex.source, ReplaySource) and vertex.source.paced
         ]
         if bounded and not paced:
-            writer = writer.trigger(availableNow=True)
+            stream = stream.trigger(availableNow=True)
         else:
-            writer = writer.trigger(processingTime=f"{config.every.total_seconds():.3f} seconds")
-        query = writer.start()
+            stream = stream.trigger(processingTime=f"{config.every.total_seconds():.3f} seconds")
+        query = stream.start()
         engine.query = query
         self._cleanup.callback(_end_query, query)
         if bounded and paced:

@@ -60,7 +60,7 @@ def session(master: str | None) -> tuple[SparkSession, bool]:
 def await_executors(spark: SparkSession, timeout: float = 30.0) -> int:
     """Wait for the executors that the master promises; return the number of cores."""
     context = spark.sparkContext
-    promised = _LOCAL_CLUSTER.fullmatch(context.master)
+    promised = _LOCAL_CLUSTER.fullmatch(str(context.master))
     cores = int(context.defaultParallelism)
     if promised is None:
         return cores
@@ -74,4 +74,4 @@ def await_executors(spark: SparkSession, timeout: float = 30.0) -> int:
 
 def same_host(spark: SparkSession) -> bool:
     """Whether every executor runs on the driver's host."""
-    return spark.sparkContext.master.startswith("local")
+    return str(spark.sparkContext.master).startswith("local")

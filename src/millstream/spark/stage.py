@@ -8,7 +8,8 @@ the sink's rows themselves.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -19,9 +20,11 @@ from pyspark import TaskContext
 from millstream.coordinator.record import EpochRecord, JobTypes
 from millstream.errors import MillstreamError
 from millstream.ring.ring import partition_slots
-from millstream.spark.conform import conform
+from millstream.spark.conform import SinkTypeError, conform
 from millstream.spark.feed import feed_unit, fetch_record
 from millstream.state.blocks import from_bytes, to_bytes
+from millstream.state.records import decode_records, plain_columns
+from millstream.state.values import ValueTypeError, shown
 from millstream.wire.blocks import BLOCK_SCHEMA
 from millstream.wire.calls import Endpoint, call
 from millstream.work.chunk import Chunk
@@ -34,10 +37,10 @@ SOURCE_TAG = "millstream_source"
 
 
 @dataclass(frozen=True)
-class Direct:
-    """The one sink whose rows the last stage gives as they are."""
+class Reader:
+    """A sink, or a step in the JVM, whose columns are known."""
 
-    sink: int
+    at: int
     name: str
     schema: pa.Schema
 
@@ -56,19 +59,26 @@ class StageTask:
     epoch: int
     try_: int
     branches: tuple[int, ...] = ()
-    direct: Direct | None = None
+    direct: Reader | None = None
     lane: int = 0
 
 
 def run_stage(task: StageTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Run a stage over one Spark partition; errors also go to the coordinator, typed."""
-    try:
+    with _reporting(task):
         record = _record(task.coordinator, task.epoch, task.try_)
         stage = _Stage(task, unpack(task.program), record)
         if task.branches:
             yield from stage.map_sources(batches)
         else:
             yield from stage.feed(batches)
+
+
+@contextmanager
+def _reporting(task: StageTask) -> Iterator[None]:
+    """Send errors to the coordinator as they are; Spark would keep only their text."""
+    try:
+        yield
     except MillstreamError as problem:
         call(task.coordinator, "failed", (task.epoch, task.try_, problem))
         raise RuntimeError(f"{type(problem).__name__}: {str(problem)[:300]}") from None
@@ -132,9 +142,7 @@ class _Stage:
             self._pass_on(batch.filter(pc.invert(own)))
         slots = partition_slots(self._program.slots, self._program.partitions)[part]
         rows = pa.Table.from_batches(mine, schema=BLOCK_SCHEMA)
-        outputs = feed_unit(
-            self._task.coordinator, self._record, self._attempt, job, slots, rows
-        )
+        outputs = feed_unit(self._task.coordinator, self._record, self._attempt, job, slots, rows)
         for output in outputs:
             push(self._program, job, Chunk(batch=output), self)
             yield from self._drain()
@@ -146,12 +154,14 @@ class _Stage:
         targets = batch.column("target").to_pylist()
         if direct is not None:
             for block in batch.column("block"):
-                self.to_sink(direct.sink, Chunk(batch=from_bytes(block.as_buffer())))
+                self.to_sink(direct.at, Chunk(batch=from_bytes(block.as_buffer())))
             return
         parts = batch.column("part").to_pylist()
         routes = [self._route(target, part) for target, part in zip(targets, parts, strict=True)]
         at = BLOCK_SCHEMA.get_field_index("route")
-        self._ready.append(batch.set_column(at, BLOCK_SCHEMA.field(at), pa.array(routes, pa.int32())))
+        self._ready.append(
+            batch.set_column(at, BLOCK_SCHEMA.field(at), pa.array(routes, pa.int32()))
+        )
 
     def _route(self, target: int, part: int) -> int:
         following = self._task.stage + 1
@@ -182,7 +192,8 @@ class _Stage:
         if direct is None:
             self._emit([(sink, 0, to_bytes(chunk.batch()))], len(chunk))
         else:
-            self._ready.append(conform(chunk.plain(), direct.schema, direct.name))
+            rows = _plain_rows(chunk.batch(), direct.name)
+            self._ready.append(conform(rows, direct.schema, direct.name))
 
     def to_frame(self, frame: int, chunk: Chunk) -> None:
         self._emit([(frame, 0, to_bytes(chunk.batch()))], len(chunk))
@@ -222,28 +233,43 @@ class _Stage:
 
 
 def decode_rows(
-    target: int, name: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]
+    task: StageTask, target: Reader, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Turn the blocks of one target, a sink or a step in the JVM, into rows."""
-    for batch in batches:
-        for block in batch.filter(pc.equal(batch.column("target"), target)).column("block"):
-            rows = Chunk(batch=from_bytes(block.as_buffer())).plain()
-            yield conform(rows, schema, name)
+    with _reporting(task):
+        for batch in batches:
+            own = batch.filter(pc.equal(batch.column("target"), target.at))
+            for block in own.column("block"):
+                rows = _plain_rows(from_bytes(block.as_buffer()), target.name)
+                yield conform(rows, target.schema, target.name)
+
+
+def _plain_rows(batch: pa.RecordBatch, reader: str) -> pa.RecordBatch:
+    try:
+        return plain_columns(batch)
+    except ValueTypeError as misfit:
+        record = shown(decode_records(batch)[misfit.row])
+        raise SinkTypeError(reader, f"{misfit.column} {misfit.expected}", record) from None
 
 
 def find_schemas(
-    targets: tuple[int, ...], batches: Iterator[pa.RecordBatch]
+    task: StageTask, targets: Mapping[int, str], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Give, for each of the targets, the distinct schemas of its blocks in this partition."""
     found: dict[int, set[bytes]] = {}
-    for batch in batches:
-        batch = batch.filter(pc.is_in(batch.column("target"), pa.array(targets, pa.int32())))
-        for target, block in zip(batch.column("target"), batch.column("block"), strict=True):
-            plain = Chunk(batch=from_bytes(block.as_buffer())).plain()
-            bare = plain.schema.remove_metadata()
-            found.setdefault(target.as_py(), set()).add(bytes(bare.serialize()))
-    rows = [(target, schema) for target, schemas in found.items() for schema in sorted(schemas)]
+    with _reporting(task):
+        for batch in batches:
+            rows = zip(batch.column("target").to_pylist(), batch.column("block"), strict=True)
+            for target, block in rows:
+                if target in targets:
+                    plain = _plain_rows(from_bytes(block.as_buffer()), targets[target])
+                    schema = bytes(plain.schema.remove_metadata().serialize())
+                    found.setdefault(target, set()).add(schema)
+    listed = [(target, schema) for target, schemas in found.items() for schema in sorted(schemas)]
     yield pa.RecordBatch.from_arrays(
-        [pa.array([s for s, _ in rows], pa.int32()), pa.array([b for _, b in rows], pa.binary())],
+        [
+            pa.array([target for target, _ in listed], pa.int32()),
+            pa.array([schema for _, schema in listed], pa.binary()),
+        ],
         names=["target", "schema"],
     )

@@ -1,0 +1,1 @@
+"""Fragments, keyed and columnar state, aggregates, and their codecs."""

@@ -17,7 +17,7 @@ import pyarrow as pa
 from millstream.ring.hashing import hash_column, slot_of
 
 KEY = "key"
-SLOT = "slot"
+SLOT = "millstream.slot"  # users' rows may have a column called "slot"
 TIME_MAX = b"millstream.time_max"
 _OPTIONS = pa.ipc.IpcWriteOptions(compression=None)
 

@@ -15,6 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from millstream.state.values import ValueTypeError, unify
+
 Rows = npt.NDArray[np.int64]
 _NO_KEY = object()
 
@@ -54,10 +56,9 @@ class _Column:
 
     def put(self, rows: Rows, array: pa.Array) -> None:
         if not self.fixed:
-            values = np.empty(len(array), dtype=object)
-            values[:] = array.to_pylist()
-            self.data[rows] = values
+            self.data[rows] = np.fromiter(array.to_pylist(), object, len(array))
             return
+        array = array.cast(self.kind)
         if array.null_count:
             self.null[rows] = array.is_null().to_numpy(zero_copy_only=False)
             array = array.fill_null(False if pa.types.is_boolean(self.kind) else 0)
@@ -70,6 +71,29 @@ class _Column:
             return pa.array(self.data[rows].tolist(), type=self.kind)
         mask = self.null[rows]
         return pa.array(self.data[rows], type=self.kind, mask=mask if mask.any() else None)
+
+    def widened(self, kind: pa.DataType) -> _Column:
+        """The same values in a column of a type that holds them all."""
+        wide = _Column(kind)
+        if pa.types.is_null(self.kind):
+            wide.grow(len(self.data))
+            wide.null[:] = True
+            if not wide.fixed:
+                wide.data[:] = None
+        else:
+            wide.data, wide.null = self.data.astype(wide.data.dtype), self.null
+        return wide
+
+
+def widened_types(old: pa.Schema, new: pa.Schema) -> list[pa.DataType]:
+    """The types that hold the columns of both schemas, or ``ValueTypeError``."""
+    kinds = []
+    for mine, other in zip(old, new, strict=True):
+        kind = unify((mine.type, other.type))
+        if kind is None:
+            raise ValueTypeError(mine.name, str(mine.type), f"a value of type {other.type}", 0)
+        kinds.append(kind)
+    return kinds
 
 
 class ColumnState:
@@ -107,6 +131,8 @@ class ColumnState:
         if self.schema is None:
             self.schema = fragment.rows.schema
             self._columns = [_Column(field.type) for field in self.schema]
+        elif fragment.rows.schema.types != self.schema.types:
+            self._widen(fragment.rows.schema)
         rows = self.find(fragment.keys)
         fresh = np.flatnonzero(rows < 0)
         if len(fresh):
@@ -115,6 +141,18 @@ class ColumnState:
         self._touched[rows] = time
         for column, array in zip(self._columns, fragment.rows.columns, strict=True):
             column.put(rows, array)
+
+    def _widen(self, schema: pa.Schema) -> None:
+        """Make room for other numbers than those seen so far: an array would truncate them."""
+        assert self.schema is not None
+        kinds = widened_types(self.schema, schema)
+        self._columns = [
+            column if column.kind == kind else column.widened(kind)
+            for column, kind in zip(self._columns, kinds, strict=True)
+        ]
+        self.schema = pa.schema(
+            [field.with_type(kind) for field, kind in zip(self.schema, kinds, strict=True)]
+        )
 
     def _add(self, keys: list[Any]) -> list[int]:
         reused = [self._free.pop() for _ in range(min(len(self._free), len(keys)))]

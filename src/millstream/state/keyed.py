@@ -101,17 +101,13 @@ class State(MutableMapping[str, Any]):
 
     def __contains__(self, name: object) -> bool:
         if name in self._writes:
-            return self._writes[name] is not GONE  # type: ignore[index]
+            return self._writes[name] is not GONE
         return not self._cleared and name in self._base
 
     def __iter__(self) -> Iterator[str]:
-        for name, value in list(self._writes.items()):
-            if value is not GONE:
-                yield name
-        if not self._cleared:
-            for name in self._base:
-                if name not in self._writes:
-                    yield name
+        # A list, because users write to the state while they go through it.
+        older = () if self._cleared else self._base
+        return iter([name for name in dict.fromkeys((*older, *self._writes)) if name in self])
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -121,9 +117,12 @@ class State(MutableMapping[str, Any]):
 
     def settle(self) -> Change | None:
         """Close the view: what changed, with private copies of mutable values."""
-        writes = self._writes
-        if self._loans is not None:
-            for name, (copy, blob) in self._loans.items():
+        # From here on the writes are the fragment's; a function that kept the view cannot reach
+        # them.
+        writes, self._writes = self._writes, {}
+        loans, self._loans = self._loans, None
+        if loans is not None:
+            for name, (copy, blob) in loans.items():
                 if name not in writes and dumps(copy) != blob:
                     writes[name] = copy
         if not writes:

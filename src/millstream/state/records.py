@@ -15,7 +15,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from millstream.state.values import decode_column, encode_column, is_pickled
+from millstream.state.values import (
+    UNFIT,
+    ValueTypeError,
+    decode_column,
+    encode_column,
+    is_pickled,
+    shown,
+)
 
 _SHAPE = b"millstream.shape"
 
@@ -23,9 +30,9 @@ _SHAPE = b"millstream.shape"
 def encode_records(records: Sequence[Any], schema: pa.Schema | None = None) -> pa.RecordBatch:
     """Encode records; with a schema, by its types (a misfit is a ``ValueTypeError``)."""
     shape, names, columns = _columns(records)
-    if schema is not None and (not records or len(schema) == len(names)):
+    if schema is not None and (not records or _fits(schema, shape, names)):
         types = [field.type for field in schema]
-        if shape == "dict" and set(names) == set(schema.names):
+        if shape == "dict":
             columns = [columns[names.index(name)] for name in schema.names]
         if not records:
             columns = [[] for _ in schema]
@@ -41,6 +48,13 @@ def encode_records(records: Sequence[Any], schema: pa.Schema | None = None) -> p
         [array for _, array in encoded],
         schema=pa.schema(fields, metadata={_SHAPE: shape.encode()}),
     )
+
+
+def _fits(schema: pa.Schema, shape: str, names: list[str]) -> bool:
+    """Whether records are laid out as a schema says; only tuples and values go by position."""
+    if shape_of(schema) not in (shape, "row"):
+        return False
+    return set(names) == set(schema.names) if shape == "dict" else len(schema) == len(names)
 
 
 def _shape_of_schema(schema: pa.Schema) -> str:
@@ -60,17 +74,24 @@ def _columns(records: Sequence[Any]) -> tuple[str, list[str], list[Sequence[Any]
     elif kinds == {dict}:
         names = list(records[0])
         wanted = records[0].keys()
-        if names and all(isinstance(n, str) for n in names) and all(
-            record.keys() == wanted for record in records
+        if (
+            names
+            and all(isinstance(n, str) for n in names)
+            and all(record.keys() == wanted for record in records)
         ):
             return "dict", names, [[record[name] for record in records] for name in names]
     return "value", ["value"], [records]
 
 
+def shape_of(schema: pa.Schema) -> str:
+    """What the records of a batch are: value, pair, tuple, dict, or row if nothing is said."""
+    return str((schema.metadata or {}).get(_SHAPE, b"row").decode())
+
+
 def decode_records(batch: pa.RecordBatch) -> list[Any]:
     """Give back the records of a batch."""
     columns = [decode_column(f, c) for f, c in zip(batch.schema, batch.columns, strict=True)]
-    shape = (batch.schema.metadata or {}).get(_SHAPE, b"row").decode()
+    shape = shape_of(batch.schema)
     if len(columns) == 1 and shape in ("value", "row"):
         return columns[0]
     if shape in ("pair", "tuple"):
@@ -89,6 +110,7 @@ def row_type(names: tuple[str, ...]) -> Any:
 
     class Row(base):
         __slots__ = ()
+        _columns = names  # _fields has other names where Python cannot spell these
 
         def __getitem__(self, which: Any) -> Any:
             return tuple.__getitem__(self, at[which] if isinstance(which, str) else which)
@@ -106,28 +128,49 @@ def _make_row(names: tuple[str, ...], values: tuple[Any, ...]) -> Any:
 def plain_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Spell out pickled columns as Arrow, as a sink or an Arrow function needs them.
 
-    Raises ``pa.ArrowInvalid`` or ``pa.ArrowTypeError`` when Arrow cannot carry the values.
+    Raises ``ValueTypeError`` when Arrow cannot carry the values.
     """
     if not any(is_pickled(field) for field in batch.schema):
         return batch
-    if batch.schema.names == ["value"]:
+    if shape_of(batch.schema) == "value":
         values = decode_column(batch.schema.field(0), batch.column(0))
-        rows = [_as_mapping(value) for value in values]
-        if values and all(row is not None for row in rows):
-            return pa.RecordBatch.from_pylist(rows)
-        return pa.record_batch({"value": pa.array(values)})
+        rows = [row for row in map(_as_mapping, values) if row is not None]
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        if names and len(rows) == len(values):
+            columns = [_plain(name, [row.get(name) for row in rows]) for name in names]
+            return pa.RecordBatch.from_arrays(columns, names=names)
     arrays = [
-        pa.array(decode_column(field, column)) if is_pickled(field) else column
+        _plain(field.name, decode_column(field, column)) if is_pickled(field) else column
         for field, column in zip(batch.schema, batch.columns, strict=True)
     ]
     return pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
+
+
+def _plain(name: str, values: list[Any]) -> pa.Array:
+    kinds = set(map(type, values))
+    try:
+        if not {str, bytes} <= kinds:  # Arrow would make bytes of both
+            return pa.array(values)
+    except UNFIT:
+        pass
+    expected = "one that Arrow can carry"
+    for row, value in enumerate(values):
+        try:
+            pa.array([value])
+        except UNFIT:
+            raise ValueTypeError(name, expected, shown(value), row) from None
+    given = [(row, value) for row, value in enumerate(values) if value is not None]
+    first = type(given[0][1])
+    row, odd = next(found for found in given if type(found[1]) is not first)
+    raise ValueTypeError(name, first.__name__, shown(odd), row)
 
 
 def _as_mapping(value: Any) -> dict[str, Any] | None:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return dict(zip(value._fields, value, strict=True))
+        names = getattr(value, "_columns", value._fields)
+        return dict(zip(names, value, strict=True))
     if isinstance(value, dict) and all(isinstance(name, str) for name in value):
         return value
     return None

@@ -42,6 +42,10 @@ class Unreachable(MillstreamError):
 
 _clients: dict[Endpoint, flight.FlightClient] = {}
 _lock = threading.Lock()
+_HANDSHAKE_TIMEOUT = 10.0
+# An error travels in the trailer of a call, for which gRPC allows 8 KB, the message included.
+_MESSAGE_LENGTH = 200
+_ERROR_BYTES = 5_000
 
 
 def client_of(endpoint: Endpoint) -> flight.FlightClient:
@@ -52,10 +56,12 @@ def client_of(endpoint: Endpoint) -> flight.FlightClient:
         return client
     client = flight.connect(endpoint.address)
     try:
-        client.authenticate(ClientAuth(endpoint.secret))
+        options = flight.FlightCallOptions(timeout=_HANDSHAKE_TIMEOUT)
+        client.authenticate(ClientAuth(endpoint.secret), options)
     except (flight.FlightError, pa.ArrowException) as problem:
+        # Not translated(): who has not proved itself may send a pickle that runs code here.
         client.close()
-        raise translated(endpoint, problem) from None
+        raise _unreachable(endpoint, problem) from None
     with _lock:
         _clients[endpoint] = client
     return client
@@ -88,6 +94,10 @@ def translated(endpoint: Endpoint, problem: Exception) -> MillstreamError:
         if isinstance(error, MillstreamError):
             return error
     drop_client(endpoint)
+    return _unreachable(endpoint, problem)
+
+
+def _unreachable(endpoint: Endpoint, problem: Exception) -> Unreachable:
     return Unreachable(endpoint.address, str(problem).split("\n")[0])
 
 
@@ -95,7 +105,23 @@ def server_error(problem: BaseException) -> flight.FlightServerError:
     """Wrap an error so that ``translated`` gives it back at the caller."""
     if not isinstance(problem, MillstreamError):
         problem = InternalError(f"{type(problem).__name__}: {problem}")
-    return flight.FlightServerError(str(problem)[:500], extra_info=pickle.dumps(problem, 5))
+    return flight.FlightServerError(str(problem)[:_MESSAGE_LENGTH], extra_info=_blob(problem))
+
+
+def _blob(problem: MillstreamError) -> bytes:
+    """Pickle an error, with its long facts cut so that it fits."""
+    for limit in (_ERROR_BYTES, 1_000, 200):
+        try:
+            blob = pickle.dumps(type(problem)(*[_cut(fact, limit) for fact in problem.args]), 5)
+        except Exception:  # an error that cannot be made or pickled from its facts
+            break
+        if len(blob) <= _ERROR_BYTES:
+            return blob
+    return pickle.dumps(InternalError(_cut(f"{type(problem).__name__}: {problem}", 500)), 5)
+
+
+def _cut(fact: object, limit: int) -> object:
+    return f"{fact[:limit]}…" if isinstance(fact, str) and len(fact) > limit else fact
 
 
 class InternalError(MillstreamError):

@@ -16,7 +16,7 @@ from millstream.state.records import decode_records, encode_records, plain_colum
 class Chunk:
     """Some records of a stream."""
 
-    __slots__ = ("_batch", "_records", "schema")
+    __slots__ = ("_batch", "_records", "is_batch", "schema")
 
     def __init__(
         self,
@@ -28,11 +28,9 @@ class Chunk:
         self._records = records
         self._batch = batch
         self.schema = schema
-
-    @property
-    def is_batch(self) -> bool:
-        """Whether the chunk came as an Arrow batch."""
-        return self._batch is not None
+        # Whether it has Arrow types of its own. Not whether a batch is at hand: that depends on
+        # who else read the chunk.
+        self.is_batch = batch is not None or schema is not None
 
     def records(self) -> Sequence[Any]:
         """The records, as Python objects."""

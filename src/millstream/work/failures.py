@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sysconfig
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,12 @@ from millstream.errors import MillstreamError, Place
 from millstream.flow.functions import name_of, place_of
 
 _PACKAGE = f"{Path(__file__).parent.parent}/"
+_INSTALLED = tuple(
+    f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib", "purelib", "platlib")
+)
+# An error travels in the trailer of a call, which holds a few thousand bytes.
+_TRACE_FRAMES = 10
+_ERROR_LENGTH = 500
 
 
 class UserFunctionError(MillstreamError):
@@ -63,17 +70,19 @@ def user_error(
 ) -> UserFunctionError:
     """Wrap what a user's function raised, pointing at the line that raised it."""
     frames = _user_frames(problem.__traceback__)
-    place = Place(frames[-1].filename, frames[-1].lineno or 0) if frames else place_of(function)
-    trace = "".join(traceback.format_list(frames))
+    # The user's line, not that of a library it called.
+    own = [frame for frame in frames if not frame.filename.startswith(_INSTALLED)] or frames
+    place = Place(own[-1].filename, own[-1].lineno or 0) if own else place_of(function)
+    trace = "".join(traceback.format_list(frames[-_TRACE_FRAMES:]))
     error = "".join(traceback.format_exception_only(problem)).strip()
+    if len(error) > _ERROR_LENGTH:
+        error = error[: _ERROR_LENGTH - 1] + "…"
     return UserFunctionError(role, name_of(function), place, error, key, trace)
 
 
 def _user_frames(trace: TracebackType | None) -> list[traceback.FrameSummary]:
     return [
-        frame
-        for frame in traceback.extract_tb(trace)
-        if not frame.filename.startswith(_PACKAGE)
+        frame for frame in traceback.extract_tb(trace) if not frame.filename.startswith(_PACKAGE)
     ]
 
 

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -19,12 +18,19 @@ import pyarrow as pa
 
 from millstream.flow.functions import ArrowFunction
 from millstream.flow.workflow import JobVertex
-from millstream.ring.keys import KeyTypeError, canonical_column, encode_keys
+from millstream.ring.keys import KeyTypeError, canonical_column, canonical_type, encode_keys
 from millstream.state.blocks import KEY
-from millstream.state.records import encode_records, plain_columns, row_type
-from millstream.state.values import decode_column, shown
+from millstream.state.records import encode_records, plain_columns, row_type, shape_of
+from millstream.state.values import (
+    UNFIT,
+    ValueTypeError,
+    decode_column,
+    is_pickled,
+    shown,
+    unify_nulls,
+)
 from millstream.work.chunk import Chunk
-from millstream.work.failures import calling, record_error
+from millstream.work.failures import RecordError, calling, record_error
 from millstream.work.steps import call_arrow
 
 _TIME = pa.timestamp("us", "UTC")
@@ -55,65 +61,90 @@ def keyed(job: JobVertex, chunk: Chunk) -> Iterator[Pairs | KeyedBatch]:
         for batch in call_arrow(role, job.map.function, chunk.plain()):
             yield _from_batch(job, batch)
         return
-    if job.map is None and job.key is None and chunk.is_batch and KEY in chunk.batch().schema.names:
-        yield _from_batch(job, plain_columns(chunk.batch()))
+    if job.map is None and job.key is None and _is_keyed(chunk):
+        yield _from_batch(job, chunk.plain())
         return
     if job.map is None and isinstance(job.key, str | tuple):
         yield _from_batch(job, chunk.plain())
         return
     records = chunk.records()
+    # Comprehensions: list(map(...)) would take a StopIteration that escapes from a user's function
+    # for the end of the records.
     if job.map is not None:
         with calling(role, job.map):
-            records = list(chain.from_iterable(map(job.map, records)))
+            records = list(chain.from_iterable([job.map(record) for record in records]))
     if callable(job.key):
         with calling(f"key of job {job.name!r}", job.key):
-            yield Pairs(list(zip(map(job.key, records), records, strict=True)), False)
+            pairs = [(job.key(record), record) for record in records]
+        yield Pairs(pairs, False)
         return
     if records:
         yield _as_pairs(job, records)
 
 
+def _is_keyed(chunk: Chunk) -> bool:
+    """Whether the columns of a chunk say the key.
+
+    Pairs with pickled values do not count: spelled out in Arrow, the values would not come back
+    as they were.
+    """
+    if not chunk.is_batch:
+        return False
+    schema = chunk.batch().schema
+    exact = shape_of(schema) not in ("pair", "tuple") or not any(map(is_pickled, schema))
+    return KEY in schema.names and exact
+
+
 def _as_pairs(job: JobVertex, items: Sequence[Any]) -> Pairs:
-    if set(map(type, items)) == {tuple}:
-        widths = set(map(len, items))
-        if widths == {2} or widths == {3}:
-            pairs = Pairs(items, widths == {3})
-            _check_key_kinds(job, pairs)
-            return pairs
-    wrong = next(
-        item for item in items if type(item) is not tuple or len(item) not in (2, 3)
-    ) if not _only_pairs_and_triples(items) else None
-    if wrong is None:
-        raise record_error(
-            f"map of job {job.name!r}",
-            job.map,
-            "yielded both (key, value) and (key, value, timestamp)",
-            "yield one or the other",
-        )
+    widths = set(map(len, items)) if set(map(type, items)) == {tuple} else set()
+    if widths == {2} or widths == {3}:
+        return Pairs(items, widths == {3})
+    if widths == {2, 3}:
+        raise _half_timed(job)
+    wrong = next(item for item in items if type(item) is not tuple or len(item) not in (2, 3))
     raise record_error(
-        f"map of job {job.name!r}" if job.map is not None else f"input of job {job.name!r}",
+        f"{'input' if job.map is None else 'map'} of job {job.name!r}",
         job.map,
         f"yielded {shown(wrong)}, which is not a (key, value) pair",
         "yield tuples (key, value) or (key, value, timestamp)",
     )
 
 
-def _only_pairs_and_triples(items: Sequence[Any]) -> bool:
-    return all(type(item) is tuple and len(item) in (2, 3) for item in items)
+def _half_timed(job: JobVertex) -> RecordError:
+    return record_error(
+        f"map of job {job.name!r}",
+        job.map,
+        "yielded both (key, value) and (key, value, timestamp)",
+        "yield one or the other",
+    )
 
 
-def _check_key_kinds(job: JobVertex, pairs: Pairs) -> None:
-    # A dictionary takes 1, True and 1.0 for one key. Look at every key's type before grouping,
-    # unless the first is a string, which equals nothing but strings.
-    first = pairs.items[0][0]
-    if isinstance(first, _UNMISTAKABLE):
-        return
-    keys = map(itemgetter(0), pairs.items)
-    if isinstance(first, tuple):
-        samples = list({_kinds(key): key for key in keys}.values())
-    else:
-        samples = list({type(key): key for key in keys}.values())
-    encode_job_keys(job, samples)
+class Uniform:
+    """What all keyed values of one packer must agree on, told of every batch of them.
+
+    A dictionary takes 1, True and 1.0 for one key, so look at the kind of every key before
+    grouping. And a value without a time cannot stand beside values with one.
+    """
+
+    def __init__(self, job: JobVertex) -> None:
+        self._job = job
+        self._kinds: dict[Any, Any] = {}
+        self._timed: bool | None = None
+
+    def check(self, items: Sequence[tuple[Any, ...]], timed: bool) -> None:
+        """Raise if the keys of these items, or their having times, do not go with the others."""
+        if self._timed is not None and timed != self._timed:
+            raise _half_timed(self._job)
+        self._timed = timed
+        # A string equals nothing but strings; if others are among them, the encoding finds them.
+        if not items or isinstance(items[0][0], _UNMISTAKABLE):
+            return
+        keys = [item[0] for item in items]
+        of = _kinds if tuple in set(map(type, keys)) else type
+        found = {of(key): key for key in keys}
+        if not found.keys() <= self._kinds.keys():
+            self._kinds |= found
+            encode_job_keys(self._job, list(self._kinds.values()))
 
 
 def _kinds(key: Any) -> Any:
@@ -137,7 +168,11 @@ def encode_job_keys(job: JobVertex, keys: Sequence[Any]) -> pa.Array:
 def _from_batch(job: JobVertex, batch: pa.RecordBatch) -> KeyedBatch:
     names = (job.key,) if isinstance(job.key, str) else job.key
     names = (KEY,) if names is None or callable(names) else names
-    missing = [name for name in (*names, *([job.time] if job.time else [])) if name not in batch.schema.names]
+    missing = [
+        name
+        for name in (*names, *([job.time] if job.time else []))
+        if name not in batch.schema.names
+    ]
     function = job.map.function if isinstance(job.map, ArrowFunction) else None
     if missing:
         raise record_error(
@@ -155,39 +190,47 @@ def _from_batch(job: JobVertex, batch: pa.RecordBatch) -> KeyedBatch:
     key = keys[0]
     if len(keys) > 1:
         key = pa.StructArray.from_arrays(keys, [f"f{i}" for i in range(len(keys))])
-    if job.key_type is not None and key.type != job.key_type and not pa.types.is_null(key.type):
-        raise record_error(
-            f"map of job {job.name!r}",
-            function,
-            f"gave keys of type {key.type}, but the job's keys are {job.key_type}",
-            "cast the key column, or declare key_type=",
-        )
+    if job.key_type is not None:
+        wanted = canonical_type(job.key_type)
+        if unify_nulls((key.type, wanted)) != wanted:
+            raise record_error(
+                f"map of job {job.name!r}",
+                function,
+                f"gave keys of type {key.type}, but the job's keys are {wanted}",
+                "cast the key column, or declare key_type=",
+            )
     kept = set(names) if job.map is not None or job.key is None else set()
     values = {
         name: batch.column(name)
         for name in batch.schema.names
         if name not in kept and name != job.time
     }
-    times = batch.column(job.time).cast(_TIME) if job.time else None
+    times = _time_column(job, batch.column(job.time)) if job.time else None
     return KeyedBatch(key, values, times)
 
 
-def pair_columns(job: JobVertex, pairs: Pairs) -> KeyedBatch:
+def pair_columns(job: JobVertex, pairs: Pairs, *, with_values: bool = True) -> KeyedBatch:
     """Spell pairs out as columns, for reducers that work on Arrow."""
     columns = list(zip(*pairs.items, strict=True))
-    encoded = encode_records(columns[1])
+    keys = encode_job_keys(job, columns[0])
+    times = encode_times(job, columns[2]) if pairs.timed else None
+    return KeyedBatch(keys, _value_columns(job, columns[1]) if with_values else {}, times)
+
+
+def _value_columns(job: JobVertex, values: Sequence[Any]) -> dict[str, pa.Array]:
     try:
+        encoded = encode_records(values)
         batch = plain_columns(encoded)
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as problem:
+    except ValueTypeError as misfit:
         raise record_error(
             f"map of job {job.name!r}",
             job.map,
-            f"gave values that Arrow cannot carry ({problem})",
+            f"gave values that Arrow cannot carry: {misfit}",
             "yield plain values, or use a reduce function",
         ) from None
-    values = dict(zip(batch.schema.names, batch.columns, strict=True))
-    times = encode_times(columns[2]) if pairs.timed else None
-    return KeyedBatch(encode_job_keys(job, columns[0]), values, times)
+    # A value that is a pair has no key: its items are called like those of any other tuple.
+    names = ["_1", "_2"] if shape_of(encoded.schema) == "pair" else batch.schema.names
+    return dict(zip(names, batch.columns, strict=True))
 
 
 def column_values(batch: KeyedBatch) -> list[Any]:
@@ -202,16 +245,46 @@ def column_values(batch: KeyedBatch) -> list[Any]:
     return list(map(row_type(tuple(batch.values))._make, zip(*columns, strict=True)))
 
 
-def encode_times(times: Sequence[Any]) -> pa.Array:
+def encode_times(job: JobVertex, times: Sequence[Any]) -> pa.Array:
     """Event times as UTC microseconds; a naive datetime is read as UTC, a number as seconds."""
     kinds = set(map(type, times)) - {type(None)}
-    if kinds <= {int, float}:
-        seconds = np.array([np.nan if time is None else time for time in times], dtype=float)
-        micros = np.round(seconds * 1e6)
-        return pa.array(np.nan_to_num(micros).astype(np.int64), mask=np.isnan(micros)).cast(_TIME)
-    if kinds <= {datetime}:
-        return pa.array(times, type=_TIME)
-    raise TypeError(f"{kinds} are not timestamps")
+    try:
+        if kinds <= {int, float}:
+            return _from_seconds(np.array(times, dtype=float))
+        if kinds <= {datetime}:
+            return pa.array(times, type=_TIME)
+    except UNFIT:
+        pass
+    what = shown(next(time for time in times if type(time) not in (int, float, datetime)), 40)
+    raise _bad_time(job, what)
+
+
+def _time_column(job: JobVertex, column: pa.Array) -> pa.Array:
+    try:
+        if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
+            seconds = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
+            return _from_seconds(seconds)
+        # Not safe: what is finer than a microsecond is cut off.
+        return column.cast(_TIME, safe=False)
+    except UNFIT:
+        raise _bad_time(job, f"a column {job.time!r} of type {column.type}") from None
+
+
+def _from_seconds(seconds: npt.NDArray[np.float64]) -> pa.Array:
+    missing = np.isnan(seconds)
+    micros = np.round(np.where(missing, 0.0, seconds) * 1e6)
+    if (np.abs(micros) >= 2.0**63).any():
+        raise ValueError("beyond the range of timestamps")
+    return pa.array(micros.astype(np.int64), mask=missing).cast(_TIME)
+
+
+def _bad_time(job: JobVertex, what: str) -> RecordError:
+    return record_error(
+        f"map of job {job.name!r}",
+        job.map,
+        f"gave {what} for a timestamp",
+        "give event times as datetimes, or as seconds since 1970",
+    )
 
 
 def group(keys: pa.Array) -> tuple[npt.NDArray[np.int64], pa.Array]:
@@ -219,8 +292,8 @@ def group(keys: pa.Array) -> tuple[npt.NDArray[np.int64], pa.Array]:
     if not pa.types.is_struct(keys.type):
         encoded = keys.dictionary_encode(null_encoding="encode")
         return encoded.indices.to_numpy().astype(np.int64), encoded.dictionary
-    codes = np.asarray(keys.is_valid().to_numpy(zero_copy_only=False), dtype=np.int64)
-    first = np.zeros(0, dtype=np.int64)
+    valid = keys.is_valid().to_numpy(zero_copy_only=False)
+    _, first, codes = np.unique(valid, return_index=True, return_inverse=True)
     for field in keys.flatten():
         part, distinct = group(field)
         _, first, codes = np.unique(

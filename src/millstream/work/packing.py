@@ -6,9 +6,8 @@ each flush, one record batch in canonical order; ``cut`` divides it among the pa
 
 from __future__ import annotations
 
-import inspect
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any, Protocol
 
@@ -25,11 +24,12 @@ from millstream.ring.keys import decode_keys
 from millstream.ring.ring import partition_slots
 from millstream.state.blocks import KEY, SLOT, place_rows, slices
 from millstream.state.pickling import dumps
-from millstream.state.values import PICKLED, encode_column, shown
-from millstream.work.failures import calling, record_error, user_error
+from millstream.state.values import PICKLED, encode_column, shown, unify, unify_nulls
+from millstream.work.failures import RecordError, calling, record_error, user_error
 from millstream.work.keying import (
     KeyedBatch,
     Pairs,
+    Uniform,
     column_values,
     encode_job_keys,
     encode_times,
@@ -39,6 +39,7 @@ from millstream.work.keying import (
 
 FLUSH_ROWS = 4_000_000
 _FOLD_ROWS = 500_000
+TIME = "time"
 
 
 class Packer(Protocol):
@@ -82,60 +83,58 @@ class ValuePacker:
         self._job = job
         self._slots = slots
         self._combine = job.combine
+        self._uniform = Uniform(job)
         self._groups: dict[Any, list[Any]] = defaultdict(list)
-        self._times: dict[Any, list[Any]] | None = None
+        self._times: dict[Any, list[Any]] = defaultdict(list)
         self.rows = 0
 
     def add(self, values: Pairs | KeyedBatch) -> None:
-        if isinstance(values, KeyedBatch):
-            keys = decode_keys(values.keys)
-            times = values.times.to_pylist() if values.times is not None else None
-            items = zip(keys, column_values(values), strict=True)
-            self._add(items, times)
-            self.rows += len(keys)
-            return
-        self.rows += len(values.items)
-        try:
-            if values.timed:
-                self._add(((k, v) for k, v, _ in values.items), [t for _, _, t in values.items])
-            else:
-                self._add(values.items, None)
-        except TypeError:  # a key that cannot be hashed is no key: say which
-            encode_job_keys(self._job, [item[0] for item in values.items])
-            raise
-
-    def _add(self, items: Any, times: list[Any] | None) -> None:
+        items, times = _items(values)
+        self._uniform.check(items, times is not None)
+        self.rows += len(items)
         groups = self._groups
-        if times is None:
+        try:
             for key, value in items:
                 groups[key].append(value)
-            return
-        if self._times is None:
-            self._times = defaultdict(list)
-        for (key, value), time in zip(items, times, strict=True):
-            groups[key].append(value)
-            self._times[key].append(time)
+        except TypeError:  # a key that cannot be hashed is no key: say which
+            encode_job_keys(self._job, [key for key, _ in items])
+            raise
+        if times is not None:
+            for (key, _), time in zip(items, times, strict=True):
+                self._times[key].append(time)
 
     def flush(self) -> pa.RecordBatch | None:
         if not self._groups:
             return None
         groups, times = self._groups, self._times
-        self._groups, self._times, self.rows = defaultdict(list), None, 0
+        self._groups, self._times, self.rows = defaultdict(list), defaultdict(list), 0
         if self._combine is not None:
-            groups, times = _combined(self._job, groups), None
+            groups, times = _combined(self._job, groups), {}
+        if not groups:
+            return None
         keys, slots, order = _ordered(encode_job_keys(self._job, list(groups)), self._slots)
         lists = list(groups.values())
         lists = [lists[at] for at in order.tolist()]
-        field, column = encode_lists("values", lists)
+        field, column = encode_lists(self._job, "values", lists)
         fields = [pa.field(KEY, keys.type), pa.field(SLOT, pa.int32()), field]
         columns = [keys, slots, column]
-        if times is not None:
+        if times:
             stamps = [times[key] for key in groups]
             stamps = [stamps[at] for at in order.tolist()]
-            flat = encode_times(list(chain.from_iterable(stamps)))
+            flat = encode_times(self._job, list(chain.from_iterable(stamps)))
             columns.append(pa.ListArray.from_arrays(_offsets(stamps), flat))
             fields.append(pa.field("times", columns[-1].type))
         return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
+
+
+def _items(values: Pairs | KeyedBatch) -> tuple[Sequence[tuple[Any, ...]], list[Any] | None]:
+    """Pairs of key and value as Python objects, and their times if they have any."""
+    if isinstance(values, KeyedBatch):
+        times = None if values.times is None else values.times.to_pylist()
+        return list(zip(decode_keys(values.keys), column_values(values), strict=True)), times
+    if values.timed:
+        return [(k, v) for k, v, _ in values.items], [time for _, _, time in values.items]
+    return values.items, None
 
 
 def _offsets(lists: list[list[Any]]) -> pa.Array:
@@ -143,7 +142,7 @@ def _offsets(lists: list[list[Any]]) -> pa.Array:
     return pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
 
 
-def encode_lists(name: str, lists: list[list[Any]]) -> tuple[pa.Field, pa.Array]:
+def encode_lists(job: JobVertex, name: str, lists: list[list[Any]]) -> tuple[pa.Field, pa.Array]:
     """Encode a list of values for every key: flat Arrow where exact, else pickled by key."""
     flat = list(chain.from_iterable(lists))
     kinds = set(map(type, flat))
@@ -152,19 +151,28 @@ def encode_lists(name: str, lists: list[list[Any]]) -> tuple[pa.Field, pa.Array]
         if not field.metadata:
             lists_column = pa.ListArray.from_arrays(_offsets(lists), column)
             return pa.field(name, lists_column.type), lists_column
-    blobs = pa.array([dumps(values) for values in lists], pa.binary())
-    return pa.field(name, pa.binary(), metadata=PICKLED), blobs
+    try:
+        blobs = [dumps(values) for values in lists]
+    except Exception as problem:  # whatever a user's __reduce__ raises
+        raise record_error(
+            f"map of job {job.name!r}",
+            job.map,
+            f"gave values that cannot be pickled ({problem})",
+            "give values without connections, locks or open files",
+        ) from None
+    return pa.field(name, pa.binary(), metadata=PICKLED), pa.array(blobs, pa.binary())
 
 
 def _combined(job: JobVertex, groups: dict[Any, list[Any]]) -> dict[Any, list[Any]]:
     combine = job.combine
     assert combine is not None
-    several = inspect.isgeneratorfunction(combine)
     found: dict[Any, list[Any]] = {}
     for key, values in groups.items():
         try:
             result = combine(key, values)
-            found[key] = list(result) if several else [result]
+            kept = list(result) if hasattr(result, "__next__") else [result]
+            if kept:
+                found[key] = kept
         except Exception as problem:
             raise user_error(
                 f"combine of job {job.name!r}", combine, problem, shown(key)
@@ -179,19 +187,24 @@ class CombiningPacker:
         self._job = job
         self._slots = slots
         self._combinable = reducer.combinable
+        self._uniform = Uniform(job)
         self._accumulators: dict[Any, Any] = {}
         self.rows = 0
 
     def add(self, values: Pairs | KeyedBatch) -> None:
-        if isinstance(values, KeyedBatch):
-            items = list(zip(decode_keys(values.keys), column_values(values), strict=True))
-        else:
-            items = [(item[0], item[1]) for item in values.items]
+        items, times = _items(values)
+        self._uniform.check(items, times is not None)
         self.rows += len(items)
         found, add, zero = self._accumulators, self._combinable.add, self._combinable.zero
-        with calling(f"add of the reducer of job {self._job.name!r}", add):
+        key: Any = None
+        try:
             for key, value in items:
                 found[key] = add(found[key] if key in found else zero(), value)
+        except Exception as problem:
+            encode_job_keys(self._job, [key])  # a key that cannot be hashed is no key: say which
+            raise user_error(
+                f"add of the reducer of job {self._job.name!r}", add, problem, shown(key)
+            ) from problem
 
     def flush(self) -> pa.RecordBatch | None:
         if not self._accumulators:
@@ -199,7 +212,7 @@ class CombiningPacker:
         found, self._accumulators, self.rows = self._accumulators, {}, 0
         keys, slots, order = _ordered(encode_job_keys(self._job, list(found)), self._slots)
         values = list(found.values())
-        field, column = encode_lists("values", [[values[at]] for at in order.tolist()])
+        field, column = encode_lists(self._job, "values", [[values[at]] for at in order.tolist()])
         fields = [pa.field(KEY, keys.type), pa.field(SLOT, pa.int32()), field]
         return pa.RecordBatch.from_arrays([keys, slots, column], schema=pa.schema(fields))
 
@@ -211,13 +224,21 @@ class AggregatePacker:
         self._job = job
         self._slots = slots
         self._aggregates = reducer.aggregates
+        self._uniform = Uniform(job)
         self._raw: list[KeyedBatch] = []
         self._raw_rows = 0
         self._folded: list[tuple[pa.Array, pa.RecordBatch]] = []
         self.rows = 0
 
     def add(self, values: Pairs | KeyedBatch) -> None:
-        batch = values if isinstance(values, KeyedBatch) else pair_columns(self._job, values)
+        batch = values
+        if isinstance(batch, Pairs):
+            # Counting reads no values: they may be anything, also what Arrow cannot carry.
+            needed = bool(self._aggregates.columns)
+            batch = pair_columns(self._job, batch, with_values=needed)
+        self._uniform.check([], batch.times is not None)
+        if not len(batch.keys):
+            return
         self._raw.append(batch)
         self._raw_rows += len(batch.keys)
         self.rows += len(batch.keys)
@@ -229,14 +250,15 @@ class AggregatePacker:
             return
         raw, self._raw, self._raw_rows = self._raw, [], 0
         groups, distinct = group(concat_keys(self._job, [batch.keys for batch in raw]))
-        names = list(raw[0].values)
+        needed = set(self._aggregates.columns)
+        names = _names(raw)
+        if needed <= set(names):  # else the aggregates say which column they miss
+            names = [name for name in names if name in needed]
         values = {
-            name: _concat_values(self._job, name, [batch.values.get(name) for batch in raw])
+            name: _concat(self._job, name, [batch.values.get(name) for batch in raw])
             for name in names
         }
-        times = None
-        if all(batch.times is not None for batch in raw):
-            times = pa.concat_arrays([batch.times for batch in raw])
+        times = _concat_times(raw)
         with _aggregating(self._job):
             folded = self._aggregates.fold(values, times, groups, len(distinct))
         self._folded.append((distinct, folded))
@@ -265,11 +287,15 @@ class RowPacker:
     def __init__(self, job: JobVertex, slots: int) -> None:
         self._job = job
         self._slots = slots
+        self._uniform = Uniform(job)
         self._raw: list[KeyedBatch] = []
         self.rows = 0
 
     def add(self, values: Pairs | KeyedBatch) -> None:
         batch = values if isinstance(values, KeyedBatch) else pair_columns(self._job, values)
+        self._uniform.check([], batch.times is not None)
+        if not len(batch.keys):
+            return
         self._raw.append(batch)
         self.rows += len(batch.keys)
 
@@ -278,14 +304,25 @@ class RowPacker:
             return None
         raw, self._raw, self.rows = self._raw, [], 0
         keys = concat_keys(self._job, [batch.keys for batch in raw])
-        names = [name for name in raw[0].values if name != KEY]
+        names = _names(raw)
+        times = _concat_times(raw)
+        if self._job.key == KEY:  # the same column, kept among the values of a keyed stream
+            names = [name for name in names if name != KEY]
+        for taken in (KEY, *([] if times is None else [TIME])):
+            if taken in names:
+                raise record_error(
+                    f"input of job {self._job.name!r}",
+                    None,
+                    f"has a value column {taken!r}, the name that an Arrow reducer is given the "
+                    f"{taken} of each row under",
+                    "rename the column in a map",
+                )
         columns = [
-            _concat_values(self._job, name, [batch.values.get(name) for batch in raw])
-            for name in names
+            _concat(self._job, name, [batch.values.get(name) for batch in raw]) for name in names
         ]
-        if all(batch.times is not None for batch in raw):
-            names.append("time")
-            columns.append(pa.concat_arrays([batch.times for batch in raw]))
+        if times is not None:
+            names.append(TIME)
+            columns.append(times)
         keys, slots, order = _ordered(keys, self._slots)
         at = pa.array(order)
         return pa.RecordBatch.from_arrays(
@@ -297,41 +334,68 @@ def _aggregating(job: JobVertex) -> Any:
     return calling(f"reducer of job {job.name!r}", type(job.reducer))
 
 
+def _names(batches: list[KeyedBatch]) -> list[str]:
+    """The value columns that any of the batches has."""
+    return list(dict.fromkeys(name for batch in batches for name in batch.values))
+
+
+def _concat_times(batches: list[KeyedBatch]) -> pa.Array | None:
+    times = [batch.times for batch in batches if batch.times is not None]
+    return pa.concat_arrays(times) if times else None
+
+
 def concat_keys(job: JobVertex, parts: list[pa.Array]) -> pa.Array:
     """Join key columns; they must be of one type, null aside."""
-    return _concat_values(job, KEY, parts)
+    kind = key_type_of(job, [part.type for part in parts])
+    return pa.concat_arrays([part if part.type == kind else part.cast(kind) for part in parts])
 
 
-def _concat_values(job: JobVertex, name: str, parts: list[pa.Array | None]) -> pa.Array:
-    if any(part is None for part in parts):
+def key_type_of(job: JobVertex, kinds: Sequence[pa.DataType]) -> pa.DataType:
+    """The one type of a job's keys; null, also inside tuples, goes with any."""
+    kind = unify_nulls(kinds)
+    if kind is None:
+        raise _several_types(job, KEY, kinds, "give keys of one type, or declare key_type=")
+    return kind
+
+
+def _concat(job: JobVertex, name: str, parts: Sequence[pa.Array | None]) -> pa.Array:
+    arrays = [part for part in parts if part is not None]
+    if len(arrays) < len(parts):
         raise record_error(
             f"map of job {job.name!r}",
             None,
             f"gave the column {name!r} in some batches only",
             "give the same columns in every batch",
         )
-    arrays = [part for part in parts if part is not None]
-    kinds = {array.type for array in arrays if not pa.types.is_null(array.type)}
-    if len(kinds) > 1:
-        names = " and ".join(sorted(map(str, kinds)))
-        raise record_error(
-            f"input of job {job.name!r}",
-            None,
-            f"has {name} values of types {names}",
-            "give one type (declare key_type= for keys, cast values in the map)",
-        )
-    kind = kinds.pop() if kinds else pa.null()
-    return pa.concat_arrays([array.cast(kind) for array in arrays])
+    kind = unify(array.type for array in arrays)
+    fix = "give one type (cast values in the map)"
+    if kind is None:
+        raise _several_types(job, name, [array.type for array in arrays], fix)
+    try:
+        return pa.concat_arrays([a if a.type == kind else a.cast(kind) for a in arrays])
+    except pa.ArrowInvalid:  # an integer that no float equals
+        raise _several_types(job, name, [array.type for array in arrays], fix) from None
+
+
+def _several_types(
+    job: JobVertex, name: str, kinds: Sequence[pa.DataType], fix: str
+) -> RecordError:
+    names = " and ".join(sorted({str(kind) for kind in kinds if not pa.types.is_null(kind)}))
+    return record_error(
+        f"input of job {job.name!r}", None, f"has {name} values of types {names}", fix
+    )
 
 
 def concat_batches(job: JobVertex, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    """Join batches of the same columns, whose types may differ only by null."""
+    """Join batches of the same columns, whose types may differ by null, or as numbers."""
     if len(batches) == 1:
         return batches[0]
-    names = batches[0].schema.names
-    columns = [
-        _concat_values(job, name, [batch.column(name) for batch in batches]) for name in names
-    ]
+    names = list(dict.fromkeys(name for batch in batches for name in batch.schema.names))
+    columns = []
+    for name in names:
+        parts = [b.column(name) if name in b.schema.names else None for b in batches]
+        if name == KEY:
+            columns.append(concat_keys(job, [part for part in parts if part is not None]))
+        else:
+            columns.append(_concat(job, name, parts))
     return pa.RecordBatch.from_arrays(columns, names=names)
-
-

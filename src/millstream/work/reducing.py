@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -23,15 +24,16 @@ from millstream.flow.reducers import (
 )
 from millstream.flow.workflow import JobVertex
 from millstream.ring.hashing import hash_column, slot_of
-from millstream.ring.keys import canonical_column, decode_keys
+from millstream.ring.keys import KeyTypeError, canonical_column, decode_keys
 from millstream.state.blocks import KEY, SLOT
-from millstream.state.columns import ColumnFragment, ColumnState
+from millstream.state.columns import ColumnFragment, ColumnState, widened_types
 from millstream.state.keyed import Change, Entries, KeyedFragment, KeyedState, State
+from millstream.state.pickling import dumps, loads
 from millstream.state.records import encode_records
 from millstream.state.values import ValueTypeError, decode_column, is_pickled, shown
 from millstream.work.failures import calling, record_error, user_error
 from millstream.work.keying import group
-from millstream.work.packing import concat_batches, concat_keys
+from millstream.work.packing import concat_batches, concat_keys, key_type_of
 
 ACCUMULATOR = "accumulator"
 
@@ -159,8 +161,12 @@ class _KeyedReducing:
             ) from None
 
 
-def _gather(blocks: Sequence[pa.RecordBatch]) -> tuple[dict[Any, list[Any]], dict[Any, int]]:
+def _gather(
+    job: JobVertex, blocks: Sequence[pa.RecordBatch]
+) -> tuple[dict[Any, list[Any]], dict[Any, int]]:
     """Bring the values of each key together, in the order of the blocks."""
+    # Keys of several types would meet in the dictionary: 1, True and 1.0 are one key to it.
+    key_type_of(job, [block.schema.field(KEY).type for block in blocks])
     groups: dict[Any, list[Any]] = {}
     slot_by_key: dict[Any, int] = {}
     for block in blocks:
@@ -184,7 +190,7 @@ def _lists(block: pa.RecordBatch) -> Iterator[list[Any]]:
     offsets = column.offsets.to_numpy()
     flat = column.values.slice(offsets[0], offsets[-1] - offsets[0]).to_pylist()
     cuts = (offsets - offsets[0]).tolist()
-    for start, stop in zip(cuts, cuts[1:], strict=False):
+    for start, stop in pairwise(cuts):
         yield flat[start:stop]
 
 
@@ -195,10 +201,8 @@ class FunctionReducing(_KeyedReducing):
         super().__init__(job, slots)
         self._function = reducer.function
 
-    def reduce(
-        self, blocks: Sequence[pa.RecordBatch], unit: UnitContext
-    ) -> Reduced[KeyedFragment]:
-        groups, slot_by_key = _gather(blocks)
+    def reduce(self, blocks: Sequence[pa.RecordBatch], unit: UnitContext) -> Reduced[KeyedFragment]:
+        groups, slot_by_key = _gather(self._job, blocks)
         idle = self._idle(unit)
         changes: dict[int, dict[Any, Change]] = {}
         outputs: list[Any] = []
@@ -247,31 +251,32 @@ class CombiningReducing(_KeyedReducing):
         super().__init__(job, slots)
         self._combinable = reducer.combinable
 
-    def reduce(
-        self, blocks: Sequence[pa.RecordBatch], unit: UnitContext
-    ) -> Reduced[KeyedFragment]:
-        groups, slot_by_key = _gather(blocks)
+    def reduce(self, blocks: Sequence[pa.RecordBatch], unit: UnitContext) -> Reduced[KeyedFragment]:
+        groups, slot_by_key = _gather(self._job, blocks)
         idle = self._idle(unit)
         changes: dict[int, dict[Any, Change]] = {}
         outputs: list[Any] = []
         merge, result = self._combinable.merge, self._combinable.result
         key: Any = None
+        called: Any = merge
         try:
             for key, parts in groups.items():
                 slot = slot_by_key[key]
                 state = State(None if key in idle.get(slot, ()) else self._base(slot, key))
                 accumulators = iter([state[ACCUMULATOR], *parts] if ACCUMULATOR in state else parts)
                 accumulator = next(accumulators)
+                called = merge
                 for other in accumulators:
                     accumulator = merge(accumulator, other)
                 state[ACCUMULATOR] = accumulator
+                called = result
                 outputs.append((key, result(accumulator)))
                 change = state.settle()
                 if change is not None:
                     changes.setdefault(slot, {})[key] = change
         except Exception as problem:
             raise user_error(
-                f"reducer of job {self._job.name!r}", self._combinable.merge, problem, shown(key)
+                f"reducer of job {self._job.name!r}", called, problem, shown(key)
             ) from problem
         fragment = self._finish(changes, groups, slot_by_key, idle)
         ends = list(range(1, len(outputs) + 1))
@@ -286,8 +291,9 @@ class CombiningReducing(_KeyedReducing):
         return None if entries is None else self._combinable.result(entries[ACCUMULATOR])
 
     def items(self) -> Iterator[tuple[Any, Any]]:
+        # On copies: a result that sorts or pops must not reach the committed accumulator.
         for key, entries in self._state.items(range(self._slots)):
-            yield key, self._combinable.result(entries[ACCUMULATOR])
+            yield key, self._combinable.result(loads(dumps(entries[ACCUMULATOR])))
 
 
 class _ColumnReducing:
@@ -315,7 +321,8 @@ class _ColumnReducing:
     def _find(self, keys: list[Any], idle: list[Any]) -> npt.NDArray[np.int64]:
         rows = self._state.find(keys)
         if idle:
-            rows[[key in set(idle) for key in keys]] = -1
+            expired = set(idle)
+            rows[[key in expired for key in keys]] = -1
         return rows
 
     def _forgotten(self, idle: list[Any], keys: list[Any]) -> list[Any]:
@@ -351,12 +358,26 @@ class AggregateReducing(_ColumnReducing):
         with calling(f"reducer of job {self._job.name!r}", type(self._job.reducer)):
             merged = self._aggregates.merge(new, groups, len(keys))
             results = self._aggregates.result(merged)
+        self._check_types(merged.schema)
         output = pa.RecordBatch.from_arrays(
             [distinct, *results.columns], names=[KEY, *results.schema.names]
         )
         output = output.replace_schema_metadata({b"millstream.shape": _shape(results)})
         fragment = ColumnFragment(keys, slots, merged, self._forgotten(idle, keys))
         return Reduced(fragment, [output], len(keys))
+
+    def _check_types(self, found: pa.Schema) -> None:
+        if self._state.schema is None:
+            return
+        try:
+            widened_types(self._state.schema, found)
+        except ValueTypeError as misfit:
+            raise record_error(
+                f"input of job {self._job.name!r}",
+                None,
+                f"changed its type: {misfit}",
+                "give values of one type (cast them in the map)",
+            ) from None
 
     def get(self, slot: int, key: Any) -> Any:
         rows = self._state.find([key])
@@ -407,7 +428,7 @@ class ArrowReducing(_ColumnReducing):
         with calling(self._role, self._function):
             result = self._function(pa.Table.from_batches([rows]), old)
         state, outputs = self._checked(result)
-        fragment = self._fragment(state, keys, found, idle)
+        fragment = self._fragment(state, distinct, keys, idle)
         return Reduced(fragment, outputs, len(keys))
 
     def _old_rows(
@@ -428,6 +449,13 @@ class ArrowReducing(_ColumnReducing):
                 "return two tables: the new state rows, and the outputs or None",
             )
         state, outputs = (_one_batch(part) for part in result)
+        if outputs is None and result[1] is not None:
+            raise record_error(
+                self._role,
+                self._function,
+                f"returned the outputs {shown(result[1])}",
+                "return them as a pyarrow.Table or RecordBatch, or None",
+            )
         if state is None or KEY not in state.schema.names:
             raise record_error(
                 self._role,
@@ -438,11 +466,10 @@ class ArrowReducing(_ColumnReducing):
         return state, [] if outputs is None or not outputs.num_rows else [outputs]
 
     def _fragment(
-        self, state: pa.RecordBatch, keys: list[Any], found: npt.NDArray[np.int64], idle: list[Any]
+        self, state: pa.RecordBatch, distinct: pa.Array, keys: list[Any], idle: list[Any]
     ) -> ColumnFragment:
-        column = canonical_column(state.column(KEY))
+        column = self._state_keys(state.column(KEY), distinct.type)
         kept = decode_keys(column)
-        rest = _without(state, KEY)
         if len(set(kept)) != len(kept) or not set(kept) <= set(keys):
             raise record_error(
                 self._role,
@@ -450,27 +477,63 @@ class ArrowReducing(_ColumnReducing):
                 "returned state rows for a key twice, or for a key that has no new rows",
                 "return at most one state row for each key of the new rows",
             )
-        before = self._state.schema
-        if before is not None and kept and rest.schema.types != before.types:
-            raise record_error(
-                self._role,
-                self._function,
-                f"returned state columns {rest.schema.types}, but they were {before.types}",
-                "return the same columns and types every time",
-            )
+        rest = _without(state, KEY)
+        if kept:
+            rest = self._as_before(rest)
         gone = set(keys) - set(kept)
-        forgotten = [k for k, row in zip(keys, found.tolist(), strict=True) if k in gone and row >= 0]
+        # Also a key that came back after it had expired: its old row is still there.
+        known = (self._state.find(keys) >= 0).tolist()
+        forgotten = [key for key, old in zip(keys, known, strict=True) if old and key in gone]
         forgotten += self._forgotten(idle, keys)
         slots = slot_of(hash_column(column), self._slots)
         return ColumnFragment(kept, slots, rest, forgotten)
 
+    def _state_keys(self, column: pa.Array, expected: pa.DataType) -> pa.Array:
+        try:
+            keys = canonical_column(column)
+        except KeyTypeError:
+            keys = column
+        # 1.0 equals the key 1, but has another hash and so another slot.
+        if len(keys) and keys.type != expected and not pa.types.is_null(keys.type):
+            raise record_error(
+                self._role,
+                self._function,
+                f"returned state rows with keys of type {keys.type}, but they are {expected}",
+                "keep the key column as it is",
+            )
+        return keys if keys.type == expected else keys.cast(expected)
+
+    def _as_before(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        before = self._state.schema
+        if before is None:
+            return rows
+        if set(rows.schema.names) == set(before.names):
+            rows = rows.select(before.names)
+        if (rows.schema.names, rows.schema.types) != (before.names, before.types):
+            raise record_error(
+                self._role,
+                self._function,
+                f"returned the state columns {_described(rows.schema)}, but they were "
+                f"{_described(before)}",
+                "return the same columns and types every time",
+            )
+        return rows
+
     def get(self, slot: int, key: Any) -> Any:
         rows = self._state.find([key])
-        return None if rows[0] < 0 else self._state.take(rows).to_pylist()[0]
+        return None if rows[0] < 0 else self._values(self._state.take(rows), 1)[0]
 
     def items(self) -> Iterator[tuple[Any, Any]]:
         for keys, rows in self._state.items():
-            yield from zip(keys, rows.to_pylist(), strict=True)
+            yield from zip(keys, self._values(rows, len(keys)), strict=True)
+
+    def _values(self, rows: pa.RecordBatch, count: int) -> list[Any]:
+        # State of keys alone: a batch without columns knows no number of rows.
+        return list(rows.to_pylist()) if rows.num_columns else [{} for _ in range(count)]
+
+
+def _described(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema) or "(none)"
 
 
 def _one_batch(part: Any) -> pa.RecordBatch | None:

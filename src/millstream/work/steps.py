@@ -22,13 +22,17 @@ def run_step(step: RecordStep | BatchStep, chunk: Chunk) -> Iterator[Chunk]:
         return
     records, function = chunk.records(), step.function
     with calling(step.kind, function):
+        # Comprehensions: list(map(...)) would take a StopIteration that escapes from a user's
+        # function for the end of the records.
         if step.kind == "map":
-            found = list(map(function, records))
+            found = [function(record) for record in records]
         elif step.kind == "filter":
-            yield Chunk(records=list(compress(records, map(function, records))))
-            return
+            kept = [bool(function(record)) for record in records]
         else:
-            found = list(chain.from_iterable(map(function, records)))
+            found = list(chain.from_iterable([function(record) for record in records]))
+    if step.kind == "filter":
+        yield _filtered(chunk, kept)
+        return
     result = Chunk(records=found, schema=step.schema)
     if step.schema is not None:
         try:
@@ -38,6 +42,12 @@ def run_step(step: RecordStep | BatchStep, chunk: Chunk) -> Iterator[Chunk]:
                 step.kind, function, f"gave {misfit}", "return that type, or declare output="
             ) from None
     yield result
+
+
+def _filtered(chunk: Chunk, kept: list[bool]) -> Chunk:
+    if chunk.is_batch:  # keep its types
+        return Chunk(batch=chunk.batch().filter(pa.array(kept, pa.bool_())))
+    return Chunk(records=list(compress(chunk.records(), kept)))
 
 
 def call_arrow(role: str, function: Function, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -1,0 +1,1 @@
+"""Benchmarks: one harness, and an adapter for every engine that is measured."""

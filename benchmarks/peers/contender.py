@@ -1,0 +1,76 @@
+"""What a contender is asked, and what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Protocol
+
+from pyspark.sql import Row, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from benchmarks.data import Text
+
+Counts = dict[str, int]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The trigger times of the epochs in milliseconds, in order, and the final counts."""
+
+    triggers: list[float]
+    counts: Counts
+
+    def words_per_second(self, text: Text) -> float:
+        """Words over trigger time, without the first epoch."""
+        warm = self.triggers[1:]
+        return text.words_per_epoch * len(warm) / (sum(warm) / 1000)
+
+    @property
+    def settled(self) -> list[float]:
+        """The second half of the trigger times."""
+        return self.triggers[len(self.triggers) // 2 :]
+
+
+class Contender(Protocol):
+    """Counts the words of a text in a streaming query."""
+
+    @property
+    def name(self) -> str:
+        """Engine and manner, for people."""
+
+    def run(self, spark: SparkSession, text: Text, work: Path) -> Measured:
+        """Count; ``work`` is a new folder for checkpoints."""
+
+
+def trigger_times(query: StreamingQuery, text: Text) -> list[float]:
+    """The trigger time of every epoch that had input."""
+    times = [
+        float(progress.durationMs["triggerExecution"])
+        for progress in query.recentProgress
+        if progress.numInputRows > 0
+    ]
+    if len(times) != text.epochs:
+        raise RuntimeError(f"expected {text.epochs} epochs, Spark reports {len(times)}")
+    return times
+
+
+def batch_counts(spark: SparkSession, text: Text) -> Counts:
+    """The right answer, by a batch query."""
+    words = spark.read.text(str(text.folder)).selectExpr("explode(split(value, ' ')) AS key")
+    return counts_of(words.groupBy("key").count().collect())
+
+
+def counts_of(rows: Sequence[Row]) -> Counts:
+    """Rows of a word and its count as a mapping; a word must not come twice."""
+    counts = {word: number for word, number in rows}  # noqa: C416 (dict() wants pairs by type)
+    if len(counts) != len(rows):
+        raise RuntimeError(f"{len(rows) - len(counts)} words came more than once")
+    return counts
+
+
+def median_of(runs: list[Measured]) -> float:
+    """The median of the pooled second halves."""
+    return median(trigger for run in runs for trigger in run.settled)

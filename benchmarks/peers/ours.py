@@ -1,0 +1,95 @@
+"""Millstream: the stateful reduce function, and the built-in count behind two kinds of map."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+import millstream as ms
+from benchmarks.data import FILES_PER_EPOCH, Text
+from benchmarks.harness import PARTITIONS
+from benchmarks.peers.contender import Counts, Measured, trigger_times
+
+NODES = 2
+
+
+class StatefulFunction:
+    """A map function and a reduce function with state, both per record."""
+
+    name = "millstream, stateful function"
+
+    def run(self, spark: SparkSession, text: Text, work: Path) -> Measured:
+        flow, lines = _source(text)
+        lines.map_reduce("count", map=_split, reduce=_count)
+        return _run(spark, flow, text, work, self._counts)
+
+    def _counts(self, run: ms.Run) -> Counts:
+        return {word: state["n"] for word, state in run.state("count").items()}
+
+
+class BuiltinArrow:
+    """The built-in count behind an Arrow map."""
+
+    name = "millstream, built-in count, Arrow map"
+
+    def run(self, spark: SparkSession, text: Text, work: Path) -> Measured:
+        flow, lines = _source(text)
+        lines.map_reduce("count", map=ms.arrow(_split_batch), reduce=ms.count())
+        return _run(spark, flow, text, work, _builtin_counts)
+
+
+class BuiltinSql:
+    """The built-in count behind a map in Spark SQL."""
+
+    name = "millstream, built-in count, SQL map"
+
+    def run(self, spark: SparkSession, text: Text, work: Path) -> Measured:
+        flow, lines = _source(text)
+        split = ms.sql("explode(split(value, ' ')) AS key")
+        lines.map_reduce("count", map=split, reduce=ms.count())
+        return _run(spark, flow, text, work, _builtin_counts)
+
+
+def _split(line: str) -> Iterator[tuple[str, int]]:
+    for word in line.split():
+        yield word, 1
+
+
+def _count(word: str, ones: list[int], state: Any) -> Iterator[tuple[str, int]]:
+    state["n"] = state.get("n", 0) + sum(ones)
+    yield word, state["n"]
+
+
+def _split_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
+    words = pc.list_flatten(pc.split_pattern(batch.column("value"), " "))
+    return pa.RecordBatch.from_arrays([words], names=["key"])
+
+
+def _source(text: Text) -> tuple[ms.Workflow, ms.Stream]:
+    flow = ms.Workflow("bench")
+    source = ms.text(text.folder, max_files_per_epoch=FILES_PER_EPOCH)
+    return flow, flow.source("lines", source)
+
+
+def _builtin_counts(run: ms.Run) -> Counts:
+    return dict(run.state("count").items())
+
+
+def _run(spark: SparkSession, flow: ms.Workflow, text: Text, work: Path, counts: Any) -> Measured:
+    started = ms.start(
+        flow, spark=spark, checkpoint=work, nodes=NODES, partitions=PARTITIONS, progress=False
+    )
+    with started as run:
+        query = _query(spark, flow.name)
+        run.await_termination()
+        return Measured(trigger_times(query, text), counts(run))
+
+
+def _query(spark: SparkSession, name: str) -> StreamingQuery:
+    return next(query for query in spark.streams.active if query.name == name)

@@ -1,0 +1,170 @@
+"""SIGKILL to drivers and executors: no orphan nodes, no run that goes on with lost state."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.spark, pytest.mark.cluster]
+
+ENDLESS = """
+    import sys
+    import millstream as ms
+
+    def count(key, values, state):
+        state["n"] = state.get("n", 0) + len(values)
+        yield key, state["n"]
+
+    flow = ms.Workflow("endless")
+    rows = flow.source("rows", ms.rate(rows_per_second=100))
+    counts = rows.map_reduce("count", map=lambda row: [(row.value % 10, 1)], reduce=count)
+    counts.sink("out", ms.callback(lambda rows, epoch: print("epoch", epoch, flush=True)))
+    with ms.start(flow, nodes=2, master=sys.argv[1]) as run:
+        for node in run.status().nodes:
+            print("node", node.pid, flush=True)
+        run.await_termination()
+"""
+
+
+@contextmanager
+def driver(tmp_path: Path, script: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A driver in its own process group, killed with all that Spark started for it."""
+    file = tmp_path / "driver.py"
+    file.write_text(textwrap.dedent(script))
+    process = subprocess.Popen(
+        [sys.executable, str(file), *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        cwd=tmp_path,
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def read_until(process: subprocess.Popen[str], word: str) -> list[str]:
+    assert process.stdout is not None
+    lines: list[str] = []
+    for line in process.stdout:
+        lines.append(line.strip())
+        if line.startswith(word):
+            return lines
+    assert process.stderr is not None
+    raise AssertionError(f"the driver ended: {lines} {process.stderr.read()[-3000:]}")
+
+
+def node_pids(lines: list[str]) -> list[int]:
+    return [int(found.group(1)) for line in lines if (found := re.match(r"node (\d+)", line))]
+
+
+def is_running(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
+    return stat[stat.rindex(")") + 2] != "Z"
+
+
+def gone_within(pids: list[int], seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if not any(map(is_running, pids)):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+@pytest.mark.parametrize("master", ["local[2]", "local-cluster[2,1,1024]"])
+def test_killing_the_driver_leaves_no_node_after_three_seconds(tmp_path: Path, master: str) -> None:
+    with driver(tmp_path, ENDLESS, master) as process:
+        pids = node_pids(read_until(process, "epoch 1"))
+        assert len(pids) == 2 and all(map(is_running, pids))
+
+        process.send_signal(signal.SIGKILL)
+
+        assert gone_within(pids, 3.0)
+
+
+def executor_of(node: int) -> int:
+    """The Java process that a node was told to watch."""
+    return int(Path(f"/proc/{node}/cmdline").read_bytes().split(b"\0")[-2])
+
+
+def test_killing_an_executor_ends_its_nodes_and_stops_the_run(tmp_path: Path) -> None:
+    with driver(tmp_path, ENDLESS, "local-cluster[2,1,1024]") as process:
+        first, second = node_pids(read_until(process, "epoch 1"))
+        assert executor_of(first) != executor_of(second)
+
+        os.kill(executor_of(first), signal.SIGKILL)
+
+        assert gone_within([first], 3.0)
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == 1
+        assert "NodeLost" in errors and f"process {first} of executor" in errors
+        assert gone_within([second], 3.0)
+
+
+TWO_JOBS = """
+    import os, signal, sys, time
+    from pathlib import Path
+    import millstream as ms
+
+    folder = Path(sys.argv[1])
+
+    def split(line):
+        return [(word, 1) for word in line.split()]
+
+    def count(word, ones, state):
+        state["n"] = state.get("n", 0) + sum(ones)
+        yield word, sum(ones)
+
+    def lengths(length, counts, state):
+        state["n"] = state.get("n", 0) + sum(counts)
+        if state["n"] > 100 and not (folder / "killed").exists():
+            (folder / "killed").touch()
+            os.kill(int(sys.argv[1]), signal.SIGKILL)  # this node's executor
+        yield length, state["n"]
+
+    flow = ms.Workflow("two")
+    lines = flow.source("lines", ms.text(folder / "books", max_files_per_epoch=2))
+    counts = lines.map_reduce("count", map=split, reduce=count)
+    sums = counts.map_reduce("lengths", map=lambda pair: [(len(pair[0]), pair[1])], reduce=lengths)
+    sums.sink("out", ms.parquet(folder / "out"))
+    with ms.start(flow, nodes=2, master="local-cluster[2,1,1024]") as run:
+        run.await_termination()
+        print("state", {key: entries["n"] for key, entries in run.state("lengths").items()})
+"""
+
+
+def test_an_executor_that_dies_during_the_last_job_never_gives_a_wrong_answer(
+    tmp_path: Path,
+) -> None:
+    books = tmp_path / "books"
+    books.mkdir()
+    for number in range(6):
+        (books / f"{number}.txt").write_text("a bb ccc a bb a\n" * 20)
+
+    with driver(tmp_path, TWO_JOBS, str(tmp_path)) as process:
+        output, errors = process.communicate(timeout=120)
+
+    assert (tmp_path / "killed").exists()
+    if process.returncode == 0:
+        assert "state {1: 360, 2: 240, 3: 120}" in output
+    else:
+        assert "NodeLost" in errors
+        assert "epoch under way was not committed" in errors
