@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,15 @@ class TransformWithStatePandas:
         state = spark.read.format("statestore").option("stateVarName", "n").load(str(work))
         rows = state.selectExpr("key.key", "value.n").collect()
         return Measured(trigger_times(query, text), counts_of(rows))
+
+
+def require_protobuf() -> None:
+    """Say at once what would otherwise fail inside Spark, minutes later."""
+    try:
+        import_module("google.protobuf")
+    except ImportError:
+        wanted = "pip install 'protobuf>=6.33.5,<7'"
+        raise SystemExit(f"transformWithStateInPandas needs protobuf: {wanted}") from None
 
 
 def _words(spark: SparkSession, text: Text) -> DataFrame:

@@ -78,7 +78,7 @@ def sabotaged(marker: Path, fault: Callable[[Any, tuple[Any, ...]], Any]) -> Map
             return fault(original, arguments) if once(marker) else original(*arguments)
 
         broken.original = original  # type: ignore[attr-defined]
-        feed._feed = broken
+        feed._feed = broken  # type: ignore[assignment]
         yield from split(line)
 
     return map

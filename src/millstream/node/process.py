@@ -127,10 +127,8 @@ def main() -> None:
 
 def _watch_executor(pid: int, end: threading.Event) -> None:
     # A pidfd cannot be fooled by a zombie or a process id that was used again.
-    try:
+    with contextlib.suppress(ProcessLookupError):
         select.select([os.pidfd_open(pid)], [], [])
-    except ProcessLookupError:
-        pass
     end.set()
 
 

@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 from pyspark import SparkContext
@@ -55,4 +56,4 @@ class _Starter:
 
 def _executor_arguments() -> dict[str, str]:
     words = Path(f"/proc/{executor_pid()}/cmdline").read_bytes().decode().split("\0")
-    return {name: value for name, value in zip(words, words[1:], strict=False) if name[:2] == "--"}
+    return {name: value for name, value in pairwise(words) if name[:2] == "--"}

@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import millstream
+from millstream.cli import main
+from millstream.cli.demo import Demo, differences, summary
+from millstream.errors import MillstreamError
+from millstream.observe.progress import Totals
+
+COMMAND = [sys.executable, "-c", "import sys; from millstream.cli import main; sys.exit(main())"]
+
+
+def test_version_tells_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"millstream {millstream.__version__}\n"
+
+
+def test_a_command_is_required(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([])
+
+    assert ended.value.code == 2
+    assert "COMMAND" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", ["0", "-5", "many"])
+def test_a_senseless_number_of_words_is_refused(
+    words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["demo", f"--words={words}"])
+
+    assert ended.value.code == 2
+    assert "--words" in capsys.readouterr().err
+
+
+def test_without_java_the_demo_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    assert main(["demo"]) == 1
+    told = capsys.readouterr().err
+    assert "Java 17" in told and "Traceback" not in told
+
+
+def test_an_error_of_a_run_is_told_without_a_stack(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(self: Demo) -> int:
+        raise MillstreamError("the mill is broken")
+
+    monkeypatch.setattr(Demo, "run", fail)
+    monkeypatch.setattr("millstream.cli.find_java", lambda: None)
+
+    assert main(["demo"]) == 1
+    assert capsys.readouterr().err == "millstream: the mill is broken\n"
+
+
+def test_differences_names_wrong_missing_and_surplus_words() -> None:
+    found = {"mill": 2, "stream": 1, "only": 1}
+    expected = {"mill": 2, "stream": 3, "gone": 4}
+
+    assert differences(found, expected) == {"gone": (0, 4), "only": (1, 0), "stream": (1, 3)}
+    assert differences(expected, dict(expected)) == {}
+
+
+def test_the_summary_tells_rates_and_latencies() -> None:
+    totals = Totals(
+        epochs=4, rows=8000, busy_seconds=2.0, latency_p50=0.5, latency_p99=1.25, state_keys=70
+    )
+
+    told = summary(8000, 4.0, totals, 70).splitlines()
+
+    assert [line.split(maxsplit=1)[0] for line in told] == ["words", "words", "epochs", "epoch"]
+    assert told[1].endswith(" 2,000")
+    assert told[3].endswith("p50 0.50 s, p99 1.25 s")
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_the_demo_ends_with_exact_yes() -> None:
+    done = subprocess.run(
+        [*COMMAND, "demo", "--words", "30000"], capture_output=True, text=True, timeout=300
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "exact: yes"
+    assert "words per second" in done.stdout
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_the_demo_calls_a_wrong_count_wrong() -> None:
+    spoiled = (
+        "import sys, millstream.cli.demo as d; from millstream.cli import main\n"
+        "right = d._batch_counts\n"
+        "d._batch_counts = lambda *a: {**right(*a), 'ban': 1}\n"
+        "sys.exit(main())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", spoiled, "demo", "--words", "20000"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.splitlines()[-1] == "exact: no"
+    assert "ban: counted" in done.stdout
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_ctrl_c_ends_the_demo_without_a_stack_and_without_leftovers(tmp_path: Path) -> None:
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    demo = subprocess.Popen(
+        [*COMMAND, "demo", "--words", "8000000"],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+        start_new_session=True,
+    )
+    assert demo.stderr is not None
+    lines = []
+    for line in demo.stderr:
+        lines.append(line)
+        if "epoch 0 in" in line:
+            break
+    os.killpg(demo.pid, signal.SIGINT)  # as a terminal does: to every process of the group
+    _, rest = demo.communicate(timeout=120)
+    told = "".join(lines) + rest
+
+    assert demo.returncode == 130, told
+    assert rest.splitlines()[-1] == "stopped"
+    assert "Traceback" not in told
+    assert [path.name for path in tmp_path.glob("millstream-*")] == []
+    assert _left_over(tmp_path) == []
+
+
+def _left_over(folder: Path) -> list[str]:
+    """Processes that still work with this folder for temporary files, given a moment to end."""
+    mark = f"TMPDIR={folder}".encode()
+    found: list[str] = []
+    for _ in range(100):
+        found = [
+            process.name
+            for process in Path("/proc").glob("[0-9]*")
+            if mark in _environment(process).split(b"\0")
+        ]
+        if not found:
+            break
+        time.sleep(0.1)
+    return found
+
+
+def _environment(process: Path) -> bytes:
+    try:
+        return (process / "environ").read_bytes()
+    except OSError:
+        return b""

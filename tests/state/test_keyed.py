@@ -1,0 +1,405 @@
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from millstream.state.keyed import GONE, Change, KeyedFragment, KeyedState, State
+from tests.state.python_values import Basket, nested, same, untimed
+
+
+def committed(state: KeyedState, change: Change | None, key: Any = "k", time: int = 0) -> None:
+    """Merge what one epoch did to one key."""
+    changes = {} if change is None else {0: {key: change}}
+    state.apply(KeyedFragment(changes, {0: [key]}), time)
+
+
+def state_of(**entries: Any) -> KeyedState:
+    state = KeyedState()
+    committed(state, Change(dict(entries)))
+    return state
+
+
+def view(state: KeyedState) -> State:
+    return State(state.slot(0).get("k"))
+
+
+# -- what a reduce function sees -------------------------------------------------------------
+
+
+def test_a_read_of_a_mutable_value_is_a_private_copy() -> None:
+    master = state_of(seen=[1])
+
+    view(master)["seen"].append(2)
+
+    assert master.get(0, "k") == {"seen": [1]}
+
+
+def test_a_private_copy_reaches_into_nested_containers_and_user_classes() -> None:
+    master = state_of(deep={"a": [(1, [2])]}, basket=Basket(["egg"]))
+    state = view(master)
+
+    state["deep"]["a"][0][1].append(3)
+    state["basket"].items.append("salt")
+
+    assert master.get(0, "k") == {"deep": {"a": [(1, [2])]}, "basket": Basket(["egg"])}
+
+
+def test_two_reads_in_one_epoch_give_the_same_copy() -> None:
+    state = view(state_of(seen=[1]))
+
+    assert state["seen"] is state["seen"]
+    assert state["seen"] is state.get("seen")
+
+
+@pytest.mark.parametrize(
+    ("before", "mutate", "after"),
+    [
+        ([1], lambda value: value.append(2), [1, 2]),
+        ({"a": {"b": 1}}, lambda value: value["a"].update(c=2), {"a": {"b": 1, "c": 2}}),
+        ({1}, lambda value: value.add(2), {1, 2}),
+        (([1],), lambda value: value[0].append(2), ([1, 2],)),
+        (Basket(["egg"]), lambda value: value.items.append("salt"), Basket(["egg", "salt"])),
+        (bytearray(b"a"), lambda value: value.append(98), bytearray(b"ab")),
+    ],
+    ids=repr,
+)
+def test_a_value_mutated_in_place_counts_as_written(before: Any, mutate: Any, after: Any) -> None:
+    master = state_of(value=before)
+    state = view(master)
+
+    mutate(state["value"])
+    committed(master, state.settle())
+
+    assert same(master.get(0, "k"), {"value": after})
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, True), (True, 1), (1, 1.0), (0.0, -0.0)])
+def test_a_mutation_that_equality_cannot_see_is_kept(before: Any, after: Any) -> None:
+    master = state_of(value=[before])
+    state = view(master)
+
+    state["value"][0] = after
+    committed(master, state.settle())
+
+    [kept] = master.get(0, "k")["value"]  # type: ignore[index]
+    assert repr(kept) == repr(after)
+
+
+def test_reading_alone_changes_nothing() -> None:
+    state = view(state_of(n=1, seen=[1, "a"], basket=Basket(["egg"])))
+
+    assert (state["n"], state["seen"], state["basket"].items) == (1, [1, "a"], ["egg"])
+    assert state.settle() is None
+
+
+def test_a_mutated_copy_does_not_undo_a_later_write_or_delete() -> None:
+    master = state_of(a=[1], b=[1])
+    state = view(master)
+
+    for name in ("a", "b"):
+        state[name].append(2)
+    state["a"] = [9]
+    del state["b"]
+    committed(master, state.settle())
+
+    assert master.get(0, "k") == {"a": [9]}
+
+
+def test_what_was_written_can_be_mutated_until_the_call_ends_and_not_after() -> None:
+    master = KeyedState()
+    state = State(None)
+    value = [1]
+    inner = {"x": value}
+
+    state["v"], state["inner"] = value, inner
+    value.append(2)
+    change = state.settle()
+    value.append(3)
+    inner["y"] = [4]
+    committed(master, change)
+    value.append(5)
+
+    assert master.get(0, "k") == {"v": [1, 2], "inner": {"x": [1, 2]}}
+
+
+def test_a_lent_copy_that_the_user_kept_does_not_reach_the_committed_state() -> None:
+    master = state_of(seen=[1])
+    state = view(master)
+    kept = state["seen"]
+    kept.append(2)
+    committed(master, state.settle())
+
+    kept.append(3)
+
+    assert master.get(0, "k") == {"seen": [1, 2]}
+
+
+def test_a_view_that_the_user_kept_does_not_reach_the_fragment() -> None:
+    master = KeyedState()
+    state = State(None)
+    state["n"] = 1
+    change = state.settle()
+
+    state["n"] = 2
+    state["m"] = 3
+    committed(master, change)
+
+    assert master.get(0, "k") == {"n": 1}
+
+
+def test_a_look_up_from_outside_is_a_copy() -> None:
+    master = state_of(seen=[1])
+
+    found = master.get(0, "k")
+    assert found is not None
+    found["seen"].append(2)
+    found["more"] = 1
+
+    assert master.get(0, "k") == {"seen": [1]}
+
+
+def test_deleted_entries_are_gone_for_good() -> None:
+    master = state_of(a=1, b=[2])
+    state = view(master)
+
+    del state["a"]
+    assert "a" not in state and list(state) == ["b"] and len(state) == 1
+    assert state.get("a", "none") == "none"
+    with pytest.raises(KeyError):
+        state["a"]
+    with pytest.raises(KeyError):
+        del state["a"]
+    committed(master, state.settle())
+
+    assert master.get(0, "k") == {"b": [2]}
+
+
+def test_an_entry_can_be_written_again_after_it_was_deleted() -> None:
+    master = state_of(a=1)
+    state = view(master)
+
+    del state["a"]
+    state["a"] = 2
+    committed(master, state.settle())
+
+    assert master.get(0, "k") == {"a": 2}
+
+
+def test_clear_hides_everything_older_and_keeps_what_is_written_after() -> None:
+    master = state_of(a=1, b=[2])
+    state = view(master)
+    state["b"].append(3)
+    state["c"] = 4
+
+    state.clear()
+    assert dict(state) == {} and "b" not in state and state.get("b") is None
+    state["a"] = 5
+    assert dict(state) == {"a": 5}
+    committed(master, state.settle())
+
+    assert master.get(0, "k") == {"a": 5}
+
+
+def test_clear_alone_forgets_the_key() -> None:
+    master = state_of(a=1)
+    state = view(master)
+
+    state.clear()
+    committed(master, state.settle())
+
+    assert master.get(0, "k") is None
+    assert master.keys == 0
+
+
+def test_deleting_the_last_entry_forgets_the_key() -> None:
+    master = state_of(a=1)
+    state = view(master)
+
+    del state["a"]
+    committed(master, state.settle())
+
+    assert master.keys == 0
+
+
+def test_an_entry_written_and_deleted_after_clear_leaves_nothing() -> None:
+    master = state_of(a=1)
+    state = view(master)
+
+    state.clear()
+    state["a"] = 2
+    del state["a"]
+    committed(master, state.settle())
+
+    assert master.keys == 0
+
+
+def test_state_can_be_written_while_it_is_gone_through() -> None:
+    state = view(state_of(a=1, b=2, c=3))
+
+    for name in state:
+        state["c"] = 0
+        state[f"{name}{name}"] = 1
+        del state[name]
+
+    assert sorted(state) == ["aa", "bb", "cc"]
+
+
+def test_entries_come_in_the_order_in_which_they_were_first_written() -> None:
+    state = view(state_of(a=1, b=2))
+
+    state["c"] = 3
+    state["a"] = 4
+
+    assert list(state) == ["a", "b", "c"]
+
+
+def test_the_usual_methods_of_a_mapping_work() -> None:
+    master = state_of(n=1, seen=[1])
+    state = view(master)
+
+    state.setdefault("seen", []).append(2)
+    state.setdefault("more", []).append(3)
+    state.update(n=state.pop("n") + 1)
+    committed(master, state.settle())
+
+    assert master.get(0, "k") == {"n": 2, "seen": [1, 2], "more": [3]}
+
+
+def test_none_is_a_value_like_any_other() -> None:
+    master = state_of(a=None)
+    state = view(master)
+
+    assert "a" in state and state["a"] is None
+    state["b"] = None
+    committed(master, state.settle())
+
+    assert master.get(0, "k") == {"a": None, "b": None}
+
+
+def test_the_tombstone_stays_the_one_it_is_when_pickled() -> None:
+    assert pickle.loads(pickle.dumps(GONE)) is GONE
+
+
+# -- against a dictionary, over several epochs -----------------------------------------------
+
+NAMES = st.sampled_from(["a", "b", "c"])
+
+
+class StateMachine(RuleBasedStateMachine):
+    """Whatever is done to the state, epoch by epoch, is what would happen to a dictionary."""
+
+    @initialize()
+    def start(self) -> None:
+        self.master = KeyedState()
+        self.truth: dict[str, Any] = {}
+        self.begin()
+
+    def begin(self) -> None:
+        self.before = copy.deepcopy(self.truth)
+        self.state = view(self.master)
+
+    @rule(name=NAMES, value=nested)
+    def write(self, name: str, value: Any) -> None:
+        self.state[name] = value
+        self.truth[name] = copy.deepcopy(value)
+
+    @rule(name=NAMES)
+    def read(self, name: str) -> None:
+        assert (name in self.state) == (name in self.truth)
+        assert same(self.state.get(name), self.truth.get(name))
+
+    @rule(name=NAMES, value=nested)
+    def mutate(self, name: str, value: Any) -> None:
+        if isinstance(self.truth.get(name), list):
+            self.state[name].append(copy.deepcopy(value))
+            self.truth[name].append(value)
+
+    @rule(name=NAMES)
+    def delete(self, name: str) -> None:
+        if name in self.truth:
+            del self.state[name]
+            del self.truth[name]
+
+    @rule()
+    def clear(self) -> None:
+        self.state.clear()
+        self.truth.clear()
+
+    @rule()
+    def commit(self) -> None:
+        committed(self.master, self.state.settle())
+        self.begin()
+
+    @rule()
+    def fail(self) -> None:
+        self.state.settle()
+        self.truth = copy.deepcopy(self.before)
+        self.begin()
+
+    @invariant()
+    def the_committed_state_is_as_it_was(self) -> None:
+        assert same(self.master.get(0, "k") or {}, self.before)
+        assert sorted(self.state) == sorted(self.truth)
+
+
+TestStateAgainstADictionary = StateMachine.TestCase
+TestStateAgainstADictionary.settings = settings(
+    deadline=None, max_examples=60, stateful_step_count=20
+)
+
+
+# -- keys that were not touched for long -----------------------------------------------------
+
+
+def visited(state: KeyedState, keys: list[Any], time: int, *, slot: int = 0) -> None:
+    changes = {slot: {key: Change({"n": 1}) for key in keys}}
+    state.apply(KeyedFragment(changes, {slot: list(keys)}), time)
+
+
+def test_keys_are_idle_from_their_last_visit_on() -> None:
+    state = KeyedState()
+    visited(state, ["a", "b"], 10)
+    visited(state, ["a"], 20)
+
+    assert state.idle_since([0], before=10) == {}
+    assert state.idle_since([0], before=11) == {0: ["b"]}
+    assert state.idle_since([0], before=21) == {0: ["b", "a"]}
+
+
+def test_only_the_slots_that_are_asked_for_count() -> None:
+    state = KeyedState()
+    visited(state, ["a"], 10, slot=0)
+    visited(state, ["b"], 10, slot=3)
+
+    assert state.idle_since([3, 4], before=11) == {3: ["b"]}
+
+
+def test_a_key_without_state_is_never_idle() -> None:
+    state = KeyedState()
+    state.apply(KeyedFragment({}, {0: ["a"]}), 10)
+    visited(state, ["b"], 10)
+    state.apply(KeyedFragment({0: {"b": Change({}, cleared=True)}}, {0: ["b"]}), 20)
+
+    assert state.idle_since([0], before=100) == {}
+
+
+@untimed
+@given(st.lists(st.sets(st.integers(0, 5)), max_size=12), st.integers(0, 13))
+def test_idle_keys_are_those_of_a_plain_table_of_last_visits(
+    epochs: list[set[int]], before: int
+) -> None:
+    state = KeyedState()
+    last: dict[int, int] = {}
+    for time, keys in enumerate(epochs):
+        visited(state, sorted(keys), time)
+        last.update(dict.fromkeys(keys, time))
+
+    idle = state.idle_since([0], before).get(0, [])
+
+    assert sorted(idle) == sorted(key for key, time in last.items() if time < before)
