@@ -41,7 +41,7 @@ class Demo:
 
     def run(self) -> int:
         """Run it all; 0 if every count was right."""
-        _log_to_stderr()
+        _set_up_logging()
         with tempfile.TemporaryDirectory(prefix="millstream-demo-") as folder:
             return self._run(Path(folder))
 
@@ -111,7 +111,7 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _log_to_stderr() -> None:
+def _set_up_logging() -> None:
     """Show the quiet lines that a run logs when there is no terminal to draw on."""
     log = logging.getLogger("millstream")
     if not log.handlers:
@@ -119,3 +119,6 @@ def _log_to_stderr() -> None:
         handler.setFormatter(logging.Formatter("%(message)s"))
         log.addHandler(handler)
         log.setLevel(logging.INFO)
+        log.propagate = False
+    # Py4J tells the root logger of a call cut off by Ctrl-C, with a stack that helps nobody.
+    logging.getLogger().addHandler(logging.NullHandler())

@@ -29,6 +29,7 @@ from millstream.ring.keys import canonical_key
 from millstream.ring.ring import NodeId, Ring
 from millstream.state.blocks import KEY, Origin, from_bytes
 from millstream.state.values import unify_nulls
+from millstream.work.pausing import without_collector
 from millstream.work.reducing import Reduced, Reducing, UnitContext, reducing_for
 
 Unit = tuple[int, range]
@@ -163,7 +164,8 @@ class NodeMachine:
         started = self._clock()
         batches = [from_bytes(block.data) for block in blocks]
         unit = UnitContext(feed.slots, feed.time, feed.output)
-        reduced = self._reducing[feed.job].reduce(batches, unit)
+        with without_collector():
+            reduced = self._reducing[feed.job].reduce(batches, unit)
         outputs = reduced.outputs
         receipt = Receipt(
             job=feed.job,
@@ -191,7 +193,8 @@ class NodeMachine:
             return
         if epoch == self._epoch:
             for (job, _), frozen in self._frozen.items():
-                self._reducing[job].apply(frozen.reduced.fragment, self._time)
+                with without_collector():
+                    self._reducing[job].apply(frozen.reduced.fragment, self._time)
                 known = (self._key_types.get(job), frozen.receipt.key_type)
                 kind = unify_nulls(kind for kind in known if kind is not None)
                 if kind is not None:

@@ -82,6 +82,8 @@ def launch(config: Launch, executor: str, host: str) -> Started:
             f"node {config.node} did not start on {host} (exit code {process.poll()}); "
             "the executor's stderr says why"
         )
+    # The worker that runs this task lives on; without a waiter the node would end as a zombie.
+    threading.Thread(target=process.wait, daemon=True).start()
     address = line[len(_READY) :].decode().strip()
     return Started(config.node, address, process.pid, executor, host)
 

@@ -38,6 +38,17 @@ from millstream.work.failures import calling
 from millstream.work.program import Packed, Program
 
 HEARTBEAT = -1
+_STATEFUL = {
+    "Aggregate",
+    "Deduplicate",
+    "DeduplicateWithinWatermark",
+    "Distinct",
+    "FlatMapGroupsInPandasWithState",
+    "FlatMapGroupsWithState",
+    "GlobalLimit",
+    "TransformWithState",
+    "TransformWithStateInPySpark",
+}
 _LANE = 1000
 _SPARK_TYPES = {pa.int32(): IntegerType(), pa.int64(): LongType(), pa.binary(): BinaryType()}
 BLOCKS = StructType([StructField(f.name, _SPARK_TYPES[f.type]) for f in BLOCK_SCHEMA])
@@ -62,6 +73,7 @@ def admission(spark: SparkSession, plan: Plan, heartbeat: bool) -> Admission:
             frames[at] = open_source(spark, vertex.source)
         elif isinstance(vertex, FrameVertex):
             frames[at] = apply_step(vertex, frames[plan.inputs[at][0]])
+            _check_stateless(vertex, frames[at])
     branches = [at for at in frames if any(not plan.in_source_frame[c] for c in plan.consumers[at])]
     if not heartbeat and len(branches) == 1:
         return Admission(frames[branches[0]], (branches[0],))
@@ -101,6 +113,21 @@ def apply_step(vertex: FrameVertex, frame: DataFrame) -> DataFrame:
             vertex.place,
         )
     return result
+
+
+def _check_stateless(vertex: FrameVertex, frame: DataFrame) -> None:
+    """Refuse steps that would keep state of Spark's own, out of our sight."""
+    pending = [frame._jdf.queryExecution().analyzed()]
+    while pending:
+        node = pending.pop()
+        if node.nodeName() in _STATEFUL:
+            raise WorkflowError(
+                f"a step in the JVM uses {node.nodeName()}, which keeps state of Spark's own",
+                "aggregate (groupBy, dropDuplicates and their like) with a job",
+                vertex.place,
+            )
+        children = node.children()
+        pending.extend(children.apply(at) for at in range(children.size()))
 
 
 class EpochFrames:

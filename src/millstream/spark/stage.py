@@ -30,6 +30,7 @@ from millstream.wire.calls import Endpoint, call
 from millstream.work.chunk import Chunk
 from millstream.work.keying import keyed
 from millstream.work.packing import FLUSH_ROWS, Packer, cut, packer_for
+from millstream.work.pausing import without_collector
 from millstream.work.program import Packed, Program, unpack
 from millstream.work.routing import push
 
@@ -107,8 +108,9 @@ class _Stage:
     def map_sources(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the steps behind the sources."""
         for batch in batches:
-            for at, rows in self._by_branch(batch):
-                push(self._program, at, Chunk(batch=rows), self)
+            with without_collector():
+                for at, rows in self._by_branch(batch):
+                    push(self._program, at, Chunk(batch=rows), self)
             yield from self._drain()
         yield from self._finish()
 
@@ -144,7 +146,8 @@ class _Stage:
         rows = pa.Table.from_batches(mine, schema=BLOCK_SCHEMA)
         outputs = feed_unit(self._task.coordinator, self._record, self._attempt, job, slots, rows)
         for output in outputs:
-            push(self._program, job, Chunk(batch=output), self)
+            with without_collector():
+                push(self._program, job, Chunk(batch=output), self)
             yield from self._drain()
         yield from self._finish()
 
@@ -227,8 +230,9 @@ class _Stage:
         yield from ready
 
     def _finish(self) -> Iterator[pa.RecordBatch]:
-        for job, packer in self._packers.items():
-            self._flush(job, packer)
+        with without_collector():
+            for job, packer in self._packers.items():
+                self._flush(job, packer)
         yield from self._drain()
 
 

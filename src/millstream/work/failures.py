@@ -71,13 +71,18 @@ def user_error(
     """Wrap what a user's function raised, pointing at the line that raised it."""
     frames = _user_frames(problem.__traceback__)
     # The user's line, not that of a library it called.
-    own = [frame for frame in frames if not frame.filename.startswith(_INSTALLED)] or frames
+    own = [frame for frame in frames if not _is_library(frame.filename)] or frames
     place = Place(own[-1].filename, own[-1].lineno or 0) if own else place_of(function)
     trace = "".join(traceback.format_list(frames[-_TRACE_FRAMES:]))
     error = "".join(traceback.format_exception_only(problem)).strip()
     if len(error) > _ERROR_LENGTH:
         error = error[: _ERROR_LENGTH - 1] + "…"
     return UserFunctionError(role, name_of(function), place, error, key, trace)
+
+
+def _is_library(file: str) -> bool:
+    # Modules in Cython tell their own file names, relative to nothing that is known.
+    return file.startswith((*_INSTALLED, "<frozen ")) or file.endswith((".pyx", ".pxi"))
 
 
 def _user_frames(trace: TracebackType | None) -> list[traceback.FrameSummary]:

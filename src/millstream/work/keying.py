@@ -73,13 +73,14 @@ def keyed(job: JobVertex, chunk: Chunk) -> Iterator[Pairs | KeyedBatch]:
     if job.map is not None:
         with calling(role, job.map):
             records = list(chain.from_iterable([job.map(record) for record in records]))
+    if not records:
+        return
     if callable(job.key):
         with calling(f"key of job {job.name!r}", job.key):
             pairs = [(job.key(record), record) for record in records]
         yield Pairs(pairs, False)
         return
-    if records:
-        yield _as_pairs(job, records)
+    yield _as_pairs(job, records)
 
 
 def _is_keyed(chunk: Chunk) -> bool:
@@ -247,16 +248,29 @@ def column_values(batch: KeyedBatch) -> list[Any]:
 
 def encode_times(job: JobVertex, times: Sequence[Any]) -> pa.Array:
     """Event times as UTC microseconds; a naive datetime is read as UTC, a number as seconds."""
-    kinds = set(map(type, times)) - {type(None)}
     try:
-        if kinds <= {int, float}:
-            return _from_seconds(np.array(times, dtype=float))
-        if kinds <= {datetime}:
-            return pa.array(times, type=_TIME)
+        return _instants(times)
     except UNFIT:
-        pass
-    what = shown(next(time for time in times if type(time) not in (int, float, datetime)), 40)
-    raise _bad_time(job, what)
+        wrong = next((time for time in times if not _is_time(time)), None)
+        what = "numbers beside datetimes" if wrong is None else shown(wrong)
+        raise _bad_time(job, what) from None
+
+
+def _instants(times: Sequence[Any]) -> pa.Array:
+    kinds = set(map(type, times)) - {type(None)}
+    if kinds <= {int, float}:
+        return _from_seconds(np.array(times, dtype=float))
+    if kinds <= {datetime}:
+        return pa.array(times, type=_TIME)
+    raise TypeError("neither numbers nor datetimes")
+
+
+def _is_time(time: Any) -> bool:
+    try:
+        _instants([time])
+    except UNFIT:
+        return False
+    return True
 
 
 def _time_column(job: JobVertex, column: pa.Array) -> pa.Array:

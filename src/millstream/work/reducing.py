@@ -156,7 +156,7 @@ class _KeyedReducing:
             raise record_error(
                 f"reducer of job {self._job.name!r}",
                 function,
-                f"gave {misfit} for key {shown(key)}",
+                f"gave a wrong type for key {shown(key)}: {misfit}",
                 "give values of that type, or declare output=",
             ) from None
 
@@ -326,6 +326,8 @@ class _ColumnReducing:
         return rows
 
     def _forgotten(self, idle: list[Any], keys: list[Any]) -> list[Any]:
+        if not idle:
+            return []
         kept = set(keys)
         return [key for key in idle if key not in kept]
 
