@@ -110,8 +110,9 @@ def node() -> Node:
 
 
 def test_an_epoch_is_in_the_state_once_it_is_sealed_and_not_before(node: Node) -> None:
-    assert node.run(0, [("a", 1)], [("a", 2), ("b", 3)]) == [("a", [1, 2]), ("b", [3])] or True
+    outputs = node.run(0, [("a", 1)], [("a", 2), ("b", 3)])
 
+    assert sorted(outputs) == [("a", [1, 2]), ("b", [3])]
     assert node.state() == {} and node.machine.committed == -1
     node.machine.seal(0)
 
@@ -377,12 +378,13 @@ def test_a_newer_incarnation_fences_the_older_whatever_its_ring_version() -> Non
 
 
 def test_slots_of_another_node_are_refused() -> None:
-    node = Node(ring=Ring.even([ME, OTHER], SLOTS))
+    ring = Ring.even([ME, OTHER], SLOTS)
 
     for slots in (range(8, 16), range(7, 9)):
-        assert not refused(Node(ring=Ring.even([ME, OTHER], SLOTS)), slots=slots).stale
+        assert not refused(Node(ring=ring), slots=slots).stale
 
-    assert node.run(0, [("a", 1)], slots=range(0, 8)) in ([], [("a", [1])])
+    node = Node(ring=ring)
+    node.machine.admit(node.feed(0, slots=range(0, 8)))
 
 
 def test_slots_gained_after_the_senders_ring_are_refused() -> None:
@@ -511,7 +513,7 @@ def test_a_look_up_finds_committed_keys_in_canonical_form() -> None:
 
 
 def test_keys_that_were_all_none_at_first_are_found_when_others_follow(node: Node) -> None:
-    node.run(0, [(None, 1), ((None, 1), 2)][:1])
+    node.run(0, [(None, 1)])
     node.run(1, [("a", 1)])
     node.run(2, [(None, 2)])
     node.machine.seal(2)

@@ -26,7 +26,7 @@ def state_of(**entries: Any) -> KeyedState:
 
 
 def view(state: KeyedState) -> State:
-    return State(state.slot(0).get("k"))
+    return State(state.slots.get(0, {}).get("k"))
 
 
 # -- what a reduce function sees -------------------------------------------------------------

@@ -113,8 +113,8 @@ class NotDeterministic(MillstreamError):
         return (
             f"job {self.job!r} was fed different input for slots {self.slots} of epoch "
             f"{self.epoch} when a task ran again: a map function upstream gives other results for "
-            "the same input; make it deterministic (no clock, no random numbers without a seed, no order "
-            "of sets)"
+            "the same input; make it deterministic (no clock, no random numbers without a seed, "
+            "no order of sets)"
         )
 
 

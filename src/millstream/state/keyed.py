@@ -9,7 +9,7 @@ copy that was mutated without being written back counts as written.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -133,6 +133,41 @@ class State(MutableMapping[str, Any]):
         return Change(writes, self._cleared)
 
 
+View = dict[str, Any] | State
+_SMALL = 16
+
+
+def open_view(base: Entries | None) -> View:
+    """What a reduce function gets: a plain copy if nothing in it can be mutated, else a view."""
+    if base is None:
+        return {}
+    if len(base) <= _SMALL and _FROZEN_TYPES.issuperset(map(type, base.values())):
+        return base.copy()
+    return State(base)
+
+
+def close_view(view: View, base: Entries | None) -> Change | None:
+    """What a reduce function changed, with private copies of mutable values."""
+    if isinstance(view, State):
+        return view.settle()
+    if base is None:
+        if not view:
+            return None
+        writes = view.copy()  # the function may have kept the view
+    else:
+        writes = {name: value for name, value in view.items() if base.get(name, GONE) is not value}
+        if not view:
+            return Change(writes, True)
+        if len(view) - len(writes) < len(base) and not base.keys() <= view.keys():
+            writes.update(dict.fromkeys(base.keys() - view.keys(), GONE))
+        if not writes:
+            return None
+    for name, value in writes.items():
+        if type(value) not in _FROZEN_TYPES and value is not GONE:
+            writes[name] = loads(dumps(value))
+    return Change(writes)
+
+
 @dataclass(slots=True)
 class KeyedFragment:
     """The changes of one epoch to the slots of one unit."""
@@ -153,9 +188,10 @@ class KeyedState:
         self._seen: dict[int, dict[Any, int]] = {}
         self._visits: dict[int, deque[tuple[int, list[Any]]]] = {}
 
-    def slot(self, slot: int) -> dict[Any, Entries]:
-        """The committed keys of a slot; not to be changed by the caller."""
-        return self._masters.get(slot) or {}
+    @property
+    def slots(self) -> Mapping[int, Mapping[Any, Entries]]:
+        """The committed keys of each slot that has any; not to be changed by the caller."""
+        return self._masters
 
     def apply(self, fragment: KeyedFragment, time: int) -> None:
         """Merge a sealed fragment into master."""

@@ -7,9 +7,9 @@ and the outputs, changing nothing; ``apply`` merges a sealed fragment.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -27,12 +27,21 @@ from millstream.ring.hashing import hash_column, slot_of
 from millstream.ring.keys import KeyTypeError, canonical_column, decode_keys
 from millstream.state.blocks import KEY, SLOT
 from millstream.state.columns import ColumnFragment, ColumnState, widened_types
-from millstream.state.keyed import Change, Entries, KeyedFragment, KeyedState, State
+from millstream.state.keyed import (
+    Change,
+    Entries,
+    KeyedFragment,
+    KeyedState,
+    State,
+    close_view,
+    open_view,
+)
 from millstream.state.pickling import dumps, loads
 from millstream.state.records import encode_records
-from millstream.state.values import ValueTypeError, decode_column, is_pickled, shown
+from millstream.state.values import ValueTypeError, shown
 from millstream.work.failures import calling, record_error, user_error
 from millstream.work.keying import group
+from millstream.work.lists import decode_lists
 from millstream.work.packing import concat_batches, concat_keys, key_type_of
 
 ACCUMULATOR = "accumulator"
@@ -125,14 +134,14 @@ class _KeyedReducing:
     def _finish(
         self,
         changes: dict[int, dict[Any, Change]],
-        groups: dict[Any, list[Any]],
-        slot_by_key: dict[Any, int],
+        groups: Mapping[Any, list[Any]],
+        slots: Sequence[int],
         idle: dict[int, set[Any]],
     ) -> KeyedFragment:
         touched: dict[int, list[Any]] = {}
         if self._ttl is not None:
-            for key in groups:
-                touched.setdefault(slot_by_key[key], []).append(key)
+            for key, slot in zip(groups, slots, strict=True):
+                touched.setdefault(slot, []).append(key)
             for slot, keys in idle.items():
                 for key in keys:
                     change = changes.setdefault(slot, {}).get(key)
@@ -142,6 +151,13 @@ class _KeyedReducing:
                         change.cleared = True
                 touched.setdefault(slot, []).extend(k for k in keys if k not in groups)
         return KeyedFragment(changes, touched)
+
+    def _base(self, slot: int, key: Any, idle: dict[int, set[Any]]) -> Entries | None:
+        """The committed entries of a key; none if it has been idle for too long."""
+        if idle and key in idle.get(slot, ()):
+            return None
+        master = self._state.slots.get(slot)
+        return None if master is None else master.get(key)
 
     def _encode(
         self, outputs: list[Any], ends: list[int], keys: list[Any], unit: UnitContext
@@ -163,35 +179,23 @@ class _KeyedReducing:
 
 def _gather(
     job: JobVertex, blocks: Sequence[pa.RecordBatch]
-) -> tuple[dict[Any, list[Any]], dict[Any, int]]:
-    """Bring the values of each key together, in the order of the blocks."""
+) -> tuple[dict[Any, list[Any]], list[int]]:
+    """Bring the values of each key together, in the order of the blocks; and the keys' slots."""
     # Keys of several types would meet in the dictionary: 1, True and 1.0 are one key to it.
     key_type_of(job, [block.schema.field(KEY).type for block in blocks])
     groups: dict[Any, list[Any]] = {}
-    slot_by_key: dict[Any, int] = {}
+    slots: list[int] = []
     for block in blocks:
         keys = decode_keys(block.column(KEY))
-        slots = block.column(SLOT).to_numpy().tolist()
-        for key, slot, values in zip(keys, slots, _lists(block), strict=True):
+        of_block = block.column(SLOT).to_numpy().tolist()
+        for key, slot, values in zip(keys, of_block, decode_lists(block), strict=True):
             known = groups.get(key)
             if known is None:
                 groups[key] = values
-                slot_by_key[key] = slot
+                slots.append(slot)
             else:
                 known.extend(values)
-    return groups, slot_by_key
-
-
-def _lists(block: pa.RecordBatch) -> Iterator[list[Any]]:
-    field, column = block.schema.field("values"), block.column("values")
-    if is_pickled(field):
-        yield from decode_column(field, column)
-        return
-    offsets = column.offsets.to_numpy()
-    flat = column.values.slice(offsets[0], offsets[-1] - offsets[0]).to_pylist()
-    cuts = (offsets - offsets[0]).tolist()
-    for start, stop in pairwise(cuts):
-        yield flat[start:stop]
+    return groups, slots
 
 
 class FunctionReducing(_KeyedReducing):
@@ -202,36 +206,29 @@ class FunctionReducing(_KeyedReducing):
         self._function = reducer.function
 
     def reduce(self, blocks: Sequence[pa.RecordBatch], unit: UnitContext) -> Reduced[KeyedFragment]:
-        groups, slot_by_key = _gather(self._job, blocks)
+        groups, slots = _gather(self._job, blocks)
         idle = self._idle(unit)
-        changes: dict[int, dict[Any, Change]] = {}
+        changes: dict[int, dict[Any, Change]] = defaultdict(dict)
         outputs: list[Any] = []
         ends: list[int] = []
-        function, masters = self._function, self._state.slot
+        function, base_of = self._function, self._base
         key: Any = None
         try:
-            for key, values in groups.items():
-                slot = slot_by_key[key]
-                base = masters(slot).get(key)
-                if idle and key in idle.get(slot, ()):
-                    base = None
-                state = State(base)
-                result = function(key, values, state)
+            for (key, values), slot in zip(groups.items(), slots, strict=True):
+                base = base_of(slot, key, idle)
+                view = open_view(base)
+                result = function(key, values, view)
                 if result is not None:
                     _extend(outputs, result)
-                change = state.settle()
+                change = close_view(view, base)
                 if change is not None:
-                    of_slot = changes.get(slot)
-                    if of_slot is None:
-                        changes[slot] = {key: change}
-                    else:
-                        of_slot[key] = change
+                    changes[slot][key] = change
                 ends.append(len(outputs))
         except Exception as problem:
             raise user_error(
                 f"reducer of job {self._job.name!r}", function, problem, shown(key)
             ) from problem
-        fragment = self._finish(changes, groups, slot_by_key, idle)
+        fragment = self._finish(changes, groups, slots, idle)
         batches = self._encode(outputs, ends, list(groups), unit)
         return Reduced(fragment, batches, len(groups))
 
@@ -252,17 +249,16 @@ class CombiningReducing(_KeyedReducing):
         self._combinable = reducer.combinable
 
     def reduce(self, blocks: Sequence[pa.RecordBatch], unit: UnitContext) -> Reduced[KeyedFragment]:
-        groups, slot_by_key = _gather(self._job, blocks)
+        groups, slots = _gather(self._job, blocks)
         idle = self._idle(unit)
-        changes: dict[int, dict[Any, Change]] = {}
+        changes: dict[int, dict[Any, Change]] = defaultdict(dict)
         outputs: list[Any] = []
         merge, result = self._combinable.merge, self._combinable.result
         key: Any = None
         called: Any = merge
         try:
-            for key, parts in groups.items():
-                slot = slot_by_key[key]
-                state = State(None if key in idle.get(slot, ()) else self._base(slot, key))
+            for (key, parts), slot in zip(groups.items(), slots, strict=True):
+                state = State(self._base(slot, key, idle))
                 accumulators = iter([state[ACCUMULATOR], *parts] if ACCUMULATOR in state else parts)
                 accumulator = next(accumulators)
                 called = merge
@@ -273,18 +269,15 @@ class CombiningReducing(_KeyedReducing):
                 outputs.append((key, result(accumulator)))
                 change = state.settle()
                 if change is not None:
-                    changes.setdefault(slot, {})[key] = change
+                    changes[slot][key] = change
         except Exception as problem:
             raise user_error(
                 f"reducer of job {self._job.name!r}", called, problem, shown(key)
             ) from problem
-        fragment = self._finish(changes, groups, slot_by_key, idle)
+        fragment = self._finish(changes, groups, slots, idle)
         ends = list(range(1, len(outputs) + 1))
         batches = self._encode(outputs, ends, list(groups), unit)
         return Reduced(fragment, batches, len(groups))
-
-    def _base(self, slot: int, key: Any) -> Entries | None:
-        return self._state.slot(slot).get(key)
 
     def get(self, slot: int, key: Any) -> Any:
         entries = self._state.get(slot, key)

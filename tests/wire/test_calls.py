@@ -1,0 +1,314 @@
+from __future__ import annotations
+
+import pickle
+import socket
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.flight as flight
+import pytest
+
+from millstream.errors import MillstreamError
+from millstream.node.messages import FeedRefused
+from millstream.ring.keys import KeyTypeError
+from millstream.wire import calls
+from millstream.wire.auth import ClientAuth, ServerAuth, new_secret
+from millstream.wire.calls import (
+    Endpoint,
+    InternalError,
+    Unreachable,
+    call,
+    client_of,
+    drop_client,
+    server_error,
+)
+from millstream.work.failures import UserFunctionError
+
+SECRET = new_secret()
+
+
+class Server(flight.FlightServerBase):  # type: ignore[misc]
+    """Answers what it is told to, and remembers what reached it."""
+
+    def __init__(self, address: str, secret: bytes = SECRET) -> None:
+        super().__init__(address, auth_handler=ServerAuth(secret))
+        self.answer: Callable[[str, Any], Any] = lambda action, body: (action, body)
+        self.seen: list[str] = []
+
+    def do_action(self, context: Any, action: Any) -> list[bytes]:
+        self.seen.append(action.type)
+        try:
+            return [pickle.dumps(self.answer(action.type, pickle.loads(action.body)))]
+        except Exception as problem:
+            raise server_error(problem) from problem
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    # Not tmp_path: the path of a Unix socket must be short.
+    with tempfile.TemporaryDirectory(prefix="ms-") as name:
+        yield Path(name)
+
+
+@pytest.fixture
+def address(folder: Path) -> str:
+    return f"grpc+unix://{folder}/s.sock"
+
+
+@pytest.fixture
+def server(address: str) -> Iterator[Server]:
+    with Server(address) as running:
+        yield running
+    drop_client(Endpoint(address, SECRET))
+
+
+@pytest.fixture
+def endpoint(server: Server, address: str) -> Endpoint:
+    return Endpoint(address, SECRET)
+
+
+def failing_with(server: Server, error: Exception) -> None:
+    def answer(action: str, body: Any) -> Any:
+        raise error
+
+    server.answer = answer
+
+
+def test_a_call_brings_back_what_the_server_answers(endpoint: Endpoint) -> None:
+    assert call(endpoint, "echo", {"a": (1, None)}) == ("echo", {"a": (1, None)})
+
+
+def test_a_process_keeps_one_client_for_each_endpoint(endpoint: Endpoint) -> None:
+    first = client_of(endpoint)
+
+    assert client_of(endpoint) is first
+    drop_client(endpoint)
+    assert client_of(endpoint) is not first
+
+
+# -- who may speak ---------------------------------------------------------------------------
+
+
+def test_a_caller_with_the_wrong_secret_reaches_nothing(server: Server, address: str) -> None:
+    with pytest.raises(Unreachable):
+        call(Endpoint(address, new_secret()), "echo")
+
+    assert server.seen == []
+
+
+def test_a_caller_that_trusts_any_server_is_still_refused(server: Server, address: str) -> None:
+    class Gullible(ClientAuth):
+        """Skips the check of the server's proof, and answers with a wrong one."""
+
+        def authenticate(self, outgoing: Any, incoming: Any) -> None:
+            outgoing.write(b"x" * 32)
+            incoming.read()
+            outgoing.write(b"y" * 32)
+            self._token = incoming.read()
+
+    client = flight.connect(address)
+
+    with pytest.raises((flight.FlightUnauthenticatedError, flight.FlightServerError)):
+        client.authenticate(Gullible(SECRET))
+    with pytest.raises(flight.FlightUnauthenticatedError):
+        list(client.do_action(flight.Action("echo", pickle.dumps(1))))
+
+    assert server.seen == []
+
+
+def test_a_caller_without_a_handshake_reaches_nothing(server: Server, address: str) -> None:
+    client = flight.connect(address)
+
+    for attempt in (
+        lambda: list(client.do_action(flight.Action("echo", pickle.dumps(1)))),
+        lambda: list(client.do_get(flight.Ticket(pickle.dumps(1)))),
+        lambda: client.do_exchange(flight.FlightDescriptor.for_command(b"x"))[1].read_all(),
+    ):
+        with pytest.raises(flight.FlightUnauthenticatedError):
+            attempt()
+
+    assert server.seen == []
+
+
+def test_a_made_up_token_opens_nothing(server: Server, address: str) -> None:
+    class Forger(flight.ClientAuthHandler):  # type: ignore[misc]
+        def authenticate(self, outgoing: Any, incoming: Any) -> None:
+            return None
+
+        def get_token(self) -> bytes:
+            return b"z" * 32
+
+    client = flight.connect(address)
+    with pytest.raises((flight.FlightError, OSError)):
+        client.authenticate(Forger())
+        list(client.do_action(flight.Action("echo", pickle.dumps(1))))
+
+    assert server.seen == []
+
+
+def test_an_impostor_is_not_told_anything(address: str) -> None:
+    with Server(address, secret=new_secret()) as impostor:
+        with pytest.raises(Unreachable, match="the server does not hold the run's secret"):
+            call(Endpoint(address, SECRET), "echo", "a secret body")
+
+        assert impostor.seen == []
+
+
+def test_nothing_that_an_impostor_sends_is_unpickled(address: str, folder: Path) -> None:
+    trap = folder / "sprung"
+
+    class Trap:
+        def __reduce__(self) -> Any:
+            return Path.touch, (trap,)
+
+    class Impostor(flight.ServerAuthHandler):  # type: ignore[misc]
+        def authenticate(self, outgoing: Any, incoming: Any) -> None:
+            raise flight.FlightServerError("no", extra_info=pickle.dumps(Trap()))
+
+        def is_valid(self, token: bytes) -> bytes:
+            return b""
+
+    with flight.FlightServerBase(address, auth_handler=Impostor()), pytest.raises(Unreachable):
+        call(Endpoint(address, SECRET), "echo")
+
+    assert not trap.exists()
+
+
+def test_the_secret_is_not_shown() -> None:
+    assert repr(Endpoint("grpc://x:1", SECRET)) == "Endpoint(grpc://x:1)"
+
+
+# -- errors ----------------------------------------------------------------------------------
+
+ERRORS: list[MillstreamError] = [
+    FeedRefused("slot 3 is not owned", False),
+    KeyTypeError("1", "str", "int"),
+    UserFunctionError("map", "f", None, "ValueError: é…", "'k'", "trace\n"),
+    InternalError("x"),
+]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_an_error_of_the_server_is_raised_at_the_caller_as_it_was(
+    server: Server, endpoint: Endpoint, error: MillstreamError
+) -> None:
+    failing_with(server, error)
+
+    with pytest.raises(type(error)) as caught:
+        call(endpoint, "fail")
+
+    assert type(caught.value) is type(error)
+    assert caught.value.args == error.args
+    assert call_again(server, endpoint) == "fine"
+
+
+def call_again(server: Server, endpoint: Endpoint) -> Any:
+    server.answer = lambda action, body: "fine"
+    return call(endpoint, "again")
+
+
+def test_an_error_that_nobody_foresaw_is_typed_too(server: Server, endpoint: Endpoint) -> None:
+    failing_with(server, ZeroDivisionError("division by zero"))
+
+    with pytest.raises(InternalError, match="ZeroDivisionError: division by zero"):
+        call(endpoint, "fail")
+
+
+@pytest.mark.parametrize("text", ["x" * 100_000, "é" * 100_000, "\n" * 20_000], ids=len)
+def test_an_error_too_long_for_a_trailer_is_cut_and_keeps_its_type(
+    server: Server, endpoint: Endpoint, text: str
+) -> None:
+    failing_with(server, UserFunctionError("map", "f", None, text, text, text))
+
+    with pytest.raises(UserFunctionError) as caught:
+        call(endpoint, "fail")
+
+    assert caught.value.function == "f"
+    assert len(caught.value.trace) >= 200
+
+
+def test_an_error_that_cannot_be_pickled_is_told_by_its_name(
+    server: Server, endpoint: Endpoint
+) -> None:
+    class Local(MillstreamError):
+        """Not to be found by its name."""
+
+    failing_with(server, Local("what happened"))
+
+    with pytest.raises(InternalError, match="Local: what happened"):
+        call(endpoint, "fail")
+
+
+# -- servers that do not answer --------------------------------------------------------------
+
+
+def test_a_server_that_is_not_there_is_unreachable(address: str) -> None:
+    with pytest.raises(Unreachable) as caught:
+        call(Endpoint(address, SECRET), "ping")
+
+    assert caught.value.address == address
+    assert "connect" in caught.value.reason  # what the node's watch of its driver looks for
+
+
+def test_a_server_that_takes_too_long_is_unreachable(server: Server, endpoint: Endpoint) -> None:
+    done = threading.Event()
+    server.answer = lambda action, body: done.wait(10)
+
+    with pytest.raises(Unreachable):
+        call(endpoint, "slow", timeout=0.2)
+    done.set()
+
+    assert call_again(server, endpoint) == "fine"
+
+
+def test_a_server_that_says_nothing_during_the_handshake_is_unreachable(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "_HANDSHAKE_TIMEOUT", 0.3)
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(f"{folder}/q.sock")
+        silent.listen()
+
+        with pytest.raises(Unreachable):
+            call(Endpoint(f"grpc+unix://{folder}/q.sock", SECRET), "ping")
+
+
+def test_a_server_that_started_again_is_reached_by_the_next_call(address: str) -> None:
+    endpoint = Endpoint(address, SECRET)
+    with Server(address):
+        assert call(endpoint, "one") == ("one", None)
+    with pytest.raises(Unreachable):
+        call(endpoint, "two", timeout=5.0)
+
+    with Server(address):
+        for _ in range(3):  # the first calls may meet the old connection, or its token
+            try:
+                answer = call(endpoint, "three", timeout=5.0)
+                break
+            except Unreachable:
+                continue
+        assert answer == ("three", None)
+    drop_client(endpoint)
+
+
+def test_many_threads_share_an_endpoint(endpoint: Endpoint) -> None:
+    answers: list[Any] = []
+    threads = [
+        threading.Thread(target=lambda n=n: answers.append(call(endpoint, "echo", n)))
+        for n in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert sorted(answers) == [("echo", n) for n in range(8)]
+
+
+def test_unreachable_survives_pickling() -> None:
+    copy = pickle.loads(pickle.dumps(Unreachable("grpc://x", "gone")))
+
+    assert str(copy) == "grpc://x does not answer: gone"
