@@ -5,7 +5,7 @@ import math
 import random
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -126,6 +126,23 @@ def test_all_values_of_a_key_arrive_in_the_order_in_which_they_came(
         expected[canonical(key)].append(value)
 
     assert same(values_by_key(blocks_of_pairs(JOBS["function"], pairs)), dict(expected))
+
+
+@pytest.mark.parametrize("wrap", [lambda key: key, lambda key: (key, "a")], ids=["bare", "tuple"])
+def test_every_nan_is_one_key_whose_values_keep_their_order(wrap: Callable[[float], Any]) -> None:
+    one, other = float("nan"), float("nan")
+    pairs = [(wrap(key), number) for number, key in enumerate([one, other, one, 1.5, other])]
+    combined: list[Any] = []
+
+    def combine(key: Any, values: list[int]) -> list[int]:
+        combined.append(values)
+        return values
+
+    [block] = blocks_of_pairs(JOBS["function"], pairs)
+    blocks_of_pairs(replace(JOBS["function"], combine=combine), pairs)
+
+    assert sorted(block.column("values").to_pylist()) == [[0, 1, 2, 4], [3]]
+    assert sorted(combined) == [[0, 1, 2, 4], [3]]
 
 
 @forms

@@ -29,6 +29,7 @@ from millstream.node.machine import NodeMachine
 from millstream.node.server import NodeServer, digest_blocks
 from millstream.ring.ring import NodeId
 from millstream.wire.calls import Endpoint, Unreachable, call
+from millstream.work.pausing import settle_process
 
 _READY = b"ready "
 _START_TIMEOUT = 60.0
@@ -107,6 +108,7 @@ def main() -> None:
     machine = NodeMachine(
         config.node, jobs, config.slots, digest=digest_blocks, clock=time.perf_counter
     )
+    settle_process()
     end = threading.Event()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's to handle
     signal.signal(signal.SIGTERM, lambda *_: end.set())

@@ -30,7 +30,7 @@ from millstream.wire.calls import Endpoint, call
 from millstream.work.chunk import Chunk
 from millstream.work.keying import keyed
 from millstream.work.packing import FLUSH_ROWS, Packer, cut, packer_for
-from millstream.work.pausing import without_collector
+from millstream.work.pausing import settle_process, without_collector
 from millstream.work.program import Packed, Program, unpack
 from millstream.work.routing import push
 
@@ -73,6 +73,7 @@ def run_stage(task: StageTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa
             yield from stage.map_sources(batches)
         else:
             yield from stage.feed(batches)
+    settle_process()
 
 
 @contextmanager

@@ -19,7 +19,13 @@ import pyarrow as pa
 from millstream.flow.functions import ArrowFunction
 from millstream.flow.reducers import CombiningReducer, StatefulReducer
 from millstream.flow.workflow import JobVertex
-from millstream.ring.keys import KeyTypeError, canonical_column, canonical_type, encode_keys
+from millstream.ring.keys import (
+    NAN,
+    KeyTypeError,
+    canonical_column,
+    canonical_type,
+    encode_keys,
+)
 from millstream.state.blocks import KEY
 from millstream.state.records import encode_records, plain_columns, row_type, shape_of
 from millstream.state.values import (
@@ -144,24 +150,40 @@ class Uniform:
         self._kinds: dict[Any, Any] = {}
         self._timed: bool | None = None
 
-    def check(self, items: Sequence[tuple[Any, ...]], timed: bool) -> None:
-        """Raise if the keys of these items, or their having times, do not go with the others."""
+    def checked(self, items: Sequence[tuple[Any, Any]], timed: bool) -> Sequence[tuple[Any, Any]]:
+        """Raise if the keys of these items, or their having times, do not go with the others.
+
+        Gives the items with keys that a dictionary can group: every NaN the same one.
+        """
         if self._timed is not None and timed != self._timed:
             raise _half_timed(self._job)
         self._timed = timed
         # A string equals nothing but strings; if others are among them, the encoding finds them.
         if not items or isinstance(items[0][0], _UNMISTAKABLE):
-            return
+            return items
         keys = [item[0] for item in items]
         of = _kinds if tuple in set(map(type, keys)) else type
         found = {of(key): key for key in keys}
         if not found.keys() <= self._kinds.keys():
             self._kinds |= found
             encode_job_keys(self._job, list(self._kinds.values()))
+        if any(map(_has_float, found)):
+            return [(_one_nan(key), value) for key, value in items]
+        return items
 
 
 def _kinds(key: Any) -> Any:
     return tuple(map(_kinds, key)) if isinstance(key, tuple) else type(key)
+
+
+def _has_float(kind: Any) -> bool:
+    return any(map(_has_float, kind)) if isinstance(kind, tuple) else issubclass(kind, float)
+
+
+def _one_nan(key: Any) -> Any:
+    if isinstance(key, tuple):
+        return tuple(map(_one_nan, key))
+    return NAN if isinstance(key, float) and key != key else key
 
 
 def encode_job_keys(job: JobVertex, keys: Sequence[Any]) -> pa.Array:

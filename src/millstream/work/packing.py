@@ -93,7 +93,7 @@ class ValuePacker:
 
     def add(self, values: Pairs | KeyedBatch) -> None:
         items, times = _items(values)
-        self._uniform.check(items, times is not None)
+        items = self._uniform.checked(items, times is not None)
         self.rows += len(items)
         try:
             if times is None and self._add_repeated(items):
@@ -166,7 +166,7 @@ def _block(keys: pa.Array, slots: pa.Array, field: pa.Field, column: pa.Array) -
     return pa.RecordBatch.from_arrays([keys, slots, column], schema=pa.schema(fields))
 
 
-def _items(values: Pairs | KeyedBatch) -> tuple[Sequence[tuple[Any, ...]], list[Any] | None]:
+def _items(values: Pairs | KeyedBatch) -> tuple[Sequence[Any], list[Any] | None]:
     """Pairs of key and value as Python objects, and their times if they have any."""
     if isinstance(values, KeyedBatch):
         times = None if values.times is None else values.times.to_pylist()
@@ -206,7 +206,7 @@ class CombiningPacker:
 
     def add(self, values: Pairs | KeyedBatch) -> None:
         items, times = _items(values)
-        self._uniform.check(items, times is not None)
+        items = self._uniform.checked(items, times is not None)
         self.rows += len(items)
         found, add, zero = self._accumulators, self._combinable.add, self._combinable.zero
         key: Any = None
@@ -249,7 +249,7 @@ class AggregatePacker:
             # Counting reads no values: they may be anything, also what Arrow cannot carry.
             needed = bool(self._aggregates.columns)
             batch = pair_columns(self._job, batch, with_values=needed)
-        self._uniform.check([], batch.times is not None)
+        self._uniform.checked([], batch.times is not None)
         if not len(batch.keys):
             return
         self._raw.append(batch)
@@ -306,7 +306,7 @@ class RowPacker:
 
     def add(self, values: Pairs | KeyedBatch) -> None:
         batch = values if isinstance(values, KeyedBatch) else pair_columns(self._job, values)
-        self._uniform.check([], batch.times is not None)
+        self._uniform.checked([], batch.times is not None)
         if not len(batch.keys):
             return
         self._raw.append(batch)

@@ -16,6 +16,22 @@ _lock = threading.Lock()
 _paused = 0
 
 
+_SETTLING = 3
+_settled = 0
+
+
+def settle_process() -> None:
+    """Take what a process has loaded out of the collector's sight, during its first tasks.
+
+    PySpark's workers collect after every task, and without this walk through all modules.
+    """
+    global _settled
+    if _settled < _SETTLING:
+        _settled += 1
+        gc.collect()
+        gc.freeze()
+
+
 @contextmanager
 def without_collector() -> Iterator[None]:
     """Pause the collector; it goes on when the last of the callers is done."""
