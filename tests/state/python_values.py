@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import enum
-import math
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -70,13 +69,11 @@ nested: st.SearchStrategy[Any] = st.recursive(
 
 
 def same(left: Any, right: Any) -> bool:
-    """Compare strictly: 1, True and 1.0 differ, also inside containers; NaN equals NaN."""
+    """Compare strictly: 1, True and 1.0, 0.0 and −0.0 differ; NaN equals NaN."""
     if type(left) is not type(right):
         return False
-    if isinstance(left, float):
-        return left == right or (math.isnan(left) and math.isnan(right))
-    if isinstance(left, decimal.Decimal):
-        return str(left) == str(right)
+    if isinstance(left, float | decimal.Decimal):
+        return repr(left) == repr(right)
     if isinstance(left, list | tuple):
         return len(left) == len(right) and all(map(same, left, right))
     if isinstance(left, dict):

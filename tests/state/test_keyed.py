@@ -9,7 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from millstream.state.keyed import GONE, Change, KeyedFragment, KeyedState, State
+from millstream.state.keyed import (
+    GONE,
+    Change,
+    KeyedFragment,
+    KeyedState,
+    State,
+    View,
+    close_view,
+    open_view,
+)
 from tests.state.python_values import Basket, nested, same, untimed
 
 
@@ -23,6 +32,10 @@ def state_of(**entries: Any) -> KeyedState:
     state = KeyedState()
     committed(state, Change(dict(entries)))
     return state
+
+
+def len_or_none(entries: dict[str, Any] | None) -> str:
+    return "new" if entries is None else f"{len(entries)} entries"
 
 
 def view(state: KeyedState) -> State:
@@ -286,6 +299,91 @@ def test_the_tombstone_stays_the_one_it_is_when_pickled() -> None:
     assert pickle.loads(pickle.dumps(GONE)) is GONE
 
 
+# -- simple state is handed out as a dictionary ----------------------------------------------
+
+
+def after(before: dict[str, Any] | None, change: Any) -> dict[str, Any] | None:
+    """What one call leaves of a key's state."""
+    master = KeyedState() if before is None else state_of(**before)
+    base = master.slots.get(0, {}).get("k")
+    opened = open_view(base)
+    change(opened)
+    committed(master, close_view(opened, base))
+    return master.get(0, "k")
+
+
+SIMPLE = {"a": 1, "b": "x"}
+WITH_LIST = {"a": 1, "b": "x", "l": [1]}
+MANY = {f"n{number}": number for number in range(40)}
+
+
+@pytest.mark.parametrize("before", [None, SIMPLE, WITH_LIST, MANY], ids=len_or_none)
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda state: None,
+        lambda state: state.update(a=2, c=3),
+        lambda state: state.pop("a", None),
+        lambda state: state.clear(),
+        lambda state: (state.clear(), state.update(a=5)),
+        lambda state: (state.pop("a", None), state.update(a=1)),
+        lambda state: state.update(a=True),
+        lambda state: state.update(a=1.0, b=None),
+        lambda state: state.setdefault("l", []).append(2),
+        lambda state: state.update(dict(state)),
+        lambda state: state.__ior__({"a": 7}),
+        lambda state: state.update(m=(state | {"x": 1})["x"], n=len(state.copy())),
+        lambda state: [state.pop(name) for name in list(state)],
+    ],
+)
+def test_whatever_is_done_to_state_is_what_happens_to_a_dictionary(
+    before: dict[str, Any] | None, change: Any
+) -> None:
+    truth = copy.deepcopy(before or {})
+    change(truth)
+
+    found = after(before, change)
+
+    assert same(found or {}, truth)
+    assert found != {}
+
+
+def test_a_dictionary_that_the_user_kept_does_not_reach_the_committed_state() -> None:
+    for before in (None, SIMPLE, WITH_LIST):
+        kept: list[Any] = []
+        value = [1]
+
+        def keep(state: Any, value: list[int] = value, kept: list[Any] = kept) -> None:
+            state["v"] = value
+            kept.append(state)
+
+        master = KeyedState() if before is None else state_of(**before)
+        base = master.slots.get(0, {}).get("k")
+        opened = open_view(base)
+        keep(opened)
+        change = close_view(opened, base)
+        kept[0]["v"] = "changed"
+        kept[0]["w"] = "new"
+        value.append(2)
+        committed(master, change)
+        kept[0]["v"] = "again"
+
+        assert master.get(0, "k") == {**(before or {}), "v": [1]}
+
+
+def test_state_given_out_as_a_value_is_what_it_holds() -> None:
+    for before in (SIMPLE, WITH_LIST):
+        master = state_of(**before)
+        base = master.slots[0]["k"]
+        opened = open_view(base)
+        opened["a"] = 2
+        close_view(opened, base)
+
+        given = pickle.loads(pickle.dumps(opened))
+
+        assert same(given, {**before, "a": 2})
+
+
 # -- against a dictionary, over several epochs -----------------------------------------------
 
 NAMES = st.sampled_from(["a", "b", "c"])
@@ -302,7 +400,14 @@ class StateMachine(RuleBasedStateMachine):
 
     def begin(self) -> None:
         self.before = copy.deepcopy(self.truth)
-        self.state = view(self.master)
+        self.base = self.master.slots.get(0, {}).get("k")
+        self.state = self.open()
+
+    def open(self) -> View:
+        return open_view(self.base)
+
+    def close(self) -> Change | None:
+        return close_view(self.state, self.base)
 
     @rule(name=NAMES, value=nested)
     def write(self, name: str, value: Any) -> None:
@@ -333,12 +438,12 @@ class StateMachine(RuleBasedStateMachine):
 
     @rule()
     def commit(self) -> None:
-        committed(self.master, self.state.settle())
+        committed(self.master, self.close())
         self.begin()
 
     @rule()
     def fail(self) -> None:
-        self.state.settle()
+        self.close()
         self.truth = copy.deepcopy(self.before)
         self.begin()
 
@@ -348,10 +453,17 @@ class StateMachine(RuleBasedStateMachine):
         assert sorted(self.state) == sorted(self.truth)
 
 
+class OnlyViews(StateMachine):
+    """The same where no state is simple enough to be handed out as a dictionary."""
+
+    def open(self) -> View:
+        return State(self.base)
+
+
 TestStateAgainstADictionary = StateMachine.TestCase
-TestStateAgainstADictionary.settings = settings(
-    deadline=None, max_examples=60, stateful_step_count=20
-)
+TestViewsAgainstADictionary = OnlyViews.TestCase
+for case in (TestStateAgainstADictionary, TestViewsAgainstADictionary):
+    case.settings = settings(deadline=None, max_examples=50, stateful_step_count=20)
 
 
 # -- keys that were not touched for long -----------------------------------------------------

@@ -4,6 +4,7 @@ import pickle
 import socket
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -157,22 +158,28 @@ def test_an_impostor_is_not_told_anything(address: str) -> None:
         assert impostor.seen == []
 
 
-def test_nothing_that_an_impostor_sends_is_unpickled(address: str, folder: Path) -> None:
+def test_nothing_is_unpickled_that_comes_before_the_handshake_is_done(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trap = folder / "sprung"
 
     class Trap:
         def __reduce__(self) -> Any:
             return Path.touch, (trap,)
 
-    class Impostor(flight.ServerAuthHandler):  # type: ignore[misc]
-        def authenticate(self, outgoing: Any, incoming: Any) -> None:
+    class Impostor:
+        """What a client would see of a server that ends the handshake with a poisoned error."""
+
+        def authenticate(self, *arguments: Any) -> None:
             raise flight.FlightServerError("no", extra_info=pickle.dumps(Trap()))
 
-        def is_valid(self, token: bytes) -> bytes:
-            return b""
+        def close(self) -> None:
+            return None
 
-    with flight.FlightServerBase(address, auth_handler=Impostor()), pytest.raises(Unreachable):
-        call(Endpoint(address, SECRET), "echo")
+    monkeypatch.setattr(flight, "connect", lambda address: Impostor())
+
+    with pytest.raises(Unreachable):
+        call(Endpoint("grpc://impostor:1", SECRET), "echo")
 
     assert not trap.exists()
 
@@ -272,8 +279,11 @@ def test_a_server_that_says_nothing_during_the_handshake_is_unreachable(
         silent.bind(f"{folder}/q.sock")
         silent.listen()
 
+        started = time.monotonic()
         with pytest.raises(Unreachable):
             call(Endpoint(f"grpc+unix://{folder}/q.sock", SECRET), "ping")
+
+        assert time.monotonic() - started < 10  # gRPC alone would wait for 20 seconds
 
 
 def test_a_server_that_started_again_is_reached_by_the_next_call(address: str) -> None:

@@ -184,7 +184,16 @@ def _first_rows(rows: pa.Table, state: pa.Table) -> tuple[pa.Table, None]:
         [(1, 2), [1, 2]],
         [Basket(["egg"]), {1}],
         [1.5, math.nan],
+        [1.5, 1.5, 1.5],
+        [0.0, -0.0, 0.0],
+        [-0.0, -0.0],
+        [math.nan, math.nan],
+        [1, 1, True],
+        [2**70, 2**70],
+        ["a", "a"],
+        [b"\xff", b"\xff"],
         ["\ud800"],
+        ["\ud800", "\ud800"],
         [NOON, NOON.replace(tzinfo=None), NOON.date()],
     ],
     ids=repr,
@@ -193,6 +202,49 @@ def test_values_of_any_kind_arrive_as_they_were(values: list[Any]) -> None:
     blocks = blocks_of_pairs(job_of(nothing), [("k", value) for value in values])
 
     assert same(values_by_key(blocks), {"k": values})
+
+
+@pytest.mark.parametrize(
+    "batches",
+    [
+        [[1, 1], [1]],
+        [[1, 1], [2], [1]],
+        [[1], [True]],
+        [[0.0], [-0.0]],
+        [[1], [None], [1]],
+        [[[1]], [[1]]],
+    ],
+    ids=repr,
+)
+def test_values_that_repeat_and_then_do_not_arrive_as_they_were(batches: list[list[Any]]) -> None:
+    chunks = [Chunk(records=[("k", value) for value in values]) for values in batches]
+    chunks.append(Chunk(records=[("j", batches[0][0])]))
+
+    found = values_by_key(blocks_of(JOBS["function"], *chunks))
+
+    assert same(found["k"], [value for values in batches for value in values])
+    assert same(found["j"], [batches[0][0]])
+
+
+def test_the_values_of_keys_are_lists_of_their_own() -> None:
+    def grow(key: str, values: list[int], state: Any) -> None:
+        values.append(9)
+        state["seen"] = values
+
+    running = Running(job_of(grow), tasks=1)
+
+    running.epoch([("a", 1), ("b", 1), ("b", 1)])
+
+    assert running.state() == {"a": {"seen": [1, 9]}, "b": {"seen": [1, 1, 9]}}
+
+
+def test_combine_gets_all_values_also_when_they_repeat() -> None:
+    job = job_of(nothing, combine=lambda key, values: len(values))
+
+    assert values_by_key(blocks_of_pairs(job, [("a", 1), ("b", 1), ("a", 1)])) == {
+        "a": [2],
+        "b": [1],
+    }
 
 
 def test_values_of_one_plain_type_are_not_pickled() -> None:

@@ -115,14 +115,27 @@ class State(MutableMapping[str, Any]):
     def __repr__(self) -> str:
         return f"State({dict(self)!r})"
 
+    # What a plain dictionary can do besides: a key's state is one as long as it is simple.
+
+    def copy(self) -> Entries:
+        """The entries as a dictionary."""
+        return dict(self)
+
+    def __or__(self, other: Mapping[str, Any]) -> Entries:
+        return dict(self) | dict(other)
+
+    def __ior__(self, other: Mapping[str, Any]) -> State:
+        self.update(other)
+        return self
+
+    def __reduce__(self) -> Any:
+        return dict, (dict(self),)  # given out as a value, it is what it holds
+
     def settle(self) -> Change | None:
         """Close the view: what changed, with private copies of mutable values."""
-        # From here on the writes are the fragment's; a function that kept the view cannot reach
-        # them.
-        writes, self._writes = self._writes, {}
-        loans, self._loans = self._loans, None
-        if loans is not None:
-            for name, (copy, blob) in loans.items():
+        writes = self._writes.copy()  # the function may have kept the view
+        if self._loans is not None:
+            for name, (copy, blob) in self._loans.items():
                 if name not in writes and dumps(copy) != blob:
                     writes[name] = copy
         if not writes:

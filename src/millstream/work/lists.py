@@ -28,6 +28,8 @@ def only_value(values: list[Any]) -> bool:
     # Types come first: to Python 1, True and 1.0 are equal, and a user's == may do anything.
     if not values or type(values[0]) not in _PLAIN or len(set(map(type, values))) > 1:
         return False
+    if type(values[0]) is float and values[0] == 0.0:  # which -0.0 equals, too
+        return False
     return values.count(values[0]) == len(values)
 
 
