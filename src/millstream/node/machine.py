@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from millstream.errors import MillstreamError
@@ -33,6 +34,7 @@ from millstream.work.pausing import without_collector
 from millstream.work.reducing import Reduced, Reducing, UnitContext, reducing_for
 
 Unit = tuple[int, range]
+_FOREIGN = -1
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,8 @@ class NodeMachine:
         self._key_types: dict[int, pa.DataType] = {}
         self._incarnation = 0
         self._ring: Ring | None = None
-        self._since: dict[int, int] = {}
+        # The ring version at which this node got each slot.
+        self._since = np.full(slots, _FOREIGN, dtype=np.int64)
         self._committed = -1
         self._epoch = -1
         self._try = 0
@@ -96,15 +99,19 @@ class NodeMachine:
             raise FeedRefused(f"incarnation {message.incarnation} is over", stale=True)
         if message.incarnation > self._incarnation:
             # What an older incarnation had under way is void, and its ring versions say nothing.
-            self._ring, self._since = None, {}
+            self._ring = None
+            self._since[:] = _FOREIGN
             self._frozen.clear()
             self._epoch, self._try = -1, 0
         elif self._ring is not None and message.ring.version < self._ring.version:
             return
         self._incarnation, self._ring = message.incarnation, message.ring
-        owned = message.ring.slots_of(self.node).tolist() if self.node in message.ring.nodes else []
-        version = message.ring.version
-        self._since = {slot: self._since.get(slot, version) for slot in owned}
+        owned = np.zeros(self._slots, dtype=bool)
+        if self.node in message.ring.nodes:
+            owned[message.ring.slots_of(self.node)] = True
+        gained = owned & (self._since == _FOREIGN)
+        self._since[gained] = message.ring.version
+        self._since[~owned] = _FOREIGN
 
     def admit(self, feed: Feed) -> None:
         """Let a feed in, or refuse it; a newer epoch or try ends what came before."""
@@ -132,13 +139,14 @@ class NodeMachine:
                 f"epoch {self._epoch}",
                 stale=True,
             )
-        for slot in feed.slots:
-            since = self._since.get(slot)
-            if since is None or since > feed.ring:
-                raise FeedRefused(
-                    f"slot {slot} is not owned by node {self.node} under ring {feed.ring}",
-                    stale=False,
-                )
+        since = self._since[feed.slots.start : feed.slots.stop]
+        foreign = np.flatnonzero((since < 0) | (since > feed.ring))
+        if len(foreign) or len(since) < len(feed.slots):
+            slot = feed.slots.start + int(foreign[0]) if len(foreign) else feed.slots.stop - 1
+            raise FeedRefused(
+                f"slot {slot} is not owned by node {self.node} under ring {feed.ring}",
+                stale=False,
+            )
 
     def finish(self, feed: Feed, blocks: Sequence[Block], end: End) -> list[pa.RecordBatch]:
         """Reduce a complete feed, or give what its unit's first attempt gave."""

@@ -10,7 +10,9 @@ from __future__ import annotations
 import pickle
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.flight as flight
@@ -49,12 +51,10 @@ def feed_unit(
 
 def _shares(record: EpochRecord, slots: range) -> Iterator[tuple[NodeId, range]]:
     """Cut a slot range where its owner changes."""
-    start = slots.start
-    for slot in range(slots.start + 1, slots.stop + 1):
-        owner = record.ring.owner(start)
-        if slot == slots.stop or record.ring.owner(slot) != owner:
-            yield owner, range(start, slot)
-            start = slot
+    owners = record.ring.table[slots.start : slots.stop]
+    cuts = (np.flatnonzero(np.diff(owners)) + slots.start + 1).tolist()
+    for start, stop in pairwise([slots.start, *cuts, slots.stop]):
+        yield record.ring.owner(start), range(start, stop)
 
 
 def _cut(rows: pa.Table, share: range) -> pa.Table:

@@ -18,7 +18,6 @@ from millstream.ring.hashing import hash_column, slot_of
 
 KEY = "key"
 SLOT = "millstream.slot"  # users' rows may have a column called "slot"
-TIME_MAX = b"millstream.time_max"
 _OPTIONS = pa.ipc.IpcWriteOptions(compression=None)
 
 

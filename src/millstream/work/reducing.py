@@ -6,6 +6,7 @@ and the outputs, changing nothing; ``apply`` merges a sealed fragment.
 
 from __future__ import annotations
 
+import inspect
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -212,13 +213,16 @@ class FunctionReducing(_KeyedReducing):
         outputs: list[Any] = []
         ends: list[int] = []
         function, base_of = self._function, self._base
+        yields = inspect.isgeneratorfunction(function)
         key: Any = None
         try:
             for (key, values), slot in zip(groups.items(), slots, strict=True):
                 base = base_of(slot, key, idle)
                 view = open_view(base)
                 result = function(key, values, view)
-                if result is not None:
+                if yields:
+                    outputs.extend(result)
+                elif result is not None:
                     _extend(outputs, result)
                 change = close_view(view, base)
                 if change is not None:
