@@ -1,4 +1,4 @@
-"""The README's example runs as it stands."""
+"""The README's example and the guide's script run as they stand."""
 
 from __future__ import annotations
 
@@ -11,19 +11,31 @@ from pathlib import Path
 import pyarrow.dataset as ds
 import pytest
 
-README = Path(__file__).parent.parent / "README.md"
+ROOT = Path(__file__).parent.parent
+
+pytestmark = pytest.mark.spark
 
 
-@pytest.mark.spark
+def run_blocks(page: Path, folder: Path) -> None:
+    """Run the Python blocks of a page, one after the other, as one script."""
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    assert blocks
+    (folder / "page.py").write_text("\n".join(blocks))
+    subprocess.run([sys.executable, "page.py"], cwd=folder, check=True)
+
+
 def test_the_example_of_the_readme_counts_the_words_of_a_folder(tmp_path: Path) -> None:
-    found = re.search(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
-    assert found is not None
-    (tmp_path / "example.py").write_text(found.group(1))
     (tmp_path / "books").mkdir()
     (tmp_path / "books" / "a.txt").write_text("the mill by the stream\n" * 3)
 
-    subprocess.run([sys.executable, "example.py"], cwd=tmp_path, check=True)
+    run_blocks(ROOT / "README.md", tmp_path)
 
     rows = ds.dataset(tmp_path / "out" / "counts" / "epoch=000000000000").to_table().to_pylist()
     expected = Counter(["the", "mill", "by", "the", "stream"] * 3)
     assert {row["key"]: row["value"] for row in rows} == expected
+
+
+def test_the_script_of_the_guide_runs(tmp_path: Path) -> None:
+    run_blocks(ROOT / "docs" / "guide.md", tmp_path)
+
+    assert (tmp_path / "records" / "epoch=000000000000").is_dir()

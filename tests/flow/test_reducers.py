@@ -221,3 +221,8 @@ def test_a_built_in_that_was_not_called_is_refused_with_the_line_of_the_call(nam
         reducer_of(getattr(ms, name), "j")
 
     assert caught.value.place == line_of_call(caught)
+
+
+def test_an_aggregate_named_like_the_key_column_is_refused() -> None:
+    with pytest.raises(WorkflowError, match="aggregate called 'key'"):
+        reducer_of(ms.aggregate(key=ms.count()), "j")

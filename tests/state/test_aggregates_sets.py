@@ -166,3 +166,16 @@ def test_a_wrong_argument_is_named_with_what_is_allowed(make: Callable[[], Any],
 
 def test_every_exported_name_exists() -> None:
     assert all(hasattr(agg, name) for name in agg.__all__)
+
+
+def test_values_that_are_all_null_leave_the_type_open() -> None:
+    reducer = agg.aggregate(total=agg.sum("x"), low=agg.min("x"), n=agg.count())
+
+    unknown = reducer.fold({"x": pa.nulls(3)}, None, np.array([0, 0, 1]), 2)
+    again = reducer.merge(unknown, np.array([0, 1]), 2)
+
+    assert again.column("total.sum").type == again.column("low.min").type == pa.null()
+    assert reducer.result(again).to_pylist() == [
+        {"total": None, "low": None, "n": 2},
+        {"total": None, "low": None, "n": 1},
+    ]

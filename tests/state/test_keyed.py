@@ -17,7 +17,6 @@ from millstream.state.keyed import (
     State,
     View,
     close_view,
-    open_view,
 )
 from tests.state.python_values import Basket, nested, same, untimed
 
@@ -30,8 +29,16 @@ def committed(state: KeyedState, change: Change | None, key: Any = "k", time: in
 
 def state_of(**entries: Any) -> KeyedState:
     state = KeyedState()
-    committed(state, Change(dict(entries)))
+    committed(state, close_view(dict(entries), None))
     return state
+
+
+def open_view(state: KeyedState) -> View:
+    """The view of key "k" that a reduce function gets."""
+    base = state.slots.get(0, {}).get("k")
+    if base is None:
+        return {}
+    return State(base) if "k" in state.odd else dict(base)
 
 
 def len_or_none(entries: dict[str, Any] | None) -> str:
@@ -306,7 +313,7 @@ def after(before: dict[str, Any] | None, change: Any) -> dict[str, Any] | None:
     """What one call leaves of a key's state."""
     master = KeyedState() if before is None else state_of(**before)
     base = master.slots.get(0, {}).get("k")
-    opened = open_view(base)
+    opened = open_view(master)
     change(opened)
     committed(master, close_view(opened, base))
     return master.get(0, "k")
@@ -359,7 +366,7 @@ def test_a_dictionary_that_the_user_kept_does_not_reach_the_committed_state() ->
 
         master = KeyedState() if before is None else state_of(**before)
         base = master.slots.get(0, {}).get("k")
-        opened = open_view(base)
+        opened = open_view(master)
         keep(opened)
         change = close_view(opened, base)
         kept[0]["v"] = "changed"
@@ -375,7 +382,7 @@ def test_state_given_out_as_a_value_is_what_it_holds() -> None:
     for before in (SIMPLE, WITH_LIST):
         master = state_of(**before)
         base = master.slots[0]["k"]
-        opened = open_view(base)
+        opened = open_view(master)
         opened["a"] = 2
         close_view(opened, base)
 
@@ -404,7 +411,7 @@ class StateMachine(RuleBasedStateMachine):
         self.state = self.open()
 
     def open(self) -> View:
-        return open_view(self.base)
+        return open_view(self.master)
 
     def close(self) -> Change | None:
         return close_view(self.state, self.base)

@@ -21,6 +21,7 @@ from millstream.flow.functions import (
     name_of,
 )
 from millstream.state.aggregates import Aggregate, AggregateSet, as_set, count
+from millstream.state.blocks import KEY
 from millstream.state.values import shown
 
 
@@ -106,7 +107,14 @@ def reducer_of(given: object, job: str) -> Reducer:
     """Recognise the form of ``reduce=`` and check it."""
     role = f"reducer of job {job!r}"
     if isinstance(given, AggregateSet | Aggregate) and not isinstance(given, type):
-        return AggregateReducer(as_set(given))
+        aggregates = as_set(given)
+        if KEY in aggregates.names:
+            raise WorkflowError(
+                f"job {job!r} has an aggregate called {KEY!r}, as the key's own column is",
+                "give it another name",
+                caller(),
+            )
+        return AggregateReducer(aggregates)
     if isinstance(given, ArrowFunction):
         check_arguments(given.function, 2, role, "(rows, state)")
         check_picklable(given.function, role)

@@ -171,7 +171,7 @@ class NodeMachine:
     def _reduce(self, feed: Feed, blocks: Sequence[Block], digest: str) -> Frozen:
         started = self._clock()
         batches = [from_bytes(block.data) for block in blocks]
-        unit = UnitContext(feed.slots, feed.time, feed.output)
+        unit = UnitContext(feed.slots, feed.time, feed.output, feed.read)
         with without_collector():
             reduced = self._reducing[feed.job].reduce(batches, unit)
         outputs = reduced.outputs

@@ -31,6 +31,7 @@ class Feed:
     time: int
     rows: int = 0
     output: pa.Schema | None = None
+    read: bool = True
 
 
 @dataclass(frozen=True)

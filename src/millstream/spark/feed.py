@@ -10,6 +10,7 @@ from __future__ import annotations
 import pickle
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -42,11 +43,13 @@ def feed_unit(
     job: int,
     slots: range,
     rows: pa.Table,
+    read: bool,
 ) -> Iterator[pa.RecordBatch]:
     """Feed the blocks of one shuffle partition; give the outputs, in the order of slots."""
     for node, share in _shares(record, slots):
         part = rows if share == slots else _cut(rows, share)
-        yield from _feed_until_taken(coordinator, record, attempt, job, node, share, part)
+        header = _header(record, attempt, job, share, part, read)
+        yield from _feed_until_taken(coordinator, record, node, header, part)
 
 
 def _shares(record: EpochRecord, slots: range) -> Iterator[tuple[NodeId, range]]:
@@ -68,26 +71,20 @@ def _cut(rows: pa.Table, share: range) -> pa.Table:
 
 
 def _feed_until_taken(
-    coordinator: Endpoint,
-    record: EpochRecord,
-    attempt: int,
-    job: int,
-    node: NodeId,
-    slots: range,
-    rows: pa.Table,
+    coordinator: Endpoint, record: EpochRecord, node: NodeId, header: Feed, rows: pa.Table
 ) -> list[pa.RecordBatch]:
     deadline = time.monotonic() + _GIVE_UP_AFTER
     end = _end_of(rows)
-    values = pc.sum(rows.column("rows")).as_py() or 0
     while True:
         endpoint = Endpoint(record.addresses[node], coordinator.secret)
         try:
-            return _feed(endpoint, _header(record, attempt, job, slots, values), rows, end)
+            return _feed(endpoint, header, rows, end)
         except FeedRefused as refusal:
             if refusal.stale or time.monotonic() > deadline:
                 raise
             record = fetch_record(coordinator, record.epoch, record.try_)
-            node = record.ring.owner(slots.start)
+            node = record.ring.owner(header.slots.start)
+            header = replace(header, ring=record.ring.version)
         except Unreachable:
             if time.monotonic() > deadline:
                 raise
@@ -98,7 +95,9 @@ def _feed_until_taken(
         time.sleep(_WAIT)
 
 
-def _header(record: EpochRecord, attempt: int, job: int, slots: range, values: int) -> Feed:
+def _header(
+    record: EpochRecord, attempt: int, job: int, slots: range, rows: pa.Table, read: bool
+) -> Feed:
     types = record.types.get(job, JobTypes())
     return Feed(
         incarnation=record.incarnation,
@@ -110,8 +109,9 @@ def _header(record: EpochRecord, attempt: int, job: int, slots: range, values: i
         slots=slots,
         committed=record.committed,
         time=record.time,
-        rows=values,
+        rows=pc.sum(rows.column("rows")).as_py() or 0,
         output=types.output,
+        read=read,
     )
 
 

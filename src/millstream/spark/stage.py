@@ -145,7 +145,10 @@ class _Stage:
             self._pass_on(batch.filter(pc.invert(own)))
         slots = partition_slots(self._program.slots, self._program.partitions)[part]
         rows = pa.Table.from_batches(mine, schema=BLOCK_SCHEMA)
-        outputs = feed_unit(self._task.coordinator, self._record, self._attempt, job, slots, rows)
+        read = bool(self._program.consumers[job])
+        outputs = feed_unit(
+            self._task.coordinator, self._record, self._attempt, job, slots, rows, read
+        )
         for output in outputs:
             with without_collector():
                 push(self._program, job, Chunk(batch=output), self)

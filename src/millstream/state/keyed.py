@@ -9,7 +9,7 @@ copy that was mutated without being written back counts as written.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Set
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -42,10 +42,14 @@ _FROZEN_TYPES: Final = frozenset({int, float, str, bytes, bool, type(None), comp
 
 @dataclass(slots=True)
 class Change:
-    """What one epoch did to a key: ``cleared`` hides all older layers of the key."""
+    """What one epoch did to a key.
+
+    ``cleared`` hides all older layers of the key; ``plain`` tells that no value is mutable.
+    """
 
     writes: Entries
     cleared: bool = False
+    plain: bool = True
 
 
 class State(MutableMapping[str, Any]):
@@ -140,45 +144,45 @@ class State(MutableMapping[str, Any]):
                     writes[name] = copy
         if not writes:
             return Change({}, True) if self._cleared else None
-        for name, value in writes.items():
-            if type(value) not in _FROZEN_TYPES and value is not GONE:
-                writes[name] = loads(dumps(value))
-        return Change(writes, self._cleared)
+        return Change(writes, self._cleared, _own(writes))
 
 
 View = dict[str, Any] | State
 _SMALL = 16
 
 
-def open_view(base: Entries | None) -> View:
-    """What a reduce function gets: a plain copy if nothing in it can be mutated, else a view."""
-    if base is None:
-        return {}
-    if len(base) <= _SMALL and _FROZEN_TYPES.issuperset(map(type, base.values())):
-        return base.copy()
-    return State(base)
-
-
 def close_view(view: View, base: Entries | None) -> Change | None:
-    """What a reduce function changed, with private copies of mutable values."""
+    """What a reduce function changed, with private copies of mutable values.
+
+    A view is a ``State``, or, of entries that are all plain, a copy of ``base`` (see ``odd``).
+    """
     if type(view) is not dict:  # not isinstance: for an abstract class that takes long
         return view.settle()  # type: ignore[union-attr]
     if base is None:
-        if not view:
-            return None
         writes = view.copy()  # the function may have kept the view
     else:
-        writes = {name: value for name, value in view.items() if base.get(name, GONE) is not value}
+        writes = {
+            name: value
+            for name, value in view.items()
+            if name not in base or base[name] is not value
+        }
         if not view:
             return Change(writes, True)
-        if len(view) - len(writes) < len(base) and not base.keys() <= view.keys():
+        if not base.keys() <= view.keys():
             writes.update(dict.fromkeys(base.keys() - view.keys(), GONE))
-        if not writes:
-            return None
+    return Change(writes, False, _own(writes)) if writes else None
+
+
+def _own(writes: Entries) -> bool:
+    """Replace mutable values by private copies; True if there were none."""
+    if _FROZEN_TYPES.issuperset(map(type, writes.values())):
+        return True
+    plain = True
     for name, value in writes.items():
         if type(value) not in _FROZEN_TYPES and value is not GONE:
             writes[name] = loads(dumps(value))
-    return Change(writes)
+            plain = False
+    return plain
 
 
 @dataclass(slots=True)
@@ -198,6 +202,7 @@ class KeyedState:
 
     def __init__(self) -> None:
         self._masters: dict[int, dict[Any, Entries]] = {}
+        self._odd: set[Any] = set()
         self._seen: dict[int, dict[Any, int]] = {}
         self._visits: dict[int, deque[tuple[int, list[Any]]]] = {}
 
@@ -205,6 +210,11 @@ class KeyedState:
     def slots(self) -> Mapping[int, Mapping[Any, Entries]]:
         """The committed keys of each slot that has any; not to be changed by the caller."""
         return self._masters
+
+    @property
+    def odd(self) -> Set[Any]:
+        """Keys with mutable values or many entries: only a ``State`` may show them."""
+        return self._odd
 
     def apply(self, fragment: KeyedFragment, time: int) -> None:
         """Merge a sealed fragment into master."""
@@ -220,10 +230,13 @@ class KeyedState:
                             entries.pop(name, None)
                         else:
                             entries[name] = value
-                if entries:
-                    master[key] = entries
-                else:
+                if not entries:
                     master.pop(key, None)
+                    self._odd.discard(key)
+                    continue
+                master[key] = entries
+                if not change.plain or len(entries) > _SMALL:
+                    self._odd.add(key)
         for slot, keys in fragment.touched.items():
             self._visit(slot, keys, time)
 

@@ -34,8 +34,8 @@ from millstream.state.keyed import (
     KeyedFragment,
     KeyedState,
     State,
+    View,
     close_view,
-    open_view,
 )
 from millstream.state.pickling import dumps, loads
 from millstream.state.records import encode_records
@@ -50,11 +50,15 @@ ACCUMULATOR = "accumulator"
 
 @dataclass(frozen=True)
 class UnitContext:
-    """What every copy of a unit must agree on: slots, time and types."""
+    """What every copy of a unit must agree on: slots, time and types.
+
+    ``read`` is false when nobody reads the job's outputs; they are then not kept.
+    """
 
     slots: range
     time: int
     output: pa.Schema | None = None
+    read: bool = True
 
 
 F = TypeVar("F")
@@ -163,7 +167,7 @@ class _KeyedReducing:
     def _encode(
         self, outputs: list[Any], ends: list[int], keys: list[Any], unit: UnitContext
     ) -> list[pa.RecordBatch]:
-        if not outputs:
+        if not outputs or not unit.read:
             return []
         try:
             return [encode_records(outputs, unit.output)]
@@ -189,6 +193,12 @@ def _gather(
     for block in blocks:
         keys = decode_keys(block.column(KEY))
         of_block = block.column(SLOT).to_numpy().tolist()
+        if not groups:
+            groups = dict(zip(keys, decode_lists(block), strict=True))
+            if len(groups) == len(keys):
+                slots = of_block
+                continue
+            groups = {}  # a key that comes twice: its values must be joined
         for key, slot, values in zip(keys, of_block, decode_lists(block), strict=True):
             known = groups.get(key)
             if known is None:
@@ -212,13 +222,21 @@ class FunctionReducing(_KeyedReducing):
         changes: dict[int, dict[Any, Change]] = defaultdict(dict)
         outputs: list[Any] = []
         ends: list[int] = []
-        function, base_of = self._function, self._base
+        function, masters, odd = self._function, self._state.slots, self._state.odd
         yields = inspect.isgeneratorfunction(function)
         key: Any = None
         try:
+            # The loop of the whole system: what can be done here in line is.
             for (key, values), slot in zip(groups.items(), slots, strict=True):
-                base = base_of(slot, key, idle)
-                view = open_view(base)
+                master = masters.get(slot)
+                base = None if master is None else master.get(key)
+                view: View
+                if base is None or (idle and key in idle.get(slot, ())):
+                    base, view = None, {}
+                elif odd and key in odd:
+                    view = State(base)
+                else:
+                    view = base.copy()
                 result = function(key, values, view)
                 if yields:
                     outputs.extend(result)

@@ -77,8 +77,14 @@ class AggregateSet:
         fields: list[pa.Field] = []
         for name, item in self.items:
             array = _lookup(values, name, item)
-            fields += _fields(name, item, None if array is None else array.type)
-            columns += item.fold(array, times, groups, n)
+            typed = None if array is None else _typed(array)
+            known = _fields(name, item, None if typed is None else typed.type)
+            folded = item.fold(typed, times, groups, n)
+            if array is not typed:
+                folded = [_untyped(column) for column in folded]
+                known = [f.with_type(c.type) for f, c in zip(known, folded, strict=True)]
+            fields += known
+            columns += folded
         return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
 
     def merge(self, batch: pa.RecordBatch, groups: Groups, n: int) -> pa.RecordBatch:
@@ -88,16 +94,33 @@ class AggregateSet:
         for name, item in self.items:
             mine = _indices(batch, name)
             fields += [batch.schema.field(i) for i in mine]
-            columns += item.merge([batch.column(i) for i in mine], groups, n)
+            given = [batch.column(i) for i in mine]
+            merged = item.merge([_typed(column) for column in given], groups, n)
+            columns += [
+                _untyped(new) if pa.types.is_null(old.type) else new
+                for old, new in zip(given, merged, strict=True)
+            ]
         return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
 
     def result(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Turn accumulator rows into results, one column for each name."""
-        columns = [
-            item.result([batch.column(i) for i in _indices(batch, name)])
-            for name, item in self.items
-        ]
+        columns = []
+        for name, item in self.items:
+            given = [batch.column(i) for i in _indices(batch, name)]
+            found = item.result([_typed(column) for column in given])
+            unknown = any(pa.types.is_null(column.type) for column in given)
+            columns.append(_untyped(found) if unknown else found)
         return pa.RecordBatch.from_arrays(columns, names=list(self.names))
+
+
+def _typed(array: pa.Array) -> pa.Array:
+    """Give a type to a column in which nothing but null was seen, so that it can be computed."""
+    return array.cast(pa.int64()) if pa.types.is_null(array.type) else array
+
+
+def _untyped(array: pa.Array) -> pa.Array:
+    """Take the type away again, so that the first real value decides it."""
+    return pa.nulls(len(array)) if array.null_count == len(array) else array
 
 
 def as_set(reducer: Aggregate | AggregateSet) -> AggregateSet:
