@@ -579,3 +579,15 @@ def test_errors_survive_pickling(error: Exception) -> None:
     copy = pickle.loads(pickle.dumps(error))
 
     assert (type(copy), str(copy)) == (type(error), str(error))
+
+
+def test_a_node_without_keys_of_a_job_finds_none(node: Node) -> None:
+    node.run(0, [])
+    node.machine.seal(0)
+
+    assert node.machine.get(JOB, "a") is None
+
+    node.run(1, [(None, 1)], committed=0)
+    node.machine.seal(1)
+    assert node.machine.get(JOB, "a") is None
+    assert node.machine.get(JOB, None) == {"seen": [1]}

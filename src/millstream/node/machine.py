@@ -203,20 +203,24 @@ class NodeMachine:
             for (job, _), frozen in self._frozen.items():
                 with without_collector():
                     self._reducing[job].apply(frozen.reduced.fragment, self._time)
-                known = (self._key_types.get(job), frozen.receipt.key_type)
-                kind = unify_nulls(kind for kind in known if kind is not None)
-                if kind is not None:
-                    self._key_types[job] = kind
+                self._learn_key_type(job, frozen.receipt.key_type)
         self._frozen.clear()
         self._committed = epoch
+
+    def _learn_key_type(self, job: int, found: pa.DataType | None) -> None:
+        known = self._key_types.get(job)
+        kinds = [kind for kind in (known, found) if kind is not None]
+        kind = unify_nulls(kinds) if kinds else None
+        if kind is not None:
+            self._key_types[job] = kind
 
     def get(self, job: int, key: Any) -> Any:
         """A key's committed state, or None."""
         if job not in self._jobs:
             raise UnknownJob(f"this node runs no job {job}")
         kind = self._key_types.get(job)
-        if kind is None:
-            return None
+        if kind is None or (pa.types.is_null(kind) and key is not None):
+            return None  # no key of the key's type has come this way
         canonical = canonical_key(key, kind)
         slot = hash_key(canonical, kind) % self._slots
         return self._reducing[job].get(slot, canonical)
