@@ -17,7 +17,8 @@ from millstream.state.records import decode_records
 from millstream.work.chunk import Chunk
 from millstream.work.keying import keyed
 from millstream.work.packing import cut, packer_for
-from millstream.work.reducing import Reduced, Reducing, UnitContext, reducing_for
+from millstream.work.reducing import reducing_for
+from millstream.work.units import Reduced, Reducing, UnitContext
 
 SLOTS = 16
 HERE = Place("here.py", 1)

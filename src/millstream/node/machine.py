@@ -31,7 +31,8 @@ from millstream.ring.ring import NodeId, Ring
 from millstream.state.blocks import KEY, Origin, from_bytes
 from millstream.state.values import unify_nulls
 from millstream.work.pausing import without_collector
-from millstream.work.reducing import Reduced, Reducing, UnitContext, reducing_for
+from millstream.work.reducing import reducing_for
+from millstream.work.units import Reduced, Reducing, UnitContext
 
 Unit = tuple[int, range]
 _FOREIGN = -1

@@ -1,0 +1,274 @@
+"""Reducers over columns: the built-in aggregates, and users' Arrow functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from millstream.flow.reducers import (
+    AggregateReducer,
+    ArrowReducer,
+)
+from millstream.flow.workflow import JobVertex
+from millstream.ring.hashing import hash_column, slot_of
+from millstream.ring.keys import KeyTypeError, canonical_column, decode_keys
+from millstream.state.blocks import KEY, SLOT
+from millstream.state.columns import ColumnFragment, ColumnState, widened_types
+from millstream.state.values import ValueTypeError, shown
+from millstream.work.failures import calling, record_error
+from millstream.work.keying import group
+from millstream.work.packing import concat_batches, concat_keys
+from millstream.work.units import Reduced, UnitContext, ttl_of
+
+
+class _ColumnReducing:
+    """What the reducers over columns share."""
+
+    def __init__(self, job: JobVertex, slots: int) -> None:
+        self._job = job
+        self._slots = slots
+        self._ttl = ttl_of(job)
+        self._state = ColumnState()
+
+    def apply(self, fragment: ColumnFragment, time: int) -> None:
+        self._state.apply(fragment, time)
+
+    @property
+    def keys(self) -> int:
+        return self._state.keys
+
+    def _idle(self, unit: UnitContext) -> list[Any]:
+        if self._ttl is None:
+            return []
+        slots = np.arange(unit.slots.start, unit.slots.stop, dtype=np.int32)
+        return self._state.idle_since(slots, unit.time - self._ttl)
+
+    def _find(self, keys: list[Any], idle: list[Any]) -> npt.NDArray[np.int64]:
+        rows = self._state.find(keys)
+        if idle:
+            expired = set(idle)
+            rows[[key in expired for key in keys]] = -1
+        return rows
+
+    def _forgotten(self, idle: list[Any], keys: list[Any]) -> list[Any]:
+        if not idle:
+            return []
+        kept = set(keys)
+        return [key for key in idle if key not in kept]
+
+
+class AggregateReducing(_ColumnReducing):
+    """Built-in aggregates: everything on whole columns."""
+
+    def __init__(self, job: JobVertex, reducer: AggregateReducer, slots: int) -> None:
+        super().__init__(job, slots)
+        self._aggregates = reducer.aggregates
+
+    def reduce(
+        self, blocks: Sequence[pa.RecordBatch], unit: UnitContext
+    ) -> Reduced[ColumnFragment]:
+        idle = self._idle(unit)
+        if not blocks:
+            nothing = ColumnFragment([], np.zeros(0, np.int32), None, idle)
+            return Reduced(nothing, [], 0)
+        groups, distinct = group(concat_keys(self._job, [b.column(KEY) for b in blocks]))
+        new = concat_batches(self._job, [_without(block, KEY, SLOT) for block in blocks])
+        slots = np.zeros(len(distinct), np.int32)
+        slots[groups] = np.concatenate([block.column(SLOT).to_numpy() for block in blocks])
+        keys = decode_keys(distinct)
+        rows = self._find(keys, idle)
+        known = np.flatnonzero(rows >= 0)
+        if len(known):
+            base = self._state.take(rows[known])
+            new = concat_batches(self._job, [base, new])
+            groups = np.concatenate([known, groups])
+        with calling(f"reducer of job {self._job.name!r}", type(self._job.reducer)):
+            merged = self._aggregates.merge(new, groups, len(keys))
+            results = self._aggregates.result(merged)
+        self._check_types(merged.schema)
+        output = pa.RecordBatch.from_arrays(
+            [distinct, *results.columns], names=[KEY, *results.schema.names]
+        )
+        output = output.replace_schema_metadata({b"millstream.shape": _shape(results)})
+        fragment = ColumnFragment(keys, slots, merged, self._forgotten(idle, keys))
+        return Reduced(fragment, [output], len(keys))
+
+    def _check_types(self, found: pa.Schema) -> None:
+        if self._state.schema is None:
+            return
+        try:
+            widened_types(self._state.schema, found)
+        except ValueTypeError as misfit:
+            raise record_error(
+                f"input of job {self._job.name!r}",
+                None,
+                f"changed its type: {misfit}",
+                "give values of one type (cast them in the map)",
+            ) from None
+
+    def get(self, slot: int, key: Any) -> Any:
+        rows = self._state.find([key])
+        if rows[0] < 0:
+            return None
+        return self._values(self._state.take(rows))[0]
+
+    def items(self) -> Iterator[tuple[Any, Any]]:
+        for keys, rows in self._state.items():
+            yield from zip(keys, self._values(rows), strict=True)
+
+    def _values(self, rows: pa.RecordBatch) -> list[Any]:
+        results = self._aggregates.result(rows)
+        if results.schema.names == ["value"]:
+            return list(results.column(0).to_pylist())
+        return list(results.to_pylist())
+
+
+def _shape(results: pa.RecordBatch) -> bytes:
+    return b"pair" if results.schema.names == ["value"] else b"row"
+
+
+def _without(batch: pa.RecordBatch, *names: str) -> pa.RecordBatch:
+    return batch.select([name for name in batch.schema.names if name not in names])
+
+
+class ArrowReducing(_ColumnReducing):
+    """``reduce(rows, state)`` over tables; one state row per key."""
+
+    def __init__(self, job: JobVertex, reducer: ArrowReducer, slots: int) -> None:
+        super().__init__(job, slots)
+        self._function = reducer.function
+        self._role = f"reducer of job {job.name!r}"
+
+    def reduce(
+        self, blocks: Sequence[pa.RecordBatch], unit: UnitContext
+    ) -> Reduced[ColumnFragment]:
+        idle = self._idle(unit)
+        if not blocks:
+            nothing = ColumnFragment([], np.zeros(0, np.int32), None, idle)
+            return Reduced(nothing, [], 0)
+        rows = concat_batches(self._job, [_without(block, SLOT) for block in blocks])
+        _, distinct = group(rows.column(KEY))
+        keys = decode_keys(distinct)
+        found = self._find(keys, idle)
+        known = np.flatnonzero(found >= 0)
+        old = self._old_rows(distinct, found, known)
+        with calling(self._role, self._function):
+            result = self._function(pa.Table.from_batches([rows]), old)
+        state, outputs = self._checked(result)
+        fragment = self._fragment(state, distinct, keys, idle)
+        return Reduced(fragment, outputs, len(keys))
+
+    def _old_rows(
+        self, distinct: pa.Array, found: npt.NDArray[np.int64], known: npt.NDArray[np.int64]
+    ) -> pa.Table:
+        if self._state.schema is None:
+            return pa.table({KEY: distinct.slice(0, 0)})
+        kept = self._state.take(found[known])
+        keys = distinct.take(pa.array(known))
+        return pa.Table.from_arrays([keys, *kept.columns], names=[KEY, *kept.schema.names])
+
+    def _checked(self, result: Any) -> tuple[pa.RecordBatch, list[pa.RecordBatch]]:
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise record_error(
+                self._role,
+                self._function,
+                f"returned {shown(result)}",
+                "return two tables: the new state rows, and the outputs or None",
+            )
+        state, outputs = (_one_batch(part) for part in result)
+        if outputs is None and result[1] is not None:
+            raise record_error(
+                self._role,
+                self._function,
+                f"returned the outputs {shown(result[1])}",
+                "return them as a pyarrow.Table or RecordBatch, or None",
+            )
+        if state is None or KEY not in state.schema.names:
+            raise record_error(
+                self._role,
+                self._function,
+                "returned state rows without a column 'key'",
+                "keep the key column in the state rows",
+            )
+        return state, [] if outputs is None or not outputs.num_rows else [outputs]
+
+    def _fragment(
+        self, state: pa.RecordBatch, distinct: pa.Array, keys: list[Any], idle: list[Any]
+    ) -> ColumnFragment:
+        column = self._state_keys(state.column(KEY), distinct.type)
+        kept = decode_keys(column)
+        if len(set(kept)) != len(kept) or not set(kept) <= set(keys):
+            raise record_error(
+                self._role,
+                self._function,
+                "returned state rows for a key twice, or for a key that has no new rows",
+                "return at most one state row for each key of the new rows",
+            )
+        rest = _without(state, KEY)
+        if kept:
+            rest = self._as_before(rest)
+        gone = set(keys) - set(kept)
+        # Also a key that came back after it had expired: its old row is still there.
+        known = (self._state.find(keys) >= 0).tolist()
+        forgotten = [key for key, old in zip(keys, known, strict=True) if old and key in gone]
+        forgotten += self._forgotten(idle, keys)
+        slots = slot_of(hash_column(column), self._slots)
+        return ColumnFragment(kept, slots, rest, forgotten)
+
+    def _state_keys(self, column: pa.Array, expected: pa.DataType) -> pa.Array:
+        try:
+            keys = canonical_column(column)
+        except KeyTypeError:
+            keys = column
+        # 1.0 equals the key 1, but has another hash and so another slot.
+        if len(keys) and keys.type != expected and not pa.types.is_null(keys.type):
+            raise record_error(
+                self._role,
+                self._function,
+                f"returned state rows with keys of type {keys.type}, but they are {expected}",
+                "keep the key column as it is",
+            )
+        return keys if keys.type == expected else keys.cast(expected)
+
+    def _as_before(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        before = self._state.schema
+        if before is None:
+            return rows
+        if set(rows.schema.names) == set(before.names):
+            rows = rows.select(before.names)
+        if (rows.schema.names, rows.schema.types) != (before.names, before.types):
+            raise record_error(
+                self._role,
+                self._function,
+                f"returned the state columns {_described(rows.schema)}, but they were "
+                f"{_described(before)}",
+                "return the same columns and types every time",
+            )
+        return rows
+
+    def get(self, slot: int, key: Any) -> Any:
+        rows = self._state.find([key])
+        return None if rows[0] < 0 else self._values(self._state.take(rows), 1)[0]
+
+    def items(self) -> Iterator[tuple[Any, Any]]:
+        for keys, rows in self._state.items():
+            yield from zip(keys, self._values(rows, len(keys)), strict=True)
+
+    def _values(self, rows: pa.RecordBatch, count: int) -> list[Any]:
+        # State of keys alone: a batch without columns knows no number of rows.
+        return list(rows.to_pylist()) if rows.num_columns else [{} for _ in range(count)]
+
+
+def _described(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema) or "(none)"
+
+
+def _one_batch(part: Any) -> pa.RecordBatch | None:
+    if isinstance(part, pa.Table):
+        batches = part.combine_chunks().to_batches()
+        return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=part.schema)
+    return part if isinstance(part, pa.RecordBatch) else None

@@ -1,0 +1,240 @@
+"""Reducers over Python state: reduce functions, and users' combinables."""
+
+from __future__ import annotations
+
+import inspect
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from millstream.flow.reducers import (
+    CombiningReducer,
+    StatefulReducer,
+)
+from millstream.flow.workflow import JobVertex
+from millstream.ring.keys import decode_keys
+from millstream.state.blocks import KEY, SLOT
+from millstream.state.keyed import (
+    Change,
+    Entries,
+    KeyedFragment,
+    KeyedState,
+    State,
+    View,
+    close_view,
+)
+from millstream.state.pickling import dumps, loads
+from millstream.state.records import encode_records
+from millstream.state.values import ValueTypeError, shown
+from millstream.work.failures import record_error, user_error
+from millstream.work.lists import decode_lists
+from millstream.work.packing import key_type_of
+from millstream.work.units import Reduced, UnitContext, ttl_of
+
+ACCUMULATOR = "accumulator"
+
+
+class _KeyedReducing:
+    """What the reducers over Python state share: gathering, expiry, outputs."""
+
+    def __init__(self, job: JobVertex, slots: int) -> None:
+        self._job = job
+        self._slots = slots
+        self._ttl = ttl_of(job)
+        self._state = KeyedState()
+
+    def apply(self, fragment: KeyedFragment, time: int) -> None:
+        self._state.apply(fragment, time)
+
+    def get(self, slot: int, key: Any) -> Any:
+        return self._state.get(slot, key)
+
+    def items(self) -> Iterator[tuple[Any, Any]]:
+        yield from self._state.items(range(self._slots))
+
+    @property
+    def keys(self) -> int:
+        return self._state.keys
+
+    def _idle(self, unit: UnitContext) -> dict[int, set[Any]]:
+        if self._ttl is None:
+            return {}
+        idle = self._state.idle_since(unit.slots, unit.time - self._ttl)
+        return {slot: set(keys) for slot, keys in idle.items()}
+
+    def _finish(
+        self,
+        changes: dict[int, dict[Any, Change]],
+        groups: Mapping[Any, list[Any]],
+        slots: Sequence[int],
+        idle: dict[int, set[Any]],
+    ) -> KeyedFragment:
+        touched: dict[int, list[Any]] = {}
+        if self._ttl is not None:
+            for key, slot in zip(groups, slots, strict=True):
+                touched.setdefault(slot, []).append(key)
+            for slot, keys in idle.items():
+                for key in keys:
+                    change = changes.setdefault(slot, {}).get(key)
+                    if change is None:
+                        changes[slot][key] = Change({}, True)
+                    else:
+                        change.cleared = True
+                touched.setdefault(slot, []).extend(k for k in keys if k not in groups)
+        return KeyedFragment(changes, touched)
+
+    def _base(self, slot: int, key: Any, idle: dict[int, set[Any]]) -> Entries | None:
+        """The committed entries of a key; none if it has been idle for too long."""
+        if idle and key in idle.get(slot, ()):
+            return None
+        master = self._state.slots.get(slot)
+        return None if master is None else master.get(key)
+
+    def _encode(
+        self, outputs: list[Any], ends: list[int], keys: list[Any], unit: UnitContext
+    ) -> list[pa.RecordBatch]:
+        if not outputs or not unit.read:
+            return []
+        try:
+            return [encode_records(outputs, unit.output)]
+        except ValueTypeError as misfit:
+            key = keys[bisect_right(ends, misfit.row)]
+            function = getattr(self._job.reducer, "function", None)
+            raise record_error(
+                f"reducer of job {self._job.name!r}",
+                function,
+                f"gave a wrong type for key {shown(key)}: {misfit}",
+                "give values of that type, or declare output=",
+            ) from None
+
+
+def _gather(
+    job: JobVertex, blocks: Sequence[pa.RecordBatch]
+) -> tuple[dict[Any, list[Any]], list[int]]:
+    """Bring the values of each key together, in the order of the blocks; and the keys' slots."""
+    # Keys of several types would meet in the dictionary: 1, True and 1.0 are one key to it.
+    key_type_of(job, [block.schema.field(KEY).type for block in blocks])
+    groups: dict[Any, list[Any]] = {}
+    slots: list[int] = []
+    for block in blocks:
+        keys = decode_keys(block.column(KEY))
+        of_block = block.column(SLOT).to_numpy().tolist()
+        if not groups:
+            groups = dict(zip(keys, decode_lists(block), strict=True))
+            if len(groups) == len(keys):
+                slots = of_block
+                continue
+            groups = {}  # a key that comes twice: its values must be joined
+        for key, slot, values in zip(keys, of_block, decode_lists(block), strict=True):
+            known = groups.get(key)
+            if known is None:
+                groups[key] = values
+                slots.append(slot)
+            else:
+                known.extend(values)
+    return groups, slots
+
+
+class FunctionReducing(_KeyedReducing):
+    """``reduce(key, values, state)``, once per key."""
+
+    def __init__(self, job: JobVertex, reducer: StatefulReducer, slots: int) -> None:
+        super().__init__(job, slots)
+        self._function = reducer.function
+
+    def reduce(self, blocks: Sequence[pa.RecordBatch], unit: UnitContext) -> Reduced[KeyedFragment]:
+        groups, slots = _gather(self._job, blocks)
+        idle = self._idle(unit)
+        changes: dict[int, dict[Any, Change]] = defaultdict(dict)
+        outputs: list[Any] = []
+        ends: list[int] = []
+        function, masters, odd = self._function, self._state.slots, self._state.odd
+        yields = inspect.isgeneratorfunction(function)
+        key: Any = None
+        try:
+            # The loop of the whole system: what can be done here in line is.
+            for (key, values), slot in zip(groups.items(), slots, strict=True):
+                master = masters.get(slot)
+                base = None if master is None else master.get(key)
+                view: View
+                if base is None or (idle and key in idle.get(slot, ())):
+                    base, view = None, {}
+                elif odd and key in odd:
+                    view = State(base)
+                else:
+                    view = base.copy()
+                result = function(key, values, view)
+                if yields:
+                    outputs.extend(result)
+                elif result is not None:
+                    _extend(outputs, result)
+                change = close_view(view, base)
+                if change is not None:
+                    changes[slot][key] = change
+                ends.append(len(outputs))
+        except Exception as problem:
+            raise user_error(
+                f"reducer of job {self._job.name!r}", function, problem, shown(key)
+            ) from problem
+        fragment = self._finish(changes, groups, slots, idle)
+        batches = self._encode(outputs, ends, list(groups), unit)
+        return Reduced(fragment, batches, len(groups))
+
+
+def _extend(outputs: list[Any], result: Any) -> None:
+    """A generator or list gives several outputs; anything else is one."""
+    if isinstance(result, list) or hasattr(result, "__next__"):
+        outputs.extend(result)
+    else:
+        outputs.append(result)
+
+
+class CombiningReducing(_KeyedReducing):
+    """The user's combinable: merge accumulators, give the result of every key touched."""
+
+    def __init__(self, job: JobVertex, reducer: CombiningReducer, slots: int) -> None:
+        super().__init__(job, slots)
+        self._combinable = reducer.combinable
+
+    def reduce(self, blocks: Sequence[pa.RecordBatch], unit: UnitContext) -> Reduced[KeyedFragment]:
+        groups, slots = _gather(self._job, blocks)
+        idle = self._idle(unit)
+        changes: dict[int, dict[Any, Change]] = defaultdict(dict)
+        outputs: list[Any] = []
+        merge, result = self._combinable.merge, self._combinable.result
+        key: Any = None
+        called: Any = merge
+        try:
+            for (key, parts), slot in zip(groups.items(), slots, strict=True):
+                state = State(self._base(slot, key, idle))
+                accumulators = iter([state[ACCUMULATOR], *parts] if ACCUMULATOR in state else parts)
+                accumulator = next(accumulators)
+                called = merge
+                for other in accumulators:
+                    accumulator = merge(accumulator, other)
+                state[ACCUMULATOR] = accumulator
+                called = result
+                outputs.append((key, result(accumulator)))
+                change = state.settle()
+                if change is not None:
+                    changes[slot][key] = change
+        except Exception as problem:
+            raise user_error(
+                f"reducer of job {self._job.name!r}", called, problem, shown(key)
+            ) from problem
+        fragment = self._finish(changes, groups, slots, idle)
+        ends = list(range(1, len(outputs) + 1))
+        batches = self._encode(outputs, ends, list(groups), unit)
+        return Reduced(fragment, batches, len(groups))
+
+    def get(self, slot: int, key: Any) -> Any:
+        entries = self._state.get(slot, key)
+        return None if entries is None else self._combinable.result(entries[ACCUMULATOR])
+
+    def items(self) -> Iterator[tuple[Any, Any]]:
+        # On copies: a result that sorts or pops must not reach the committed accumulator.
+        for key, entries in self._state.items(range(self._slots)):
+            yield key, self._combinable.result(loads(dumps(entries[ACCUMULATOR])))
