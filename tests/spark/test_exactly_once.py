@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import millstream as ms
+from millstream.coordinator.service import Coordinator
 from millstream.errors import MillstreamError
 from millstream.spark import feed
 from millstream.work.failures import UserFunctionError
@@ -264,7 +265,7 @@ def test_a_value_that_does_not_fit_names_job_key_and_type(spark: SparkSession, b
     with ms.start(flow, spark=spark, nodes=1) as run:
         with pytest.raises(MillstreamError) as caught:
             run.await_termination()
-    assert "sink 'out'" in str(caught.value)
+    assert "'out' has the columns" in str(caught.value)
     assert "value int" in str(caught.value) and "('w5', 'many')" in str(caught.value)
 
 
@@ -280,3 +281,23 @@ def test_arrow_reducers_keep_state_rows(spark: SparkSession, books: Path) -> Non
     outcome = run_to_end(spark, counting(books, Outcome(), reduce=ms.arrow(total)), "count")
 
     assert {w: s["n"] for w, s in outcome.state["count"].items()} == expected_counts(books)
+
+
+def test_an_epoch_without_all_receipts_runs_again_as_the_next_try(
+    spark: SparkSession, books: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collect = Coordinator.collect_receipts
+
+    def forgetful(self: Coordinator) -> Any:
+        record = self.ledger.record
+        assert record is not None
+        return {} if (record.epoch, record.try_) == (1, 0) else collect(self)
+
+    monkeypatch.setattr(Coordinator, "collect_receipts", forgetful)
+    seen = Outcome()
+    with ms.start(counting(books, seen), spark=spark, nodes=2, partitions=4) as run:
+        run.await_termination()
+        counted = {word: state["n"] for word, state in run.state("count").items()}
+        assert [report.tries for report in run.progress.recent] == [1, 2, 1]
+
+    assert counted == seen.newest == expected_counts(books)

@@ -17,7 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 import millstream as ms
-from millstream.errors import ConfigError, WorkflowError
+from millstream.coordinator.service import RunEnded
+from millstream.errors import ConfigError, MillstreamError, WorkflowError
 from millstream.spark.run import CheckpointInUse
 from tests.spark.words import count, expected_counts, run_to_end, split, write_books
 
@@ -296,3 +297,87 @@ def test_a_workflow_that_keeps_sparks_own_state_is_refused(
 
     with pytest.raises(WorkflowError, match="groupBy"):
         ms.run(flow, spark=spark, nodes=1)
+
+
+def test_jvm_steps_with_python_between_lose_nothing(spark: SparkSession) -> None:
+    seen: list[Any] = []
+    flow = ms.Workflow("back-and-forth")
+    stream = flow.source("numbers", numbers()).map(lambda row: (row.name, row.n))
+    doubled = stream.map(ms.sql("key", "value * 2 AS value")).map(lambda row: (row.key, row.value))
+    last = doubled.map(ms.sql("key", "value + 1 AS value", where="value >= 100"))
+    last.sink("out", ms.callback(lambda rows, epoch: seen.extend(rows)))
+
+    run_to_end(spark, flow)
+
+    assert sorted(row.value for row in seen) == [n * 2 + 1 for n in range(50, 60)]
+
+
+def test_a_sink_that_gets_nothing_at_first_is_written_when_it_does(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    flow = ms.Workflow("late")
+    late = flow.source("numbers", numbers()).filter(lambda row: row.n >= 45)
+    late.map(lambda row: (row.name, row.n)).sink("out", ms.parquet(tmp_path / "out"))
+
+    run_to_end(spark, flow)
+
+    rows = spark.read.parquet(str(tmp_path / "out")).collect()
+    assert sorted((row.value, row.epoch) for row in rows) == [(n, 2) for n in range(45, 60)]
+
+
+def test_a_column_that_is_none_in_every_row_must_be_declared(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    flow = ms.Workflow("void")
+    stream = flow.source("numbers", numbers())
+    stream.map(lambda row: {"n": row.n, "why": None}).sink("out", ms.parquet(tmp_path / "out"))
+
+    with pytest.raises(MillstreamError, match=r"why .type unknown.*declare output="):
+        ms.run(flow, spark=spark, nodes=1)
+
+
+def test_paced_recordings_each_play_to_their_end(spark: SparkSession) -> None:
+    flow = ms.Workflow("paced")
+    slow = flow.source("slow", ms.replay([{"k": "slow"}] * 6, rate=3.0))
+    fast = flow.source("fast", ms.replay([{"k": "fast"}] * 500, rate=1000.0))
+    rest = flow.source("rest", ms.replay([{"k": "rest"}] * 50, rows_per_epoch=10))
+    slow.union(fast, rest).map_reduce("count", key="k", reduce=ms.count())
+
+    outcome = run_to_end(spark, flow, "count")
+
+    assert outcome.state["count"] == {"slow": 6, "fast": 500, "rest": 50}
+
+
+def test_a_sinks_function_may_stop_the_run(spark: SparkSession) -> None:
+    runs: list[ms.Run] = []
+    seen: list[int] = []
+
+    def enough(rows: list[Any], epoch: int) -> None:
+        seen.append(epoch)
+        if epoch == 1:
+            runs[0].stop()
+
+    flow = ms.Workflow("enough")
+    rows = flow.source("rows", ms.rate(rows_per_second=20))
+    counts = rows.map_reduce("count", map=lambda row: [(f"k{row.value % 3}", 1)], reduce=count)
+    counts.sink("out", ms.callback(enough))
+    runs.append(ms.start(flow, spark=spark, nodes=1))
+    with runs[0] as run:
+        run.await_termination()
+        assert run.status().phase == "stopped"
+        assert seen[:2] == [0, 1] and len(seen) == 2
+
+
+def test_objects_are_read_back_key_by_key_until_the_run_ends(spark: SparkSession) -> None:
+    def keep(key: str, values: list[int], state: Any) -> None:
+        state["basket"] = Basket([key] * len(values))
+
+    flow = ms.Workflow("baskets")
+    flow.source("numbers", numbers()).map_reduce(
+        "keep", map=lambda row: [(row.name, row.n)], reduce=keep
+    )
+    with ms.start(flow, spark=spark, nodes=2) as run:
+        run.await_termination()
+        assert run.state("keep").get("k1")["basket"].things == ["k1"] * 4
+    with pytest.raises(RunEnded, match="read state before stop"):
+        run.state("keep").get("k1")

@@ -47,12 +47,12 @@ class Demo:
 
     def _run(self, folder: Path) -> int:
         # Spark is loaded here, after Java was looked for.
-        from millstream.spark.session import session
+        from millstream.spark.session import acquire, release
 
         text = folder / "text"
         size = ZipfText(words=self.words).write(text)
         _say(f"wrote {self.words:,} words of text, {size / 1e6:,.0f} MB")
-        spark, ours = session(self.master)
+        spark = acquire(self.master)
         try:
             started = time.monotonic()
             counts, totals = self._stream(text, folder / "checkpoint")
@@ -60,8 +60,7 @@ class Demo:
             _say(f"streamed in {seconds:.1f} s; now the same as a batch")
             wrong = differences(counts, _batch_counts(spark, text))
         finally:
-            if ours:
-                spark.stop()
+            release(spark)
         print(summary(self.words, seconds, totals, len(counts)))
         for word, (found, expected) in list(wrong.items())[:10]:
             print(f"{word}: counted {found}, should be {expected}")

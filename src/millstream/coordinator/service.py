@@ -6,6 +6,7 @@ a node is lost.
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import threading
 import time
@@ -13,19 +14,30 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.flight as flight
 
 from millstream.coordinator.ledger import Ledger
 from millstream.coordinator.record import EpochRecord, JobTypes
 from millstream.errors import MillstreamError
-from millstream.node.messages import Answer, Assign, NodeReport, Receipts
+from millstream.node.messages import Assign, NodeReport, Receipts
 from millstream.node.process import Started
 from millstream.ring.ring import NodeId, Ring
+from millstream.state.pickling import loads
 from millstream.wire.auth import ServerAuth
-from millstream.wire.calls import Endpoint, Unreachable, call, client_of, drop_client, server_error
+from millstream.wire.calls import (
+    Endpoint,
+    Unreachable,
+    call,
+    client_of,
+    drop_client,
+    server_error,
+    translated,
+)
 
 _PING_EVERY = 1.0
 _CONFIRMATIONS = 3
+_SLOW = 120.0
 
 
 class NodeLost(MillstreamError):
@@ -45,6 +57,10 @@ class NodeLost(MillstreamError):
         )
 
 
+class RunEnded(MillstreamError):
+    """Something was asked of a run that has ended."""
+
+
 class StaleTask(MillstreamError):
     """A task asked for an epoch or try that is over."""
 
@@ -56,11 +72,13 @@ class Coordinator:
         self._secret = secret
         self._server = _CoordinatorServer(address, secret, self)
         port = self._server.port
-        self.endpoint = Endpoint(address.replace(":0", f":{port}") if port else address, secret)
+        if port > 0:  # TCP, on a port that was free
+            address = f"{address.removesuffix(':0')}:{port}"
+        self.endpoint = Endpoint(address, secret)
         self._lock = threading.Lock()
         self._nodes: dict[NodeId, Started] = {}
         self._ledger: Ledger | None = None
-        self._failures: list[tuple[int, int, MillstreamError]] = []
+        self._failures: list[MillstreamError] = []
         self._arrived: set[NodeId] = set()
         self._lost: NodeLost | None = None
         self._on_lost: Callable[[], None] | None = None
@@ -109,6 +127,7 @@ class Coordinator:
     def retry(self) -> EpochRecord:
         """Begin the next try of the epoch under way."""
         with self._lock:
+            self._failures.clear()
             return self.ledger.retry()
 
     def collect_receipts(self) -> dict[NodeId, NodeReport]:
@@ -138,26 +157,33 @@ class Coordinator:
         if self._lost is not None:
             return self._lost
         with self._lock:
-            return self._failures[-1][2] if self._failures else None
+            return self._failures[-1] if self._failures else None
 
     def get(self, job: int, key: object) -> Any:
         """A key's committed state."""
         self.seal_all()
-        answers: Iterator[tuple[NodeId, Answer]] = self._each("get", (job, key))
-        return next((answer.found for _, answer in answers if answer.found is not None), None)
+        answers: Iterator[tuple[NodeId, bytes]] = self._each("get", (job, key))
+        found = [loads(answer) for _, answer in answers]
+        return next((state for state in found if state is not None), None)
 
     def items(self, job: int) -> Iterator[tuple[Any, Any]]:
-        """All committed keys of a job."""
+        """All committed keys of a job, node by node; epochs may be committed meanwhile."""
         self.seal_all()
         for node in self._nodes:
-            stream = client_of(self._endpoint(node)).do_get(flight.Ticket(pickle.dumps(job)))
-            for chunk in stream:
-                for part in chunk.data.column(0).to_pylist():
-                    for key, value in pickle.loads(part):
-                        yield key, pickle.loads(value)
+            endpoint = self._endpoint(node)
+            try:
+                stream = client_of(endpoint).do_get(flight.Ticket(pickle.dumps(job)))
+                for chunk in stream:
+                    for part in chunk.data.column(0).to_pylist():
+                        for key, value in pickle.loads(part):
+                            yield key, loads(value)
+            except (flight.FlightError, pa.ArrowException) as problem:
+                raise translated(endpoint, problem) from None
 
     def seal_all(self) -> None:
         """Wait until every node has sealed the newest committed epoch."""
+        if self._closed.is_set():
+            raise RunEnded("the run has ended and its state with it; read state before stop()")
         list(self._each("seal", self.ledger.committed))
 
     def close(self) -> None:
@@ -165,14 +191,13 @@ class Coordinator:
         if self._closed.is_set():
             return
         self._closed.set()
-        for future in [
-            self._pool.submit(self._quietly, node, "stop", None) for node in self._nodes
-        ]:
-            future.result()
         self._pool.shutdown(wait=False, cancel_futures=True)
-        for node in self._nodes:
-            drop_client(self._endpoint(node))
-        self._server.shutdown()
+        try:
+            for node in self._nodes:  # not by the pool, which is closed when Python exits
+                self._quietly(node, "stop", None)
+                drop_client(self._endpoint(node))
+        finally:
+            self._server.shutdown()
 
     # -- the nodes -----------------------------------------------------------------------
 
@@ -195,19 +220,27 @@ class Coordinator:
             try:
                 answers.append((node, future.result()))
             except Unreachable:
-                self.suspect(node)
-                answers.append((node, call(self._endpoint(node), action, body)))
+                answers.append((node, self._insist(node, action, body)))
         return iter(answers)
+
+    def _insist(self, node: NodeId, action: str, body: object) -> Any:
+        """Ask again as long as the node is alive: it may be busy with a long reduce."""
+        while True:
+            self.suspect(node)
+            with contextlib.suppress(Unreachable):
+                return call(self._endpoint(node), action, body)
 
     def suspect(self, node: NodeId) -> None:
         """Look again at a node that did not answer; raise ``NodeLost`` when it is gone."""
-        for last in range(_CONFIRMATIONS):
+        refused, deadline = 0, time.monotonic() + _SLOW
+        while refused < _CONFIRMATIONS and time.monotonic() < deadline:
             try:
                 call(self._endpoint(node), "ping", timeout=5.0)
                 return
-            except Unreachable:
-                if last < _CONFIRMATIONS - 1:
-                    time.sleep(0.1)
+            except Unreachable as problem:
+                # A process that is gone refuses; one that is slow lets the call time out.
+                refused += "connect" in problem.reason or "closed" in problem.reason.lower()
+                time.sleep(0.1)
         started = self._nodes[node]
         lost = NodeLost(
             node,
@@ -246,8 +279,11 @@ class Coordinator:
         if action == "record":
             return self._record(*body)
         if action == "failed":
+            epoch, try_, problem = body
             with self._lock:
-                self._failures.append(body)
+                record = self.ledger.record
+                if record is not None and (record.epoch, record.try_) == (epoch, try_):
+                    self._failures.append(problem)
             return None
         if action == "arrived":
             with self._lock:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import pyarrow as pa
 
@@ -81,14 +80,6 @@ class Assign:
 
     incarnation: int
     ring: Ring
-
-
-@dataclass(frozen=True)
-class Answer:
-    """A look-up in committed state."""
-
-    epoch: int
-    found: Any
 
 
 class FeedRefused(MillstreamError):

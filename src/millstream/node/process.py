@@ -80,7 +80,7 @@ def launch(config: Launch, executor: str, host: str) -> Started:
     if not line.startswith(_READY):
         process.kill()
         raise NodeStartError(
-            f"node {config.node} did not start on {host} (exit code {process.poll()}); "
+            f"node {config.node} did not start on {host} (exit code {process.wait()}); "
             "the executor's stderr says why"
         )
     # The worker that runs this task lives on; without a waiter the node would end as a zombie.

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from millstream.node.machine import Block, NodeMachine
-from millstream.node.messages import Answer, BrokenFeed, End, Feed, NodeReport, Receipts
+from millstream.node.messages import BrokenFeed, End, Feed, NodeReport, Receipts
 from millstream.state.blocks import Origin
 from millstream.state.pickling import dumps
 from millstream.wire.auth import ServerAuth
@@ -80,7 +80,7 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
             if name == "seal":
                 return self._machine.seal(body)
             if name == "get":
-                return Answer(self._machine.committed, self._machine.get(*body))
+                return dumps(self._machine.get(*body))
         raise BrokenFeed(f"a node has no action {name!r}")
 
     def _report(self) -> NodeReport:

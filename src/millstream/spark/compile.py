@@ -22,7 +22,7 @@ from millstream.errors import WorkflowError
 from millstream.flow.functions import SqlStep
 from millstream.flow.plan import Plan
 from millstream.flow.workflow import BatchStep, FrameVertex, JobVertex, RecordStep, SourceVertex
-from millstream.spark.conform import for_spark, unified
+from millstream.spark.conform import SinkTypeError, for_spark, unified
 from millstream.spark.sources import open_source
 from millstream.spark.stage import (
     SOURCE_TAG,
@@ -200,17 +200,19 @@ class EpochFrames:
                 for at in self._steps
                 if self._plan.levels[at] == stage and self._plan.inputs[at][0] not in self._steps
             ]
-            if entries:
-                frame = self._through_jvm(frame, of_stage, entries, cached)
+            for at in entries:  # in the plan's order: one may feed the next
+                frame = self._through_jvm(frame, of_stage, at, cached)
         return frame
 
     def _through_jvm(
-        self, blocks: DataFrame, task: StageTask, entries: list[int], cached: ExitStack
+        self, blocks: DataFrame, task: StageTask, entry: int, cached: ExitStack
     ) -> DataFrame:
-        """Take the blocks of JVM steps out, run the steps, and put their results back in."""
+        """Take the blocks of a JVM step out, run it, and put its results back in."""
         blocks = _persist(blocks, cached)
-        self._discover(blocks, task, {at: self._steps[at] for at in entries})
-        parts = [blocks.where(~sf.col("target").isin(entries))]
+        # At once: below the union, a task would not know which partition of its stage it is.
+        _evaluate(blocks)
+        self._discover(blocks, task, {entry: self._steps[entry]})
+        parts = [blocks.where(sf.col("target") != entry)]
 
         def walk(at: int, frame: DataFrame) -> None:
             vertex = self._plan.vertices[at]
@@ -224,9 +226,8 @@ class EpochFrames:
                 if reader in self._steps:
                     walk(reader, result)
 
-        for at in entries:
-            if at in self._schemas:  # else nothing has come this way yet
-                walk(at, self._rows(blocks, task, at))
+        if entry in self._schemas:  # else nothing has come this way yet
+            walk(entry, self._rows(blocks, task, entry))
         return reduce(DataFrame.union, parts)
 
     def _discover(self, blocks: DataFrame, task: StageTask, targets: Mapping[int, str]) -> None:
@@ -240,8 +241,10 @@ class EpochFrames:
             found.setdefault(row["target"], []).append(schema)
         for at, schemas in found.items():
             schema = unified(targets[at], schemas)
-            if not any(pa.types.is_null(field.type) for field in schema):
-                self._schemas[at] = for_spark(schema)
+            empty = [field.name for field in schema if pa.types.is_null(field.type)]
+            if empty:
+                raise SinkTypeError(targets[at], f"{empty[0]} (type unknown)", "None in every row")
+            self._schemas[at] = for_spark(schema)
 
     def _rows(self, blocks: DataFrame, task: StageTask, at: int) -> DataFrame:
         schema, struct = self._schemas[at]
@@ -264,7 +267,11 @@ class Frames:
 
     def evaluate(self) -> None:
         """Run every partition of the body, whatever the sinks looked at."""
-        self.body.write.format("noop").mode("overwrite").save()
+        _evaluate(self.body)
+
+
+def _evaluate(frame: DataFrame) -> None:
+    frame.write.format("noop").mode("overwrite").save()
 
 
 def _declared(plan: Plan, targets: Iterable[int]) -> Iterator[tuple[int, pa.Schema]]:

@@ -13,7 +13,7 @@ from millstream.state.values import unify
 
 
 class SinkTypeError(MillstreamError):
-    """Rows do not fit the columns that a sink had so far."""
+    """Rows do not fit the columns that a sink, or a step in the JVM, had so far."""
 
     def __init__(self, sink: str, expected: str, found: str) -> None:
         super().__init__(sink, expected, found)
@@ -21,8 +21,8 @@ class SinkTypeError(MillstreamError):
 
     def __str__(self) -> str:
         return (
-            f"sink {self.sink!r} has the columns {self.expected}, but got {self.found}; "
-            "give records of one type, or declare output= on the step or job before the sink"
+            f"{self.sink!r} has the columns {self.expected}, but got {self.found}; "
+            "give records of one type, or declare output= on the step or job before it"
         )
 
 

@@ -1,8 +1,8 @@
 """One epoch, from Spark's callback to the commit.
 
-The order matters: outputs are staged, every slot has a receipt from its owner, callbacks run,
-staged outputs are published, the nodes seal, and only then does the callback return, which
-makes Spark move on.
+The order matters: outputs are staged (``foreach_batch`` functions run here), every slot has a
+receipt from its owner, callbacks run, staged outputs are published, the nodes seal, and only then
+does the callback return, which makes Spark move on.
 """
 
 from __future__ import annotations
@@ -65,6 +65,7 @@ class Engine:
         self._clock = clock
         self._names = {at: sink.name for at, sink in plan.sinks}
         self._tuned = False
+        self._thread: int | None = None
         self._idle = threading.Event()
         self._idle.set()
         self.stopping = threading.Event()
@@ -73,17 +74,26 @@ class Engine:
 
     def __call__(self, frame: DataFrame, epoch: int) -> None:
         """Run one epoch; a short exception tells Spark that it did not happen."""
-        if self.stopping.is_set():
-            raise RunStopped("stopped")
         self._idle.clear()
+        self._thread = threading.get_ident()
         try:
+            if self.stopping.is_set():
+                raise RunStopped("stopped")
             self._run(frame, epoch)
+        except RunStopped:
+            raise
         except BaseException as problem:
             if self.error is None:
                 self.error = self._explained(problem)
             raise RunStopped(type(self.error).__name__) from None
         finally:
+            self._thread = None
             self._idle.set()
+
+    @property
+    def is_own_thread(self) -> bool:
+        """Whether the caller is a sink's function or a listener, inside an epoch."""
+        return self._thread == threading.get_ident()
 
     def stop(self, query: StreamingQuery) -> None:
         """Let the epoch under way finish, admit no other, and end the query."""
@@ -105,7 +115,7 @@ class Engine:
         while True:
             attempt = f"{record.incarnation}.{record.try_}"
             try:
-                reports = self._try(frame, record, attempt)
+                reports, staged = self._try(frame, record, attempt)
                 break
             except Exception as problem:
                 for writer in self._sinks.values():
@@ -113,7 +123,7 @@ class Engine:
                 if not self._worth_another_try(problem) or record.try_ + 1 >= _MAX_TRIES:
                     raise
                 record = self._coordinator.retry()
-        self._publish(record, attempt)
+        self._publish(record, attempt, staged)
         jobs = self._jobs(reports)
         self._coordinator.commit()
         self._progress.add(
@@ -134,8 +144,12 @@ class Engine:
                 frame.sparkSession.conf.set(name, value)
             self._tuned = True
 
-    def _try(self, frame: DataFrame, record: EpochRecord, attempt: str) -> dict[NodeId, NodeReport]:
+    def _try(
+        self, frame: DataFrame, record: EpochRecord, attempt: str
+    ) -> tuple[dict[NodeId, NodeReport], Mapping[int, SinkWriter]]:
         with self._frames.build(frame, record) as frames:
+            # A sink whose columns nobody has seen yet has nothing to show, and no frame.
+            staged = {at: self._sinks[at] for at in frames.sinks}
             self._stage(frames, record, attempt)
             reports = self._coordinator.collect_receipts()
             if self._coordinator.ledger.missing():
@@ -148,7 +162,7 @@ class Engine:
                 f"no receipt for {sum(missing.values())} slots of epoch {record.epoch}"
             )
         self._coordinator.ledger.check_types()
-        return reports
+        return reports, staged
 
     def _stage(self, frames: Frames, record: EpochRecord, attempt: str) -> None:
         if not frames.sinks:
@@ -164,8 +178,8 @@ class Engine:
                     ) from problem
                 raise
 
-    def _publish(self, record: EpochRecord, attempt: str) -> None:
-        for at, writer in self._sinks.items():
+    def _publish(self, record: EpochRecord, attempt: str, staged: Mapping[int, SinkWriter]) -> None:
+        for at, writer in staged.items():
             if writer.when == "late":
                 try:
                     writer.publish(record.epoch, attempt)
@@ -174,7 +188,7 @@ class Engine:
                     raise user_error(
                         f"function of sink {self._names[at]!r}", function, problem
                     ) from problem
-        for writer in self._sinks.values():
+        for writer in staged.values():
             if writer.when == "staged":
                 writer.publish(record.epoch, attempt)
 
@@ -195,16 +209,20 @@ class Engine:
     def _worth_another_try(self, problem: BaseException) -> bool:
         if isinstance(problem, Incomplete):
             return True
+        if isinstance(problem, MillstreamError):
+            return False
         # Spark gives up a job when a re-run map gave other blocks than before the loss of an
         # executor; the next try starts from scratch.
         return self._coordinator.failure() is None and "indeterminate" in str(problem).lower()
 
     def _explained(self, problem: BaseException) -> BaseException:
+        if self._coordinator.lost is not None:
+            return self._coordinator.lost
+        if isinstance(problem, MillstreamError | KeyboardInterrupt):
+            return problem
         known = self._coordinator.failure()
         if known is not None:
             return known
-        if isinstance(problem, MillstreamError | KeyboardInterrupt):
-            return problem
         failed = EpochFailed(f"Spark could not run the epoch: {str(problem)[:2000]}")
         failed.__cause__ = problem
         return failed

@@ -1,8 +1,8 @@
 """Feeding: how a reduce task hands its blocks to the nodes that own its slots.
 
 A refused or broken feed is tried again inside the task against the ring in force; it does not
-burn Spark's attempts. Only what the coordinator confirms as lost, or what the node itself calls
-an error, ends the task.
+burn Spark's attempts. What ends the task is a node that the coordinator confirms as lost, an error
+of the node itself, or a minute without success.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def feed_unit(
 ) -> Iterator[pa.RecordBatch]:
     """Feed the blocks of one shuffle partition; give the outputs, in the order of slots."""
     for node, share in _shares(record, slots):
-        part = rows if share == slots else _cut(rows, share)
+        part = rows if share == slots else _cut(rows, share, counted=share.start == slots.start)
         header = _header(record, attempt, job, share, part, read)
         yield from _feed_until_taken(coordinator, record, node, header, part)
 
@@ -60,13 +60,14 @@ def _shares(record: EpochRecord, slots: range) -> Iterator[tuple[NodeId, range]]
         yield record.ring.owner(start), range(start, stop)
 
 
-def _cut(rows: pa.Table, share: range) -> pa.Table:
-    """The part of every block that lies in a slot range."""
+def _cut(rows: pa.Table, share: range, *, counted: bool) -> pa.Table:
+    """The part of every block that lies in a slot range; one share tells how many values."""
     columns: dict[str, list[object]] = {name: [] for name in BLOCK_SCHEMA.names}
     for row in rows.to_pylist():
         for _, part in slices(from_bytes(row["block"]), [share.start, share.stop]):
-            for name in columns:
-                columns[name].append(to_bytes(part) if name == "block" else row[name])
+            cut = {**row, "block": to_bytes(part), "rows": row["rows"] if counted else 0}
+            for name, column in columns.items():
+                column.append(cut[name])
     return pa.table(columns, schema=BLOCK_SCHEMA)
 
 

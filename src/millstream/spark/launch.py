@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
+from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 
-from millstream.node.process import Launch, Started, executor_pid, launch
+from millstream.node.process import Launch, NodeStartError, Started, executor_pid, launch
 from millstream.ring.ring import NodeId
 from millstream.wire.calls import call
 
@@ -22,7 +23,10 @@ _TOGETHER = 5.0
 def start_nodes(context: SparkContext, config: Launch, count: int, listen: bool) -> list[Started]:
     """Start ``count`` nodes, spread over the executors' cores."""
     tasks = context.parallelize(range(count), count)
-    return list(tasks.mapPartitions(_Starter(config, count, listen)).collect())
+    try:
+        return list(tasks.mapPartitions(_Starter(config, count, listen)).collect())
+    except Py4JJavaError as problem:
+        raise NodeStartError(f"the nodes did not start: {str(problem)[:1000]}") from problem
 
 
 @dataclass(frozen=True)

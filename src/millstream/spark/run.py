@@ -5,14 +5,16 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import re
 import shutil
+import signal
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+import uuid
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
@@ -31,10 +33,11 @@ from millstream.observe.display import Display, display_for
 from millstream.observe.progress import EpochProgress, Progress, Totals
 from millstream.ring.ring import NodeId
 from millstream.spark.compile import EpochFrames, admission
-from millstream.spark.engine import Engine
+from millstream.spark.engine import Engine, EpochFailed
+from millstream.spark.folder import Folder
 from millstream.spark.launch import start_nodes
-from millstream.spark.replay import replay_end
-from millstream.spark.session import await_executors, same_host, session
+from millstream.spark.replay import ReplayEnd, replay_end
+from millstream.spark.session import acquire, await_executors, release, same_host
 from millstream.spark.sinks import FileWriter, open_sink
 from millstream.wire.auth import new_secret
 from millstream.work.program import pack, program_of
@@ -67,6 +70,15 @@ class RunConfig:
                 )
         if self.nodes is not None and self.nodes > self.slots:
             raise ConfigError(f"nodes must be at most slots ({self.slots}), got {self.nodes}")
+        if self.listen is not None and (
+            not isinstance(self.listen, str)
+            or not re.fullmatch(r"[A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+]", self.listen)
+            or self.listen == "0.0.0.0"
+        ):
+            raise ConfigError(
+                "listen must be a host name or address of the driver that executors can reach, "
+                f"without a port, got {self.listen!r}"
+            )
         if not isinstance(self.every, timedelta) or self.every < timedelta(0):
             raise ConfigError(f"every must be a timedelta of 0 or more, got {self.every!r}")
 
@@ -147,7 +159,8 @@ class Run:
         self._display = display
         self._cleanup = cleanup
         self._stopped = False
-        self._lock = threading.Lock()
+        self._told = False
+        self._lock = threading.RLock()
 
     @property
     def progress(self) -> Progress:
@@ -200,16 +213,25 @@ class Run:
             return self._coordinator.lost
         if self._query.isActive or self._engine.stopping.is_set():
             return None
-        return self._query.exception()
+        problem = self._query.exception()
+        return None if problem is None else EpochFailed(f"Spark ended the query: {problem}")
 
     def _raise_failure(self) -> None:
         failure = self._failure()
         if failure is not None:
-            self._end()
+            with self._lock:
+                self._told = True
+                self._end()
             raise failure
 
     def stop(self) -> None:
-        """Finish the epoch under way, then end the run and its nodes."""
+        """Finish the epoch under way, then end the run and its nodes.
+
+        From a sink's function or a listener it returns at once; the run ends after the epoch.
+        """
+        if self._engine.is_own_thread:
+            threading.Thread(target=self.stop, name="millstream-stop").start()
+            return
         with self._lock:
             if self._query.isActive:
                 self._stopped = True
@@ -229,7 +251,10 @@ class Run:
         problem: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        failure = self._failure()
         self.stop()
+        if failure is not None and problem is None and not self._told:
+            raise failure
 
 
 @dataclass(frozen=True)
@@ -277,9 +302,8 @@ def start(
         if spark is None:
             spark = _session_of_sources(planned)
         if spark is None:
-            spark, ours = session(config.master)
-            if ours:
-                cleanup.callback(spark.stop)
+            spark = acquire(config.master)
+            cleanup.callback(release, spark)
         run = _start(planned, config, spark, cleanup.pop_all())
     return run
 
@@ -310,12 +334,25 @@ def run(
         listen=listen,
         progress=progress,
     )
-    with handle:
+    with handle, _interruptible():
         try:
             handle.await_termination()
         except KeyboardInterrupt:
             handle.stop()
     return Summary(workflow.name, handle.progress.totals, handle.progress.last)
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let Ctrl-C raise and do no more: Spark's own handler would also cancel the epoch."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _session_of_sources(planned: Plan) -> SparkSession | None:
@@ -346,6 +383,7 @@ class _Starting:
         self._spark = spark
         self._cleanup = cleanup
         atexit.register(cleanup.close)
+        cleanup.callback(atexit.unregister, cleanup.close)
 
     def run(self) -> Run:
         spark, config, planned = self._spark, self._config, self._plan
@@ -381,7 +419,7 @@ class _Starting:
             engine.give_up,
         )
         stream = (
-            admitted.frame.writeStream.queryName(planned.name)
+            admitted.frame.writeStream.queryName(f"{planned.name}-{uuid.uuid4().hex[:8]}")
             .foreachBatch(engine)
             .option("checkpointLocation", checkpoint)
         )
@@ -396,9 +434,17 @@ class _Starting:
             stream = stream.trigger(processingTime=f"{config.every.total_seconds():.3f} seconds")
         query = stream.start()
         engine.query = query
+        if coordinator.lost is not None:  # before there was a query to end
+            engine.give_up()
         self._cleanup.callback(_end_query, query)
         if bounded and paced:
-            ends = [replay_end(source) for source in paced]
+            sources = [planned.vertices[at] for at in _sources_of(planned, admitted.branches)]
+            ends = [
+                replay_end(vertex.source)
+                if isinstance(vertex, SourceVertex) and isinstance(vertex.source, ReplaySource)
+                else None
+                for vertex in sources
+            ]
             threading.Thread(target=_stop_at_end, args=(query, engine, ends), daemon=True).start()
         return Run(planned, coordinator, engine, query, progress, display, self._cleanup)
 
@@ -407,8 +453,8 @@ class _Starting:
             folder = tempfile.mkdtemp(prefix="millstream-checkpoint-")
             self._cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
             return folder
-        commits = Path(self._config.checkpoint) / "spark" / "commits"
-        done = [name for name in os.listdir(commits) if name.isdigit()] if commits.is_dir() else []
+        commits = Folder(self._spark, f"{self._config.checkpoint}/spark/commits")
+        done = [name for name in commits.names("") if name.isdigit()]
         if done:
             raise CheckpointInUse(self._config.checkpoint, len(done))
         return f"{self._config.checkpoint}/spark"
@@ -437,12 +483,26 @@ def _end_query(query: StreamingQuery) -> None:
         query.stop()
 
 
-def _stop_at_end(query: StreamingQuery, engine: Engine, ends: list[Any]) -> None:
+def _sources_of(planned: Plan, branches: Iterable[int]) -> list[int]:
+    """The sources behind the branches, in the order in which Spark lists them."""
+    found: list[int] = []
+    for branch in branches:
+        at = branch
+        while planned.inputs[at]:
+            at = planned.inputs[at][0]
+        if at not in found:
+            found.append(at)
+    return found
+
+
+def _stop_at_end(query: StreamingQuery, engine: Engine, ends: list[ReplayEnd | None]) -> None:
+    """End a run of recordings: each at its end, and nothing else left to read."""
     while query.isActive:
         last = query.lastProgress
-        if last is not None:
-            offsets = [source.endOffset for source in last.sources]
-            if all(any(end.reached(offset) for offset in offsets) for end in ends):
+        if last is not None and len(last.sources) == len(ends):
+            pairs = zip(ends, last.sources, strict=True)
+            read = all(end is None or end.reached(source.endOffset) for end, source in pairs)
+            if read and not query.status["isDataAvailable"]:
                 engine.stop(query)
                 return
         time.sleep(_POLL)

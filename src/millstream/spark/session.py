@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import re
 import sys
+import threading
 import time
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from millstream.errors import ConfigError
@@ -33,17 +35,41 @@ def use_own_python() -> None:
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 
 
-def session(master: str | None) -> tuple[SparkSession, bool]:
-    """The active session, or a new one; and whether it is ours to stop."""
-    active = SparkSession.getActiveSession()
-    if active is not None:
-        running = active.sparkContext.master
+_lock = threading.Lock()
+_ours: SparkSession | None = None
+_users = 0
+
+
+def acquire(master: str | None) -> SparkSession:
+    """The session that is there, or a new one of ours; give it back with ``release``."""
+    global _ours, _users
+    with _lock:
+        if SparkContext._active_spark_context is None:
+            _ours, _users = _create(master), 0
+        spark = _ours if _ours is not None else SparkSession.builder.getOrCreate()
+        running = spark.sparkContext.master
         if master is not None and master != running:
             raise ConfigError(
                 f"master={master!r}, but a Spark session on {running!r} is active; stop that "
                 "session first, or leave master= out"
             )
-        return active, False
+        _users += spark is _ours
+        return spark
+
+
+def release(spark: SparkSession) -> None:
+    """Stop a session of ours when its last user is done; others are not ours to stop."""
+    global _ours, _users
+    with _lock:
+        if spark is not _ours:
+            return
+        _users -= 1
+        if _users == 0:
+            _ours = None
+            spark.stop()
+
+
+def _create(master: str | None) -> SparkSession:
     use_own_python()
     wanted = master or os.environ.get("SPARK_MASTER") or "local[*]"
     builder = SparkSession.builder.appName("millstream").master(wanted)
@@ -54,7 +80,7 @@ def session(master: str | None) -> tuple[SparkSession, bool]:
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
-    return spark, True
+    return spark
 
 
 def await_executors(spark: SparkSession, timeout: float = 30.0) -> int:

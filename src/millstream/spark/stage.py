@@ -37,6 +37,10 @@ from millstream.work.routing import push
 SOURCE_TAG = "millstream_source"
 
 
+class BlocksLost(MillstreamError):
+    """Blocks that Spark had cached are gone; the epoch cannot go on in this try."""
+
+
 @dataclass(frozen=True)
 class Reader:
     """A sink, or a step in the JVM, whose columns are known."""
@@ -132,9 +136,11 @@ class _Stage:
 
     def feed(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Feed the job of this partition, and run the steps behind it."""
-        # Below a union, Spark counts this stage's partitions from a multiple of its width.
-        partition = self._partition % self._program.width(self._task.stage)
-        job, part = self._program.job_at(self._task.stage, partition)
+        if self._partition >= self._program.width(self._task.stage):
+            # Cached blocks were lost and are computed again below a union, where a task does not
+            # know which partition of its stage it is.
+            raise BlocksLost(f"Spark lost cached blocks of epoch {self._task.epoch}")
+        job, part = self._program.job_at(self._task.stage, self._partition)
         mine: list[pa.RecordBatch] = []
         for batch in batches:
             own = pc.equal(batch.column("target"), job)

@@ -1,7 +1,9 @@
 """Who may speak: a mutual challenge over a secret that never travels on our channels.
 
 Both sides prove that they hold the run's secret before any call is served, and nothing is
-unpickled before that. The secret reaches executors inside Spark's own task closures.
+unpickled before that. The secret reaches executors inside Spark's own task closures. Over TCP
+(``listen=``) calls are not encrypted: whoever can read the network can take over a session, so it
+needs a network that is trusted.
 """
 
 from __future__ import annotations

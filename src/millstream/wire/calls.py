@@ -43,6 +43,7 @@ class Unreachable(MillstreamError):
 _clients: dict[Endpoint, flight.FlightClient] = {}
 _lock = threading.Lock()
 _HANDSHAKE_TIMEOUT = 10.0
+_KEPT = 256
 # An error travels in the trailer of a call, for which gRPC allows 8 KB, the message included.
 _MESSAGE_LENGTH = 200
 _ERROR_BYTES = 5_000
@@ -63,8 +64,14 @@ def client_of(endpoint: Endpoint) -> flight.FlightClient:
         client.close()
         raise _unreachable(endpoint, problem) from None
     with _lock:
-        _clients[endpoint] = client
-    return client
+        kept = _clients.setdefault(endpoint, client)
+        # Spark's workers outlive runs, whose nodes are gone: the oldest clients go first.
+        old = [_clients.pop(other) for other in list(_clients)[: max(0, len(_clients) - _KEPT)]]
+    if kept is not client:  # another thread was first
+        old.append(client)
+    for unused in old:
+        unused.close()
+    return kept
 
 
 def drop_client(endpoint: Endpoint) -> None:

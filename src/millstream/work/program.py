@@ -104,6 +104,7 @@ def pack(program: Program) -> Packed:
     return Packed(hashlib.sha256(data).hexdigest(), data)
 
 
+_KEPT = 4
 _programs: dict[str, Program] = {}
 
 
@@ -111,6 +112,7 @@ def unpack(packed: Packed) -> Program:
     """The program behind its pickled form, from this process's cache."""
     program = _programs.get(packed.digest)
     if program is None:
-        _programs.clear()  # a worker serves one run at a time; old programs are not needed
+        while len(_programs) >= _KEPT:
+            _programs.pop(next(iter(_programs)))
         program = _programs[packed.digest] = cloudpickle.loads(packed.data)
     return program
