@@ -24,6 +24,7 @@ from millstream.observe.progress import EpochProgress, JobProgress, Progress
 from millstream.ring.ring import NodeId
 from millstream.spark.compile import EpochFrames, Frames
 from millstream.spark.sinks import ForeachBatchWriter, SinkWriter
+from millstream.spark.stage import BlocksLost
 from millstream.work.failures import user_error
 
 _MAX_TRIES = 4
@@ -207,7 +208,7 @@ class Engine:
         return found
 
     def _worth_another_try(self, problem: BaseException) -> bool:
-        if isinstance(problem, Incomplete):
+        if isinstance(problem, Incomplete) or isinstance(self._coordinator.failure(), BlocksLost):
             return True
         if isinstance(problem, MillstreamError):
             return False

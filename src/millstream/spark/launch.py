@@ -20,11 +20,14 @@ from millstream.wire.calls import call
 _TOGETHER = 5.0
 
 
-def start_nodes(context: SparkContext, config: Launch, count: int, listen: bool) -> list[Started]:
+def start_nodes(
+    context: SparkContext, config: Launch, count: int, *, cores: int, listen: bool
+) -> list[Started]:
     """Start ``count`` nodes, spread over the executors' cores."""
     tasks = context.parallelize(range(count), count)
+    starter = _Starter(config, min(count, cores), listen)
     try:
-        return list(tasks.mapPartitions(_Starter(config, count, listen)).collect())
+        return list(tasks.mapPartitions(starter).collect())
     except Py4JJavaError as problem:
         raise NodeStartError(f"the nodes did not start: {str(problem)[:1000]}") from problem
 
@@ -34,7 +37,7 @@ class _Starter:
     """What each task does; a class of this module, so that workers import it."""
 
     config: Launch
-    count: int
+    together: int
     listen: bool
 
     def __call__(self, tasks: Iterable[int]) -> Iterator[Started]:
@@ -52,9 +55,9 @@ class _Starter:
     def _await_others(self, node: NodeId) -> None:
         # Tasks that run side by side take different cores, hence different executors.
         deadline = time.monotonic() + _TOGETHER
-        while call(self.config.coordinator, "arrived", node) < self.count:
+        while call(self.config.coordinator, "arrived", node) < self.together:
             if time.monotonic() > deadline:
-                return  # fewer cores than nodes: the rest start in turn
+                return  # some cores are busy with other work
             time.sleep(0.02)
 
 

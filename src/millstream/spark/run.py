@@ -397,13 +397,16 @@ class _Starting:
         program = program_of(planned, config.slots, min(partitions, config.slots))
         bounded = all(vertex.source.bounded for _, vertex in planned.of_kind(SourceVertex))
         admitted = admission(spark, planned, not bounded and self._has_ttl())
-        sinks = {at: open_sink(spark, vertex.sink) for at, vertex in planned.sinks}
+        # Nothing that an earlier run staged is committed: a run cannot be continued yet.
+        sinks = {at: open_sink(spark, vertex.sink, keep=()) for at, vertex in planned.sinks}
         for writer in sinks.values():
             if isinstance(writer, FileWriter):
                 writer.check_new()
         coordinator = self._coordinator(folder)
         launch = Launch(NodeId(""), coordinator.endpoint, ship(program.jobs), config.slots, None)
-        started = start_nodes(spark.sparkContext, launch, nodes, config.listen is not None)
+        started = start_nodes(
+            spark.sparkContext, launch, nodes, cores=cores, listen=config.listen is not None
+        )
         progress = Progress()
         display = display_for(planned.name, config.progress)
         progress.listen(display.show)
