@@ -92,4 +92,4 @@ def _run(spark: SparkSession, flow: ms.Workflow, text: Text, work: Path, counts:
 
 
 def _query(spark: SparkSession, name: str) -> StreamingQuery:
-    return next(query for query in spark.streams.active if query.name == name)
+    return next(query for query in spark.streams.active if query.name.startswith(f"{name}-"))
