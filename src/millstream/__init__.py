@@ -17,14 +17,17 @@ Importing this package does not start a JVM: what needs Spark is loaded when fir
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from millstream.coordinator.service import NodeLost, RunEnded
 from millstream.errors import ConfigError, MillstreamError, WorkflowError
 from millstream.flow.functions import arrow, dataframe, sql
 from millstream.flow.reducers import Combinable, combinable
 from millstream.flow.sinks import callback, console, csv, foreach_batch, json, parquet
 from millstream.flow.sources import files, rate, replay, socket, text
 from millstream.flow.workflow import Stream, Workflow
+from millstream.node.messages import NotDeterministic
 from millstream.state.aggregates import (
     aggregate,
     count,
@@ -37,20 +40,38 @@ from millstream.state.aggregates import (
     sum,
     top_k,
 )
+from millstream.work.failures import RecordError, UserFunctionError
 
 if TYPE_CHECKING:
-    from millstream.spark.run import Run, run, start
+    from millstream.spark.conform import SinkTypeError
+    from millstream.spark.engine import EpochFailed
+    from millstream.spark.run import CheckpointInUse, Run, run, start
 
 __version__ = "0.1.0"
 
-_LAZY = ("Run", "run", "start")
+_LAZY = {
+    "CheckpointInUse": "run",
+    "EpochFailed": "engine",
+    "Run": "run",
+    "SinkTypeError": "conform",
+    "run": "run",
+    "start": "run",
+}
 
 __all__ = [
+    "CheckpointInUse",
     "Combinable",
     "ConfigError",
+    "EpochFailed",
     "MillstreamError",
+    "NodeLost",
+    "NotDeterministic",
+    "RecordError",
     "Run",
+    "RunEnded",
+    "SinkTypeError",
     "Stream",
+    "UserFunctionError",
     "Workflow",
     "WorkflowError",
     "aggregate",
@@ -85,7 +106,5 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
-        from millstream.spark import run as module
-
-        return getattr(module, name)
+        return getattr(import_module(f"millstream.spark.{_LAZY[name]}"), name)
     raise AttributeError(f"module 'millstream' has no attribute {name!r}")
