@@ -45,14 +45,15 @@ from millstream.work.failures import RecordError, UserFunctionError
 if TYPE_CHECKING:
     from millstream.spark.conform import SinkTypeError
     from millstream.spark.engine import EpochFailed
-    from millstream.spark.run import CheckpointInUse, Run, run, start
+    from millstream.spark.handle import Run
+    from millstream.spark.run import CheckpointInUse, run, start
 
 __version__ = "0.1.0"
 
 _LAZY = {
     "CheckpointInUse": "run",
     "EpochFailed": "engine",
-    "Run": "run",
+    "Run": "handle",
     "SinkTypeError": "conform",
     "run": "run",
     "start": "run",

@@ -29,14 +29,6 @@ def test_clocks_and_sockets_never_end() -> None:
     assert not sources.socket("localhost", 9999).bounded
 
 
-def test_lines_are_single_columns_and_rows_are_not() -> None:
-    assert sources.text("in").single
-    assert sources.socket("localhost", 9999).single
-    assert not sources.files("in", format="parquet").single
-    assert not sources.rate().single
-    assert not sources.replay([{"line": "a"}]).single
-
-
 def test_a_path_object_is_kept_as_text() -> None:
     assert sources.text(Path("some") / "folder").path == "some/folder"
     assert sources.replay(Path("some") / "file.csv").recording == "some/file.csv"

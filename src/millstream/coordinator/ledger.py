@@ -145,14 +145,18 @@ class Ledger:
                 found[job] = int((~receipted).sum())
         return found
 
+    def require_complete(self) -> None:
+        """Raise ``MissingReceipts`` unless every slot has a receipt from its present owner."""
+        assert self._record is not None
+        missing = {self._jobs[job]: count for job, count in self.missing().items()}
+        if missing:
+            raise MissingReceipts(self._record.epoch, missing)
+
     def commit(self) -> EpochRecord:
         """Make the epoch under way the newest committed one, and keep the types it showed."""
         assert self._record is not None
         record = self._record
-        missing = self.missing()
-        if missing:
-            names = {self._jobs[job]: count for job, count in missing.items()}
-            raise MissingReceipts(record.epoch, names)
+        self.require_complete()
         self._learn()
         self.committed = record.epoch
         self._record, self._receipts = None, {}

@@ -28,11 +28,6 @@ class Source:
         """Whether the run ends by itself when everything has been read."""
         return False
 
-    @property
-    def single(self) -> bool:
-        """Whether a record is one bare column, like a line of text, and not a row."""
-        return False
-
 
 @dataclass(frozen=True, kw_only=True)
 class FolderSource(Source):
@@ -54,10 +49,6 @@ class FolderSource(Source):
 @dataclass(frozen=True, kw_only=True)
 class TextSource(FolderSource):
     """The lines of text files, as one column ``value``."""
-
-    @property
-    def single(self) -> bool:
-        return True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,10 +98,6 @@ class SocketSource(Source):
             raise ConfigError(f"host must be a name or an address, got {self.host!r}")
         if not _is_int(self.port) or not 0 < self.port < 65536:
             raise ConfigError(f"port must be between 1 and 65535, got {self.port!r}")
-
-    @property
-    def single(self) -> bool:
-        return True
 
 
 # Compared by identity: comparing two recordings row by row is never what a caller means, and

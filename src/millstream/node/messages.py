@@ -63,7 +63,6 @@ class NodeReport:
 
     state_keys: Mapping[int, int] = field(default_factory=dict)
     memory: int = 0
-    cpu_seconds: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 import resource
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -89,7 +88,6 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
         return NodeReport(
             state_keys=self._machine.state_keys(),
             memory=pages * resource.getpagesize(),
-            cpu_seconds=time.process_time(),
         )
 
     def do_get(self, context: Any, ticket: Any) -> flight.GeneratorStream:

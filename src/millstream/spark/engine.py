@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
+from millstream.coordinator.ledger import MissingReceipts
 from millstream.coordinator.record import EpochRecord
 from millstream.coordinator.service import Coordinator
 from millstream.errors import MillstreamError
@@ -36,10 +37,6 @@ _BATCH_SETTINGS = {
 
 class EpochFailed(MillstreamError):
     """Spark could not run an epoch, for a reason that is not the user's code."""
-
-
-class Incomplete(MillstreamError):
-    """Some slots have no receipt although Spark calls the epoch done."""
 
 
 class RunStopped(Exception):
@@ -157,11 +154,7 @@ class Engine:
                 # A sink that read only a part, or a node that lost what it had acknowledged.
                 frames.evaluate()
                 reports = self._coordinator.collect_receipts()
-        missing = self._coordinator.ledger.missing()
-        if missing:
-            raise Incomplete(
-                f"no receipt for {sum(missing.values())} slots of epoch {record.epoch}"
-            )
+        self._coordinator.ledger.require_complete()
         self._coordinator.ledger.check_types()
         return reports, staged
 
@@ -208,7 +201,9 @@ class Engine:
         return found
 
     def _worth_another_try(self, problem: BaseException) -> bool:
-        if isinstance(problem, Incomplete) or isinstance(self._coordinator.failure(), BlocksLost):
+        if isinstance(problem, MissingReceipts):
+            return True
+        if isinstance(self._coordinator.failure(), BlocksLost):
             return True
         if isinstance(problem, MillstreamError):
             return False

@@ -1,0 +1,182 @@
+"""The handle of a workflow that runs: its status, progress and state, and how it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Literal
+
+from pyspark.sql.streaming.query import StreamingQuery
+
+from millstream.coordinator.service import Coordinator
+from millstream.errors import ConfigError
+from millstream.flow.plan import Plan
+from millstream.observe.display import Display
+from millstream.observe.progress import Progress
+from millstream.spark.engine import Engine, EpochFailed
+
+Phase = Literal["running", "finished", "stopped", "failed"]
+_POLL = 0.1
+
+
+@dataclass(frozen=True)
+class NodeStatus:
+    """A node, as ``status()`` shows it."""
+
+    node: str
+    host: str
+    executor: str
+    pid: int
+    slots: int
+
+
+@dataclass(frozen=True)
+class Status:
+    """Where a run is."""
+
+    workflow: str
+    phase: Phase
+    committed: int
+    ring: int
+    nodes: list[NodeStatus] = field(default_factory=list)
+
+
+class JobState:
+    """The committed state of one job."""
+
+    def __init__(self, coordinator: Coordinator, job: int) -> None:
+        self._coordinator = coordinator
+        self._job = job
+
+    def get(self, key: object, default: Any = None) -> Any:
+        """The state of a key: its entries, or the result of a combinable reducer."""
+        found = self._coordinator.get(self._job, key)
+        return default if found is None else found
+
+    def items(self) -> Iterator[tuple[Any, Any]]:
+        """All keys with their state."""
+        yield from self._coordinator.items(self._job)
+
+
+class Run:
+    """A workflow that runs. Leaving the ``with`` block stops it."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        coordinator: Coordinator,
+        engine: Engine,
+        query: StreamingQuery,
+        progress: Progress,
+        display: Display,
+        cleanup: contextlib.ExitStack,
+    ) -> None:
+        self._plan = plan
+        self._coordinator = coordinator
+        self._engine = engine
+        self._query = query
+        self._progress = progress
+        self._display = display
+        self._cleanup = cleanup
+        self._stopped = False
+        self._told = False
+        self._lock = threading.RLock()
+
+    @property
+    def progress(self) -> Progress:
+        """Reports of committed epochs, with rates and latencies."""
+        return self._progress
+
+    def status(self) -> Status:
+        """Where the run is now."""
+        ring = self._coordinator.ledger.ring
+        nodes = [
+            NodeStatus(n.node, n.host, n.executor, n.pid, len(ring.slots_of(n.node)))
+            for n in self._coordinator.nodes
+        ]
+        committed = self._coordinator.ledger.committed
+        return Status(self._plan.name, self._phase(), committed, ring.version, nodes)
+
+    def _phase(self) -> Phase:
+        if self._failure() is not None:
+            return "failed"
+        if self._stopped:
+            return "stopped"
+        return "running" if self._query.isActive else "finished"
+
+    def state(self, job: str) -> JobState:
+        """The committed state of a job."""
+        for at, vertex in self._plan.jobs:
+            if vertex.name == job:
+                return JobState(self._coordinator, at)
+        names = ", ".join(vertex.name for _, vertex in self._plan.jobs)
+        raise ConfigError(f"there is no job {job!r}; the jobs are {names}")
+
+    def await_termination(self, timeout: timedelta | None = None) -> bool:
+        """Wait for the end of bounded input (or a stop); True if the run has ended.
+
+        Raises what made the run fail. State stays readable until ``stop``.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout.total_seconds()
+        while self._query.isActive:
+            if deadline is not None and time.monotonic() > deadline:
+                return False
+            with contextlib.suppress(Exception):  # the failure is told below, typed
+                self._query.awaitTermination(_POLL)  # type: ignore[arg-type]
+        self._raise_failure()
+        return True
+
+    def _failure(self) -> BaseException | None:
+        if self._engine.error is not None:
+            return self._engine.error
+        if self._coordinator.lost is not None:
+            return self._coordinator.lost
+        if self._query.isActive or self._engine.stopping.is_set():
+            return None
+        problem = self._query.exception()
+        return None if problem is None else EpochFailed(f"Spark ended the query: {problem}")
+
+    def _raise_failure(self) -> None:
+        failure = self._failure()
+        if failure is not None:
+            with self._lock:
+                self._told = True
+                self._end()
+            raise failure
+
+    def stop(self) -> None:
+        """Finish the epoch under way, then end the run and its nodes.
+
+        From a sink's function or a listener it returns at once; the run ends after the epoch.
+        """
+        if self._engine.is_own_thread:
+            threading.Thread(target=self.stop, name="millstream-stop").start()
+            return
+        with self._lock:
+            if self._query.isActive:
+                self._stopped = True
+                self._engine.stop(self._query)
+            self._end()
+
+    def _end(self) -> None:
+        self._display.close(self._progress.totals)
+        self._cleanup.close()
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        failure = self._failure()
+        self.stop()
+        if failure is not None and problem is None and not self._told:
+            raise failure
