@@ -5,6 +5,7 @@
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 ARGS ?=
+SEEDS ?= 200
 BIN := .venv/bin
 
 # Read when a recipe runs, because setup, run just before, may have written it.
@@ -12,7 +13,7 @@ with_java = if [ -s .venv/java_home ]; then JAVA_HOME="$$(cat .venv/java_home)";
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup: ## make .venv and find (or install) Java
@@ -38,9 +39,29 @@ format: setup ## format the code and fix what can be fixed safely
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
+.PHONY: sim
+sim: setup ## simulate runs with faults; SEEDS=1000, or ARGS="--seed 17" for the story of one
+	@$(BIN)/python -m millstream.sim --seeds $(SEEDS) $(ARGS)
+
 .PHONY: bench
 bench: setup ## take the first-look measurements
 	@$(with_java) $(BIN)/python benchmarks/first_look.py $(ARGS)
+
+.PHONY: bench-recovery
+bench-recovery: setup ## kill nodes and see how long it takes to go on
+	@$(with_java) $(BIN)/python benchmarks/recovery.py $(ARGS)
+
+.PHONY: bench-overhead
+bench-overhead: setup ## see what copies and checkpoints cost; ARGS="--part b" for one part
+	@$(with_java) $(BIN)/python benchmarks/overhead.py $(ARGS)
+
+# The options of the runner: how many runs, how many copies, the seed of the first run.
+chaos_options = $(if $(RUNS),--runs $(RUNS)) $(if $(REPLICAS),--replicas $(REPLICAS)) \
+	$(if $(SEED),--seed $(SEED))
+
+.PHONY: chaos
+chaos: setup ## kill processes during runs; RUNS=20 REPLICAS=1 SEED=0 ARGS="--master both"
+	@$(with_java) $(BIN)/python -m tests.chaos.runner $(chaos_options) $(ARGS)
 
 .PHONY: clean
 clean: ## remove caches and what Spark leaves behind

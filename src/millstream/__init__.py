@@ -20,7 +20,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from millstream.coordinator.service import NodeLost, RunEnded
+from millstream.coordinator.roster import StateLost
+from millstream.coordinator.service import RunEnded
 from millstream.errors import ConfigError, MillstreamError, WorkflowError
 from millstream.flow.functions import arrow, dataframe, sql
 from millstream.flow.reducers import Combinable, combinable
@@ -65,12 +66,12 @@ __all__ = [
     "ConfigError",
     "EpochFailed",
     "MillstreamError",
-    "NodeLost",
     "NotDeterministic",
     "RecordError",
     "Run",
     "RunEnded",
     "SinkTypeError",
+    "StateLost",
     "Stream",
     "UserFunctionError",
     "Workflow",

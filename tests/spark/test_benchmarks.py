@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from benchmarks import overhead, recovery
 from benchmarks.first_look import Course
+from benchmarks.goals import Goal
+from benchmarks.overhead import Copied
 from benchmarks.peers.contender import Contender
 from benchmarks.peers.ours import BuiltinArrow, BuiltinSql, StatefulFunction
 from benchmarks.peers.spark import GroupByCount
@@ -17,8 +24,15 @@ pytestmark = pytest.mark.spark
 
 @pytest.mark.parametrize(
     "contender",
-    [StatefulFunction(), BuiltinArrow(), BuiltinSql(), GroupByCount()],
-    ids=lambda contender: type(contender).__name__,
+    [
+        StatefulFunction(),
+        BuiltinArrow(),
+        BuiltinSql(),
+        GroupByCount(),
+        Copied(2, "epoch"),
+        Copied(2, "interval"),
+    ],
+    ids=lambda contender: contender.name,
 )
 def test_the_contender_counts_right_and_is_timed(
     spark: SparkSession, tmp_path: Path, contender: Contender
@@ -29,3 +43,47 @@ def test_the_contender_counts_right_and_is_timed(
     measured = course.run(contender, text)
 
     assert len(measured.triggers) == 2
+
+
+def test_a_recovery_is_timed_and_exact(spark: SparkSession, tmp_path: Path) -> None:
+    given = recovery.write_input(tmp_path / "input", keys=2_000, epochs=150)
+    cell = recovery.Cell(failures=3, keys=2_000)
+
+    recovery.measure(spark, cell, given, tmp_path / "run", 0.5)
+    results = {result.name: result for result in recovery.our_results([cell])}
+
+    assert results["recovery_s_3f_2k"].value > 0
+    assert results["flat_failures"].value == results["flat_keys"].value == 1
+    assert isinstance(results["recovery_s_3f_2k"], Goal)
+
+
+@pytest.mark.cluster
+@pytest.mark.slow
+def test_the_reload_of_sparks_state_is_timed(tmp_path: Path) -> None:
+    # A process has one Spark context, and the other tests need theirs.
+    code = f"""
+        from pathlib import Path
+        from benchmarks.recovery import spark_results
+        results = {{r.name: r.value for r in spark_results(Path({str(tmp_path)!r}), 2_000)}}
+        assert results["spark_reload_s"] > 0, results
+    """
+    root = Path(recovery.__file__).parents[1]
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], cwd=root, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+SMALL = replace(overhead.QUICK, checkpoint_keys=2_000, pause_keys=2_000, pause_seconds=0.5)
+
+
+def test_the_size_of_checkpoints_is_told() -> None:
+    results = {result.name: result for result in overhead.checkpoint_sizes(SMALL)}
+
+    assert results["delta_share_2s"].value > results["delta_share_1s_15k"].value > 0
+
+
+def test_the_longest_pause_is_told(tmp_path: Path) -> None:
+    results = {result.name: result for result in overhead.pauses(tmp_path, SMALL)}
+
+    assert results["max_pause_ms"].value > 0

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 import millstream as ms
 from millstream.coordinator.service import Coordinator
 from millstream.errors import MillstreamError
-from millstream.spark import feed
+from millstream.wire.flight_net import FlightNet
 from millstream.work.failures import UserFunctionError
 from tests.spark.words import Outcome, count, expected_counts, once, run_to_end, split, write_books
 
@@ -73,13 +73,13 @@ def sabotaged(marker: Path, fault: Callable[[Any, tuple[Any, ...]], Any]) -> Map
     """A map that also breaks the feed of its own worker process, once."""
 
     def map(line: str) -> Iterator[tuple[str, int]]:
-        original = getattr(feed._feed, "original", feed._feed)
+        original = getattr(FlightNet.feed, "original", FlightNet.feed)
 
         def broken(*arguments: Any) -> Any:
             return fault(original, arguments) if once(marker) else original(*arguments)
 
         broken.original = original  # type: ignore[attr-defined]
-        feed._feed = broken  # type: ignore[assignment]
+        FlightNet.feed = broken  # type: ignore[method-assign, assignment]
         yield from split(line)
 
     return map
@@ -89,15 +89,15 @@ def test_a_reduce_task_killed_after_half_of_its_blocks_counts_nothing(
     spark: SparkSession, books: Path, tmp_path: Path
 ) -> None:
     def die_halfway(original: Any, arguments: tuple[Any, ...]) -> None:
-        endpoint, header, rows, _ = arguments
+        net, primary, _, rows, _, _ = arguments
         import pickle
 
         import pyarrow.flight as flight
 
-        from millstream.wire.calls import client_of
+        from millstream.wire.calls import Endpoint, client_of
 
-        command = flight.FlightDescriptor.for_command(pickle.dumps(header))
-        writer, _ = client_of(endpoint).do_exchange(command)
+        command = flight.FlightDescriptor.for_command(pickle.dumps(primary.header))
+        writer, _ = client_of(Endpoint(primary.address, net._secret)).do_exchange(command)
         writer.begin(rows.schema)
         for batch in rows.slice(0, max(1, rows.num_rows // 2)).to_batches():
             writer.write_batch(batch)
@@ -111,8 +111,8 @@ def test_a_reduce_task_that_fails_after_half_of_its_blocks_counts_nothing(
     spark: SparkSession, books: Path, tmp_path: Path
 ) -> None:
     def fail_halfway(original: Any, arguments: tuple[Any, ...]) -> None:
-        endpoint, header, rows, end = arguments
-        original(endpoint, header, rows.slice(0, rows.num_rows // 2), end)
+        net, primary, copies, rows, end, abandoned = arguments
+        original(net, primary, copies, rows.slice(0, rows.num_rows // 2), end, abandoned)
 
     check(spark, books, map=sabotaged(tmp_path / "half", fail_halfway))
     assert list(tmp_path.glob("half.*"))
@@ -286,14 +286,14 @@ def test_arrow_reducers_keep_state_rows(spark: SparkSession, books: Path) -> Non
 def test_an_epoch_without_all_receipts_runs_again_as_the_next_try(
     spark: SparkSession, books: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    collect = Coordinator.collect_receipts
+    collect = Coordinator._collect
 
     def forgetful(self: Coordinator) -> Any:
         record = self.ledger.record
         assert record is not None
-        return {} if (record.epoch, record.try_) == (1, 0) else collect(self)
+        return {} if record.at == (1, 0) else collect(self)
 
-    monkeypatch.setattr(Coordinator, "collect_receipts", forgetful)
+    monkeypatch.setattr(Coordinator, "_collect", forgetful)
     seen = Outcome()
     with ms.start(counting(books, seen), spark=spark, nodes=2, partitions=4) as run:
         run.await_termination()

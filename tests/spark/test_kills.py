@@ -1,4 +1,4 @@
-"""SIGKILL to drivers and executors: no orphan nodes, no run that goes on with lost state."""
+"""SIGKILL to drivers and executors: no orphan nodes, and no run that goes on with lost state."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ENDLESS = """
     rows = flow.source("rows", ms.rate(rows_per_second=100))
     counts = rows.map_reduce("count", map=lambda row: [(row.value % 10, 1)], reduce=count)
     counts.sink("out", ms.callback(lambda rows, epoch: print("epoch", epoch, flush=True)))
-    with ms.start(flow, nodes=2, master=sys.argv[1]) as run:
+    with ms.start(flow, nodes=2, replicas=int(sys.argv[2]), master=sys.argv[1]) as run:
         for node in run.status().nodes:
             print("node", node.pid, flush=True)
         run.await_termination()
@@ -91,7 +91,7 @@ def gone_within(pids: list[int], seconds: float) -> bool:
 
 @pytest.mark.parametrize("master", ["local[2]", "local-cluster[2,1,1024]"])
 def test_killing_the_driver_leaves_no_node_after_three_seconds(tmp_path: Path, master: str) -> None:
-    with driver(tmp_path, ENDLESS, master) as process:
+    with driver(tmp_path, ENDLESS, master, "1") as process:
         pids = node_pids(read_until(process, "epoch 1"))
         assert len(pids) == 2 and all(map(is_running, pids))
 
@@ -105,8 +105,10 @@ def executor_of(node: int) -> int:
     return int(Path(f"/proc/{node}/cmdline").read_bytes().split(b"\0")[-2])
 
 
-def test_killing_an_executor_ends_its_nodes_and_stops_the_run(tmp_path: Path) -> None:
-    with driver(tmp_path, ENDLESS, "local-cluster[2,1,1024]") as process:
+def test_without_copies_killing_an_executor_ends_its_nodes_and_stops_the_run(
+    tmp_path: Path,
+) -> None:
+    with driver(tmp_path, ENDLESS, "local-cluster[2,1,1024]", "0") as process:
         first, second = node_pids(read_until(process, "epoch 1"))
         assert executor_of(first) != executor_of(second)
 
@@ -115,7 +117,7 @@ def test_killing_an_executor_ends_its_nodes_and_stops_the_run(tmp_path: Path) ->
         assert gone_within([first], 3.0)
         _, errors = process.communicate(timeout=60)
         assert process.returncode == 1
-        assert "NodeLost" in errors and f"process {first} of executor" in errors
+        assert "StateLost" in errors and "the state of 2048 of 4096 slots is lost" in errors
         assert gone_within([second], 3.0)
 
 
@@ -151,9 +153,7 @@ TWO_JOBS = """
 """
 
 
-def test_an_executor_that_dies_during_the_last_job_never_gives_a_wrong_answer(
-    tmp_path: Path,
-) -> None:
+def test_an_executor_that_dies_during_the_last_job_costs_nothing_but_time(tmp_path: Path) -> None:
     books = tmp_path / "books"
     books.mkdir()
     for number in range(6):
@@ -163,8 +163,5 @@ def test_an_executor_that_dies_during_the_last_job_never_gives_a_wrong_answer(
         output, errors = process.communicate(timeout=120)
 
     assert (tmp_path / "killed").exists()
-    if process.returncode == 0:
-        assert "state {1: 360, 2: 240, 3: 120}" in output
-    else:
-        assert "NodeLost" in errors
-        assert "epoch under way was not committed" in errors
+    assert process.returncode == 0, errors[-3000:]
+    assert "state {1: 360, 2: 240, 3: 120}" in output

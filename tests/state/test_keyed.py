@@ -4,6 +4,8 @@ import copy
 import pickle
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,11 +22,18 @@ from millstream.state.keyed import (
 )
 from tests.state.python_values import Basket, nested, same, untimed
 
+SLOTS = 4
+ALL = np.ones(SLOTS, dtype=bool)
+
 
 def committed(state: KeyedState, change: Change | None, key: Any = "k", time: int = 0) -> None:
     """Merge what one epoch did to one key."""
-    changes = {} if change is None else {0: {key: change}}
-    state.apply(KeyedFragment(changes, {0: [key]}), time)
+    fragment = KeyedFragment(visits=[(time, {0: [key]})])
+    if change is not None and change.plain:
+        fragment.plain[0] = {key: change.writes}
+    elif change is not None:
+        fragment.other[0] = {key: change}
+    state.apply(fragment)
 
 
 def state_of(**entries: Any) -> KeyedState:
@@ -234,7 +243,7 @@ def test_clear_alone_forgets_the_key() -> None:
     committed(master, state.settle())
 
     assert master.get(0, "k") is None
-    assert master.keys == 0
+    assert master.keys(ALL) == 0
 
 
 def test_deleting_the_last_entry_forgets_the_key() -> None:
@@ -244,7 +253,7 @@ def test_deleting_the_last_entry_forgets_the_key() -> None:
     del state["a"]
     committed(master, state.settle())
 
-    assert master.keys == 0
+    assert master.keys(ALL) == 0
 
 
 def test_an_entry_written_and_deleted_after_clear_leaves_nothing() -> None:
@@ -256,7 +265,7 @@ def test_an_entry_written_and_deleted_after_clear_leaves_nothing() -> None:
     del state["a"]
     committed(master, state.settle())
 
-    assert master.keys == 0
+    assert master.keys(ALL) == 0
 
 
 def test_state_can_be_written_while_it_is_gone_through() -> None:
@@ -477,8 +486,8 @@ for case in (TestStateAgainstADictionary, TestViewsAgainstADictionary):
 
 
 def visited(state: KeyedState, keys: list[Any], time: int, *, slot: int = 0) -> None:
-    changes = {slot: {key: Change({"n": 1}) for key in keys}}
-    state.apply(KeyedFragment(changes, {slot: list(keys)}), time)
+    writes = {slot: {key: {"n": 1} for key in keys}}
+    state.apply(KeyedFragment(writes, {}, [(time, {slot: list(keys)})]))
 
 
 def test_keys_are_idle_from_their_last_visit_on() -> None:
@@ -501,9 +510,9 @@ def test_only_the_slots_that_are_asked_for_count() -> None:
 
 def test_a_key_without_state_is_never_idle() -> None:
     state = KeyedState()
-    state.apply(KeyedFragment({}, {0: ["a"]}), 10)
+    committed(state, None, "a", 10)
     visited(state, ["b"], 10)
-    state.apply(KeyedFragment({0: {"b": Change({}, cleared=True)}}, {0: ["b"]}), 20)
+    committed(state, Change({}, cleared=True, plain=False), "b", 20)
 
     assert state.idle_since([0], before=100) == {}
 
@@ -522,3 +531,120 @@ def test_idle_keys_are_those_of_a_plain_table_of_last_visits(
     idle = state.idle_since([0], before).get(0, [])
 
     assert sorted(idle) == sorted(key for key, time in last.items() if time < before)
+
+
+# -- slots as copies: a part of a fragment, a snapshot, and nothing any more -----------------
+
+
+def only(*slots: int) -> npt.NDArray[np.bool_]:
+    return np.isin(np.arange(SLOTS), slots)
+
+
+MANY_ENTRIES = {str(number): number for number in range(40)}
+
+
+def some_of_everything() -> KeyedFragment:
+    """Plain keys, odd keys and visits in two slots."""
+    return KeyedFragment(
+        {0: {"a": {"n": 1}, "m": dict(MANY_ENTRIES)}, 1: {"b": {"n": 2}}},
+        {0: {"l": Change({"v": [1]}, plain=False)}, 1: {"k": Change({"v": [2]}, plain=False)}},
+        [(5, {0: ["a", "m", "l"], 1: ["b", "k"]})],
+    )
+
+
+def test_of_a_fragment_only_the_part_of_the_given_slots_arrives() -> None:
+    state, part = KeyedState(), KeyedFragment({0: {"x": {"n": 1}}})
+
+    state.apply(some_of_everything(), only(1, 2))
+
+    assert state.slots == {1: {"b": {"n": 2}, "k": {"v": [2]}}}
+    assert state.odd == {"k"}
+    assert state.idle_since(range(SLOTS), before=6) == {1: ["b", "k"]}
+    state.apply(part, only())
+    assert list(state.slots) == [1]
+
+
+def test_slots_that_are_not_given_stay_as_they_are() -> None:
+    state = KeyedState()
+    state.apply(some_of_everything())
+
+    forgets = {0: {"m": Change({}, cleared=True, plain=False)}}
+    state.apply(KeyedFragment({0: {"a": {"n": 9}}}, forgets, [(9, {0: ["a", "m"]})]), only(1, 2))
+
+    assert state.slots[0] == {"a": {"n": 1}, "m": MANY_ENTRIES, "l": {"v": [1]}}
+    assert state.idle_since([0], before=6) == {0: ["a", "m", "l"]}
+
+
+def test_a_state_whose_slots_were_all_dropped_is_as_new() -> None:
+    state = KeyedState()
+    state.apply(some_of_everything())
+
+    state.drop(only(1))
+    assert state.odd == {"m", "l"}
+    state.drop(only(0, 3))
+
+    assert vars(state) == vars(KeyedState())
+
+
+def test_a_state_whose_keys_were_all_forgotten_is_as_new() -> None:
+    state = KeyedState()
+    state.apply(some_of_everything())
+    gone = {
+        slot: {key: Change({}, cleared=True, plain=False) for key in keys}
+        for slot, keys in state.slots.items()
+    }
+
+    state.apply(KeyedFragment({}, gone, [(9, {slot: list(keys) for slot, keys in gone.items()})]))
+
+    assert vars(state) == vars(KeyedState())
+
+
+def test_keys_and_items_are_those_of_the_given_slots() -> None:
+    state = KeyedState()
+    state.apply(some_of_everything())
+
+    assert [state.keys(only(*slots)) for slots in ((), (0,), (1, 2), (0, 1, 2, 3))] == [0, 3, 2, 5]
+    assert dict(state.items(only(1, 3))) == {"b": {"n": 2}, "k": {"v": [2]}}
+
+
+def test_a_snapshot_has_the_given_slots_and_does_not_change_with_the_state() -> None:
+    state, copied = KeyedState(), KeyedState()
+    state.apply(some_of_everything())
+
+    snapshot = state.snapshot(range(1, 3))
+    state.apply(
+        KeyedFragment({1: {"b": {"n": 9, "more": 1}, "k": {"v": 9}}}, {}, [(7, {1: ["b"]})])
+    )
+    state.drop(only(1))
+    copied.apply(snapshot)
+
+    assert copied.slots == {1: {"b": {"n": 2}, "k": {"v": [2]}}}
+    assert copied.odd == {"k"}
+    assert copied.idle_since(range(SLOTS), before=6) == {1: ["b", "k"]}
+
+
+def test_a_snapshot_of_slots_that_hold_nothing_is_empty() -> None:
+    assert KeyedState().snapshot(range(SLOTS)) == KeyedFragment()
+
+
+def test_a_fragment_that_was_applied_does_not_change_with_the_state() -> None:
+    state, fragment = KeyedState(), some_of_everything()
+
+    state.apply(fragment)
+    state.apply(KeyedFragment({0: {"a": {"n": 7}, "l": {"w": 8}}, 1: {"new": {"n": 1}}}))
+    state.apply(KeyedFragment({}, {1: {"b": Change({"n": GONE}, plain=False)}}, [(8, {1: ["b"]})]))
+
+    assert fragment == some_of_everything()
+
+
+def test_a_key_is_odd_only_as_long_as_it_has_a_mutable_value_or_many_entries() -> None:
+    state = KeyedState()
+    state.apply(some_of_everything())
+
+    state.apply(KeyedFragment({0: {"l": {"v": 1}}}))
+    fewer = Change(dict.fromkeys(list(MANY_ENTRIES)[3:], GONE), plain=False)
+    state.apply(KeyedFragment({}, {0: {"m": fewer}}))
+
+    assert state.odd == {"k"}
+    state.apply(KeyedFragment({0: {"a": dict(MANY_ENTRIES)}}))
+    assert state.odd == {"k", "a"}

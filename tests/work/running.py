@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from millstream.errors import Place
@@ -21,6 +22,7 @@ from millstream.work.reducing import reducing_for
 from millstream.work.units import Reduced, Reducing, UnitContext
 
 SLOTS = 16
+ALL = np.ones(SLOTS, dtype=bool)
 HERE = Place("here.py", 1)
 
 
@@ -61,14 +63,21 @@ class Running:
 
     def feed(self, blocks: Sequence[pa.RecordBatch], time: int = 0) -> list[Any]:
         """Commit one epoch of these blocks, partition by partition."""
-        reduced = [
-            self.reduce([part for block in blocks for part in self._share(block, at)], at, time)
-            for at in range(self._partitions)
-        ]
+        reduced = self._units(blocks, time)
         for unit in reduced:
-            self.reducing.apply(unit.fragment, time)
+            self.reducing.apply(unit.fragment)
         return [
             record for unit in reduced for batch in unit.outputs for record in decode_records(batch)
+        ]
+
+    def fragments(self, blocks: Sequence[pa.RecordBatch], time: int) -> list[Any]:
+        """What one epoch of these blocks would do, partition by partition; nothing is committed."""
+        return [unit.fragment for unit in self._units(blocks, time)]
+
+    def _units(self, blocks: Sequence[pa.RecordBatch], time: int) -> list[Reduced[Any]]:
+        return [
+            self.reduce([part for block in blocks for part in self._share(block, at)], at, time)
+            for at in range(self._partitions)
         ]
 
     def reduce(self, blocks: Sequence[pa.RecordBatch], at: int, time: int) -> Reduced[Any]:
@@ -82,4 +91,4 @@ class Running:
 
     def state(self) -> dict[Any, Any]:
         """All committed keys with their state."""
-        return dict(self.reducing.items())
+        return dict(self.reducing.items(ALL))

@@ -3,12 +3,14 @@ from __future__ import annotations
 import copy
 import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -22,8 +24,10 @@ from millstream.ring.keys import NAN
 from millstream.state.blocks import KEY, SLOT
 from millstream.work.chunk import Chunk
 from millstream.work.failures import RecordError, UserFunctionError
+from millstream.work.reducing import reducing_for
+from millstream.work.units import Reducing, SlotMask, UnitContext
 from tests.state.python_values import Basket, same, untimed
-from tests.work.running import Running, blocks_of, blocks_of_pairs, job_of
+from tests.work.running import ALL, SLOTS, Running, blocks_of, blocks_of_pairs, job_of
 
 few = settings(untimed, max_examples=40)
 TTL = 10
@@ -96,7 +100,7 @@ def test_every_form_does_what_a_dictionary_would_over_several_epochs(
 
         assert outputs == {key: truth[key] for key, _ in pairs}
         assert {key: plain(found) for key, found in running.state().items()} == truth
-        assert running.reducing.keys == len(truth)
+        assert running.reducing.keys(ALL) == len(truth)
 
 
 @forms
@@ -151,10 +155,10 @@ def test_an_epoch_without_rows_expires_only_the_keys_of_its_slots(form: str) -> 
     everything = set(running.state())
 
     one = running.reduce([], 0, 11 * SECOND)
-    running.reducing.apply(one.fragment, 11 * SECOND)
+    running.reducing.apply(one.fragment)
     half = set(running.state())
     other = running.reduce([], 1, 11 * SECOND)
-    running.reducing.apply(other.fragment, 11 * SECOND)
+    running.reducing.apply(other.fragment)
 
     assert 0 < len(half) < len(everything)
     assert running.state() == {}
@@ -224,6 +228,89 @@ def test_blocks_with_keys_of_several_types_are_refused(form: str) -> None:
 
     with pytest.raises(RecordError, match="key values of types double and int64"):
         Running(job, partitions=1).feed(blocks)
+
+
+# -- copies of slots on other nodes ----------------------------------------------------------
+
+EPOCHS = st.lists(st.tuples(st.integers(0, 2 * TTL), EPOCH), min_size=1, max_size=6)
+UNTIL = 200
+
+
+def contents(reducing: Reducing[Any], job: JobVertex, slots: SlotMask) -> Any:
+    """What some slots hold, and what is left of it as time goes by."""
+    left = []
+    state = {key: plain(found) for key, found in reducing.items(slots)}
+    for now in range(0, UNTIL, 7):
+        later = reducing_for(job, SLOTS)
+        later.apply(reducing.snapshot(range(SLOTS)))
+        idle = later.reduce([], UnitContext(range(SLOTS), now * SECOND))
+        later.apply(idle.fragment)
+        left.append({key for key, _ in later.items(slots)})
+    return state, left, reducing.keys(slots)
+
+
+def committed_fragments(running: Running, epochs: Sequence[Any]) -> list[list[Any]]:
+    """Run some epochs; give the fragments of each."""
+    given: list[list[Any]] = []
+    for now, pairs in epochs:
+        blocks = blocks_of_pairs(running.job, pairs) if pairs else []
+        given.append(running.fragments(blocks, now * SECOND))
+        for fragment in given[-1]:
+            running.reducing.apply(fragment)
+    return given
+
+
+@forms
+@few
+@given(epochs=EPOCHS, data=st.data())
+def test_a_copy_that_gets_deltas_merged_deltas_or_a_snapshot_holds_the_same(
+    form: str, epochs: list[Any], data: st.DataObject
+) -> None:
+    job = replace(JOBS[form], ttl=timedelta(seconds=TTL))
+    running = Running(job)
+    original = running.reducing
+    single, merged, late = (reducing_for(job, SLOTS) for _ in range(3))
+    mask = np.array(data.draw(st.lists(st.booleans(), min_size=SLOTS, max_size=SLOTS)))
+    at = data.draw(st.integers(0, len(epochs)))
+
+    times = accumulate(passed for passed, _ in epochs)
+    timed = [(now, pairs) for now, (_, pairs) in zip(times, epochs, strict=True)]
+    before = committed_fragments(running, timed[:at])
+    snapshot = original.encode(original.snapshot(range(SLOTS)))
+    after = committed_fragments(running, timed[at:])
+    deltas = [[original.encode(f) for f in fragments] for fragments in before + after]
+    for fragments in deltas:
+        for delta in fragments:
+            single.apply(single.decode(delta), mask)
+    for unit in zip(*deltas, strict=True):  # all epochs of a unit in one
+        merged.apply(merged.merge([merged.decode(delta) for delta in unit]), mask)
+    late.apply(late.decode(snapshot), mask)
+    for fragments in after:
+        for fragment in fragments:
+            late.apply(fragment, mask)
+
+    expected = contents(original, job, mask)
+    for copied in (single, merged, late):
+        assert contents(copied, job, mask) == expected
+        assert copied.keys(~mask) == 0
+
+
+@forms
+def test_what_was_dropped_is_gone_and_the_other_slots_stay(form: str) -> None:
+    running = Running(JOBS[form])
+    running.epoch([(str(number), 1) for number in range(40)])
+    half = np.arange(SLOTS) < SLOTS // 2
+    gone, kept = (dict(running.reducing.items(mask)) for mask in (half, ~half))
+
+    running.reducing.drop(half)
+
+    assert gone and kept
+    assert running.state() == kept
+    assert running.reducing.keys(half) == 0 and running.reducing.keys(ALL) == len(kept)
+    running.epoch([(key, 5) for key in gone])
+    assert {key: plain(found) for key, found in running.reducing.items(half)} == dict.fromkeys(
+        gone, (1, 5)
+    )
 
 
 # -- functions -------------------------------------------------------------------------------
@@ -496,6 +583,9 @@ def test_keys_alone_can_be_the_state() -> None:
 
     assert running.state() == {"a": {}, "b": {}, "c": {}}
     assert running.reducing.get(0, "a") == {}
+    copied = reducing_for(running.job, SLOTS)
+    copied.apply(copied.decode(copied.encode(running.reducing.snapshot(range(SLOTS)))))
+    assert dict(copied.items(ALL)) == running.state()
 
 
 def _with_outputs(outputs: Any, rows: pa.Table, state: pa.Table) -> tuple[pa.Table, Any]:

@@ -6,7 +6,7 @@ slot now; a task that Spark calls finished proves nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -14,10 +14,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from millstream.coordinator.record import EpochRecord, JobTypes
+from millstream.coordinator.roster import Roster, from_runs
 from millstream.errors import MillstreamError
-from millstream.node.messages import Receipt
+from millstream.node.messages import NOTHING_COMMITTED, Commit, CopyReceipt, Receipt, Receipts
+from millstream.node.units import SlotMask
 from millstream.ring.keys import canonical_type
-from millstream.ring.ring import NodeId, Ring
+from millstream.ring.ring import NodeId
 from millstream.state.values import is_pickled, unify, unify_nulls
 
 
@@ -68,19 +70,21 @@ class Ledger:
         self,
         incarnation: int,
         jobs: Mapping[int, str],
-        ring: Ring,
+        roster: Roster,
         addresses: Mapping[NodeId, str],
         types: Mapping[int, JobTypes],
-        committed: int = -1,
+        *,
+        logs: bool = False,
     ) -> None:
         self.incarnation = incarnation
-        self.ring = ring
-        self.committed = committed
+        self._logs = logs
+        self.committed = NOTHING_COMMITTED
         self._jobs = jobs
+        self._roster = roster
         self._addresses = addresses
         self._types = dict(types)
         self._record: EpochRecord | None = None
-        self._receipts: dict[tuple[NodeId, int, range], Receipt] = {}
+        self._said: dict[NodeId, Receipts] = {}
 
     @property
     def record(self) -> EpochRecord | None:
@@ -89,60 +93,94 @@ class Ledger:
 
     def admit(self, epoch: int, time: int) -> EpochRecord:
         """Fix the record of the next epoch."""
-        if epoch != self.committed + 1:
-            raise EpochOrderError(epoch, self.committed)
+        if epoch != self.committed.epoch + 1:
+            raise EpochOrderError(epoch, self.committed.epoch)
         self._record = EpochRecord(
             incarnation=self.incarnation,
             epoch=epoch,
             try_=0,
             committed=self.committed,
             time=time,
-            ring=self.ring,
+            placement=self._roster.placement,
             addresses=self._addresses,
             types=dict(self._types),
+            logs=self._logs,
         )
-        self._receipts = {}
+        self._said = {}
         return self._record
 
     def retry(self) -> EpochRecord:
         """Begin the next try of the epoch under way; what older tries froze is void."""
         assert self._record is not None
-        self._record = replace(self._record, try_=self._record.try_ + 1)
-        self._receipts = {}
+        self._record = replace(
+            self._record, try_=self._record.try_ + 1, placement=self._roster.placement
+        )
+        self._said = {}
         return self._record
 
-    def receive(self, node: NodeId, receipts: tuple[Receipt, ...]) -> None:
-        """Take a node's receipts; those of another epoch or try are not counted."""
+    def replace_placement(self) -> None:
+        """Let the epoch under way go on with the placement that is in force now."""
+        if self._record is not None:
+            self._record = replace(self._record, placement=self._roster.placement)
+
+    def receive(self, node: NodeId, said: Receipts) -> None:
+        """Take a node's word on the try under way, in place of what it said before."""
+        self._said[node] = said
+
+    def _counting(self) -> Iterator[tuple[NodeId, Receipt]]:
+        """The receipts of the try under way; those of another epoch or try are not counted."""
         record = self._record
-        for receipt in receipts:
-            if record is not None and (receipt.epoch, receipt.try_) == (record.epoch, record.try_):
-                # By node, too: the word of a former owner must not replace that of the present.
-                self._receipts[(node, receipt.job, receipt.slots)] = receipt
+        for node, said in self._said.items():
+            for receipt in said.receipts:
+                if record is not None and (receipt.epoch, receipt.try_) == record.at:
+                    yield node, receipt
 
     @property
     def receipts(self) -> list[Receipt]:
         """The receipts of the try under way that count: from owners of their slots."""
+        owned = {node: self._roster.placement.owned(node) for node in self._said}
         return [
             receipt
-            for (node, _, slots), receipt in self._receipts.items()
-            if self._owned(node, slots).any()
+            for node, receipt in self._counting()
+            if owned[node][receipt.slots.start : receipt.slots.stop].any()
         ]
 
-    def _owned(self, node: NodeId, slots: range) -> npt.NDArray[np.bool_]:
-        names, table = self.ring.nodes, self.ring.table[slots.start : slots.stop]
-        owned: npt.NDArray[np.bool_] = table == (names.index(node) if node in names else -1)
-        return owned
+    def _frozen(self, job: int) -> npt.NDArray[np.object_]:
+        """For each slot the digest of what its present owner has frozen, or None."""
+        digests = np.full(self._roster.placement.ring.slots, None, dtype=object)
+        owned = {node: self._roster.placement.owned(node) for node in self._said}
+        for node, receipt in self._counting():
+            if receipt.job == job:
+                part = slice(receipt.slots.start, receipt.slots.stop)
+                digests[part][owned[node][part]] = receipt.digest
+        return digests
 
     def missing(self) -> dict[int, int]:
         """For each job, how many slots have no receipt from their present owner."""
-        found: dict[int, int] = {}
-        for job in self._jobs:
-            receipted = np.zeros(self.ring.slots, dtype=bool)
-            for node, of_job, slots in self._receipts:
-                if of_job == job:
-                    receipted[slots.start : slots.stop] |= self._owned(node, slots)
-            if not receipted.all():
-                found[job] = int((~receipted).sum())
+        counts = {job: sum(d is None for d in self._frozen(job)) for job in self._jobs}
+        return {job: count for job, count in counts.items() if count}
+
+    def copied(self) -> dict[NodeId, SlotMask]:
+        """The slots of which each node would be in sync if the epoch were committed now."""
+        slots = self._roster.placement.ring.slots
+        frozen = {job: self._frozen(job) for job in self._jobs}
+        found = {}
+        for node, said in self._said.items():
+            complete = from_runs(said.reach, slots) >= self.committed.epoch
+            for job, digests in frozen.items():
+                complete &= _matching(said.copies, job, digests)
+            found[node] = complete | self._roster.placement.owned(node)
+        return found
+
+    def lagging(self) -> list[tuple[NodeId, NodeId]]:
+        """Owners, and the backups in sync that lack a copy of what they froze."""
+        placement = self._roster.placement
+        found: list[tuple[NodeId, NodeId]] = []
+        for node, copied in self.copied().items():
+            if node in self._roster.domains:
+                lacking = placement.fed(node) & self._roster.in_sync(node) & ~copied
+                owners = np.unique(placement.ring.table[lacking]).tolist()
+                found.extend((placement.ring.nodes[owner], node) for owner in owners)
         return found
 
     def require_complete(self) -> None:
@@ -158,8 +196,9 @@ class Ledger:
         record = self._record
         self.require_complete()
         self._learn()
-        self.committed = record.epoch
-        self._record, self._receipts = None, {}
+        self._roster.confirm(self.copied())
+        self.committed = Commit(*record.at)
+        self._record, self._said = None, {}
         return record
 
     def _learn(self) -> None:
@@ -206,3 +245,15 @@ class Ledger:
             self._key(name, known.key, mine)
             if known.output is None:
                 self._output(name, mine)
+
+
+def _matching(
+    copies: tuple[CopyReceipt, ...], job: int, digests: npt.NDArray[np.object_]
+) -> SlotMask:
+    """The slots of which there is a copy of just what was frozen."""
+    found = np.zeros(len(digests), dtype=bool)
+    for copy in copies:
+        if copy.job == job:
+            part = slice(copy.slots.start, copy.slots.stop)
+            found[part] |= digests[part] == copy.digest
+    return found

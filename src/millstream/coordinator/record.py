@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from millstream.ring.ring import NodeId, Ring
+from millstream.node.messages import Commit
+from millstream.ring.placement import Placement
+from millstream.ring.ring import NodeId
 
 
 @dataclass(frozen=True)
@@ -20,13 +22,22 @@ class JobTypes:
 
 @dataclass(frozen=True)
 class EpochRecord:
-    """Fixed when an epoch is admitted; nodes never read a clock of their own."""
+    """Fixed when an epoch is admitted; nodes never read a clock of their own.
+
+    A takeover replaces the placement, and nothing else. With ``logs`` the backups are fed, too.
+    """
 
     incarnation: int
     epoch: int
     try_: int
-    committed: int
+    committed: Commit
     time: int
-    ring: Ring
+    placement: Placement
     addresses: Mapping[NodeId, str]
     types: Mapping[int, JobTypes] = field(default_factory=dict)
+    logs: bool = False
+
+    @property
+    def at(self) -> tuple[int, int]:
+        """The epoch and the try."""
+        return self.epoch, self.try_

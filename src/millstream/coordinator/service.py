@@ -1,60 +1,54 @@
-"""The coordinator: the ledger, the nodes, and the server that tasks and nodes ask.
+"""The coordinator at work: epochs, receipts, commit, and what happens when nodes go.
 
 It lives in the Spark driver. It alone mints ring versions, fixes epoch records and decides that
-a node is lost.
+a node is lost. Like the nodes it speaks through :class:`~millstream.wire.net.Net`, so that the
+simulator runs this very code.
 """
 
 from __future__ import annotations
 
-import contextlib
-import pickle
-import threading
-import time
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.flight as flight
+import numpy as np
 
 from millstream.coordinator.ledger import Ledger
 from millstream.coordinator.record import EpochRecord, JobTypes
+from millstream.coordinator.roster import Roster, StateLost
+from millstream.coordinator.suspicions import Patience, Suspicions, Verdict
 from millstream.errors import MillstreamError
-from millstream.node.messages import Assign, NodeReport, Receipts
-from millstream.node.process import Started
-from millstream.ring.ring import NodeId, Ring
-from millstream.state.pickling import loads
-from millstream.wire.auth import ServerAuth
-from millstream.wire.calls import (
-    Endpoint,
-    Unreachable,
-    call,
-    client_of,
-    drop_client,
-    server_error,
-    translated,
+from millstream.node.messages import (
+    Assign,
+    CopyOrder,
+    Fenced,
+    NodeReport,
+    NotDeterministic,
+    NotHeld,
+    Receipts,
 )
+from millstream.node.units import SlotMask, runs_of
+from millstream.ring.drawing import draw
+from millstream.ring.placement import Placement
+from millstream.ring.ring import NodeId
+from millstream.ring.zones import Domain, shortage
+from millstream.state.pickling import loads
+from millstream.wire.calls import Unreachable
+from millstream.wire.net import Net
 
-_PING_EVERY = 1.0
-_CONFIRMATIONS = 3
-_SLOW = 120.0
+log = logging.getLogger("millstream")
 
-
-class NodeLost(MillstreamError):
-    """A node is gone, and with it the only copy of its state."""
-
-    def __init__(self, node: str, host: str, executor: str, pid: int, slots: int) -> None:
-        super().__init__(node, host, executor, pid, slots)
-        self.node, self.host, self.executor = node, host, executor
-        self.pid, self.slots = pid, slots
-
-    def __str__(self) -> str:
-        return (
-            f"node {self.node[:8]} (process {self.pid} of executor {self.executor} on {self.host}) "
-            f"is gone, and the state of its {self.slots} slots with it; the epoch under way was "
-            "not committed. State has no second copy in this version: run the workflow again "
-            "with a new checkpoint folder to compute it anew"
-        )
+_ASK_TIMEOUT = 5.0
+_PING_TIMEOUT = 1.0
+_SWEEP_TIMEOUT = 0.5
+_SUPPLY_TIMEOUT = 300.0
+_ASK_AGAIN = 0.05
+_WATCH_EVERY = 2.0
+_ROUNDS = 3
+_SLOTS_AT_ONCE = 128
 
 
 class RunEnded(MillstreamError):
@@ -65,44 +59,77 @@ class StaleTask(MillstreamError):
     """A task asked for an epoch or try that is over."""
 
 
+@dataclass(frozen=True)
+class Member:
+    """A node of the run: where it listens, and with whom it can fail."""
+
+    node: NodeId
+    address: str
+    domain: Domain
+
+
+@dataclass(frozen=True)
+class Overview:
+    """The nodes and their slots at one moment."""
+
+    placement: Placement
+    domains: Mapping[NodeId, Domain]
+    in_sync: Mapping[NodeId, SlotMask]
+    lost: tuple[NodeId, ...]
+    committed: int
+
+
 class Coordinator:
     """Speaks for the run: to the nodes, to Spark's tasks, and to the engine."""
 
-    def __init__(self, address: str, secret: bytes) -> None:
-        self._secret = secret
-        self._server = _CoordinatorServer(address, secret, self)
-        port = self._server.port
-        if port > 0:  # TCP, on a port that was free
-            address = f"{address.removesuffix(':0')}:{port}"
-        self.endpoint = Endpoint(address, secret)
-        self._lock = threading.Lock()
-        self._nodes: dict[NodeId, Started] = {}
+    def __init__(self, net: Net, patience: Patience | None = None) -> None:
+        self._net = net
+        self._lock = net.lock()
+        self._changing = net.lock()
+        self._healing = False
+        self._suspicions = Suspicions(patience or Patience())
+        self._confirming: dict[NodeId, AbstractContextManager[Any]] = {}
+        self._addresses: dict[NodeId, str] = {}
+        self._roster: Roster | None = None
         self._ledger: Ledger | None = None
+        self._spare_owners = True
         self._failures: list[MillstreamError] = []
         self._arrived: set[NodeId] = set()
-        self._lost: NodeLost | None = None
-        self._on_lost: Callable[[], None] | None = None
-        self._closed = threading.Event()
-        self._pool = ThreadPoolExecutor(max_workers=16, thread_name_prefix="millstream")
+        self._lost: StateLost | None = None
+        self._on_lost: Callable[[], None] = lambda: None
+        self._closed = False
 
     # -- the engine's side ---------------------------------------------------------------
 
     def begin(
         self,
-        nodes: Iterable[Started],
+        members: Iterable[Member],
         jobs: Mapping[int, str],
         types: Mapping[int, JobTypes],
         slots: int,
+        replicas: int,
+        *,
+        logs: bool = False,
         on_lost: Callable[[], None],
     ) -> None:
-        """Take the nodes in, mint the first ring, and watch them from now on."""
-        self._nodes = {started.node: started for started in nodes}
-        ring = Ring.even(list(self._nodes), slots)
-        addresses = {node: started.address for node, started in self._nodes.items()}
-        self._ledger = Ledger(1, jobs, ring, addresses, types)
+        """Take the nodes in, mint the first placement, and watch the nodes from now on.
+
+        With ``logs``, backups keep tuple logs, and owners alone can give new copies.
+        """
+        known = list(members)
+        self._addresses = {member.node: member.address for member in known}
+        self._confirming = {member.node: self._net.lock() for member in known}
+        self._spare_owners = not logs
         self._on_lost = on_lost
-        self._each("assign", Assign(1, ring))
-        threading.Thread(target=self._watch, name="millstream-watch", daemon=True).start()
+        domains = {member.node: member.domain for member in known}
+        self._roster = Roster(domains, slots, replicas)
+        self._ledger = Ledger(1, jobs, self._roster, self._addresses, types, logs=logs)
+        warning = shortage(domains.values(), replicas)
+        if warning:
+            log.warning("%s", warning)
+        self._ask_all("assign", self._assignment())  # who misses it will ask
+        log.info("ring\n%s", draw(self.roster.placement, domains))
+        self._net.spawn(self._watch, "watch")
 
     @property
     def ledger(self) -> Ledger:
@@ -110,19 +137,36 @@ class Coordinator:
         return self._ledger
 
     @property
-    def nodes(self) -> list[Started]:
-        return list(self._nodes.values())
+    def roster(self) -> Roster:
+        assert self._roster is not None
+        return self._roster
+
+    def overview(self) -> Overview:
+        """Who owns and copies what at this moment."""
+        with self._lock:
+            roster = self.roster
+            return Overview(
+                roster.placement,
+                dict(roster.domains),
+                {node: roster.in_sync(node) for node in roster.domains},
+                roster.lost,
+                self.ledger.committed.epoch,
+            )
 
     @property
-    def lost(self) -> NodeLost | None:
-        """The node that was lost, if one was."""
+    def lost(self) -> StateLost | None:
+        """What was lost beyond repair, if anything was."""
         return self._lost
 
     def admit(self, epoch: int, now: int) -> EpochRecord:
-        """Fix the record of an epoch."""
-        with self._lock:
+        """Enact what waited for the end of the last epoch, and fix the record of the next."""
+        with self._changing, self._lock:
             self._failures.clear()
-            return self.ledger.admit(epoch, now)
+            minted = self.roster.settle(between_epochs=True)
+            record = self.ledger.admit(epoch, now)
+        if minted:
+            self._tell()
+        return record
 
     def retry(self) -> EpochRecord:
         """Begin the next try of the epoch under way."""
@@ -130,27 +174,71 @@ class Coordinator:
             self._failures.clear()
             return self.ledger.retry()
 
-    def collect_receipts(self) -> dict[NodeId, NodeReport]:
-        """Ask every node for its word on the epoch under way."""
-        record = self.ledger.record
-        assert record is not None
-        reports: dict[NodeId, NodeReport] = {}
-        answers: Iterator[tuple[NodeId, Receipts]] = self._each(
-            "receipts", (record.epoch, record.try_)
-        )
-        for node, answer in answers:
-            self.ledger.receive(node, answer.receipts)
-            reports[node] = answer.report
+    def make_whole(self, evaluate: Callable[[], None]) -> dict[NodeId, NodeReport]:
+        """Collect receipts; what has none is evaluated again, what lacks a copy copied again.
+
+        Missing are the slots of a partition that nobody read, or of an owner that died with what
+        it had acknowledged.
+        """
+        for _ in range(_ROUNDS):
+            reports = self._collect()
+            if not self.ledger.missing():
+                break
+            evaluate()
+        else:
+            reports = self._collect()
+        self.ledger.require_complete()
+        if self._resend():
+            reports = self._collect()
         return reports
 
+    def _collect(self) -> dict[NodeId, NodeReport]:
+        """Ask every node for its word on the epoch under way; an answer is a sign of life."""
+        record = self.ledger.record
+        assert record is not None
+        while True:
+            version = self.roster.placement.version
+            answers = self._ask_all("receipts", record.at)
+            replaying = False
+            for node, answer in answers.items():
+                if isinstance(answer, Receipts):
+                    with self._lock:
+                        self.ledger.receive(node, answer)
+                    replaying = replaying or answer.replaying
+                elif isinstance(answer, Unreachable):
+                    self.suspect(node)
+                else:
+                    raise answer
+            heard = all(isinstance(answers.get(n), Receipts) for n in self.roster.nodes)
+            if heard and version == self.roster.placement.version and not replaying:
+                return {n: a.report for n, a in answers.items() if isinstance(a, Receipts)}
+            self._net.sleep(_ASK_AGAIN)
+
+    def _resend(self) -> bool:
+        """Have owners send again what backups lack; True if there was anything."""
+        record = self.ledger.record
+        assert record is not None
+        lagging = self.ledger.lagging()
+        self._net.gather(
+            [
+                partial(self._ask, owner, "resend", (backup, *record.at), 2 * _ASK_TIMEOUT)
+                for owner, backup in lagging
+            ]
+        )
+        return bool(lagging)
+
     def commit(self) -> EpochRecord:
-        """Commit the epoch under way and tell the nodes to seal it."""
+        """Commit the epoch under way, or raise ``MissingReceipts`` if an owner went meanwhile."""
         with self._lock:
-            record = self.ledger.commit()
-        for node in self._nodes:
-            # Not awaited: the next feed carries the committed epoch and implies the seal.
-            self._pool.submit(self._quietly, node, "seal", record.epoch)
-        return record
+            return self.ledger.commit()
+
+    def seal(self) -> None:
+        """Tell the nodes about the commit, and have them make the copies that are missing."""
+        for node in self.roster.nodes:
+            # Not awaited: the next feed carries the commit and implies the seal.
+            self._net.spawn(partial(self._quietly, node, "seal", self.ledger.committed), "seal")
+        if self.roster.missing(spare_owners=False):
+            self._net.spawn(self._heal, "heal")
 
     def failure(self) -> MillstreamError | None:
         """The error that best explains why the epoch under way failed."""
@@ -159,161 +247,303 @@ class Coordinator:
         with self._lock:
             return self._failures[-1] if self._failures else None
 
-    def get(self, job: int, key: object) -> Any:
-        """A key's committed state."""
-        self.seal_all()
-        answers: Iterator[tuple[NodeId, bytes]] = self._each("get", (job, key))
-        found = [loads(answer) for _, answer in answers]
-        return next((state for state in found if state is not None), None)
+    def excuses(self, problem: Exception, record: EpochRecord) -> bool:
+        """Whether other input than before may come from a takeover during a try.
 
-    def items(self, job: int) -> Iterator[tuple[Any, Any]]:
-        """All committed keys of a job, node by node; epochs may be committed meanwhile."""
-        self.seal_all()
-        for node in self._nodes:
-            endpoint = self._endpoint(node)
-            try:
-                stream = client_of(endpoint).do_get(flight.Ticket(pickle.dumps(job)))
-                for chunk in stream:
-                    for part in chunk.data.column(0).to_pylist():
-                        for key, value in pickle.loads(part):
-                            yield key, loads(value)
-            except (flight.FlightError, pa.ArrowException) as problem:
-                raise translated(endpoint, problem) from None
+        Units are cut where owners change, and so what leaves them may be ordered otherwise.
+        """
+        told = isinstance(self.failure() or problem, NotDeterministic)
+        return told and self.roster.placement.version != record.placement.version
 
-    def seal_all(self) -> None:
-        """Wait until every node has sealed the newest committed epoch."""
-        if self._closed.is_set():
-            raise RunEnded("the run has ended and its state with it; read state before stop()")
-        list(self._each("seal", self.ledger.committed))
+    def move(self, slots: Iterable[int], to: NodeId) -> None:
+        """Make a backup the owner of slots, from the next epoch on."""
+        with self._lock:
+            self.roster.move(slots, to)
 
     def close(self) -> None:
-        """End the nodes and the server."""
-        if self._closed.is_set():
-            return
-        self._closed.set()
-        self._pool.shutdown(wait=False, cancel_futures=True)
-        try:
-            for node in self._nodes:  # not by the pool, which is closed when Python exits
-                self._quietly(node, "stop", None)
-                drop_client(self._endpoint(node))
-        finally:
-            self._server.shutdown()
+        """End the nodes."""
+        if not self._closed:
+            self._closed = True
+            for node in self.roster.nodes if self._roster is not None else ():
+                self._quietly(node, "stop", None, timeout=1.0)
 
-    # -- the nodes -----------------------------------------------------------------------
+    # -- reading state -------------------------------------------------------------------
 
-    def _endpoint(self, node: NodeId) -> Endpoint:
-        return Endpoint(self._nodes[node].address, self._secret)
+    def get(self, job: int, key: object) -> Any:
+        """A key's committed state."""
+        self._await_seals()
+        answers = self._reading(lambda: self._ask_all("get", (job, key)))
+        found = [loads(answer) for answer in answers]
+        return next((state for state in found if state is not None), None)
 
-    def _quietly(self, node: NodeId, action: str, body: object) -> None:
-        try:
-            call(self._endpoint(node), action, body, timeout=10.0)
-        except MillstreamError:
-            return  # the watch notices a node that is gone; a seal comes again with the next feed
-
-    def _each(self, action: str, body: object) -> Iterator[tuple[NodeId, Any]]:
-        futures = {
-            node: self._pool.submit(call, self._endpoint(node), action, body)
-            for node in self._nodes
-        }
-        answers = []
-        for node, future in futures.items():
-            try:
-                answers.append((node, future.result()))
-            except Unreachable:
-                answers.append((node, self._insist(node, action, body)))
-        return iter(answers)
-
-    def _insist(self, node: NodeId, action: str, body: object) -> Any:
-        """Ask again as long as the node is alive: it may be busy with a long reduce."""
+    def _reading(self, ask: Callable[[], Mapping[NodeId, Any]]) -> list[Any]:
         while True:
-            self.suspect(node)
-            with contextlib.suppress(Unreachable):
-                return call(self._endpoint(node), action, body)
+            version = self.roster.placement.version
+            answers = ask()
+            for node, answer in answers.items():
+                if isinstance(answer, Unreachable):
+                    self.suspect(node)
+                elif isinstance(answer, Exception):
+                    raise answer
+            if version == self.roster.placement.version and not any(
+                isinstance(answer, Exception) for answer in answers.values()
+            ):
+                return list(answers.values())
 
-    def suspect(self, node: NodeId) -> None:
-        """Look again at a node that did not answer; raise ``NodeLost`` when it is gone."""
-        refused, deadline = 0, time.monotonic() + _SLOW
-        while refused < _CONFIRMATIONS and time.monotonic() < deadline:
+    def items(self, job: int) -> Iterator[tuple[Any, Any]]:
+        """All committed keys of a job, owner by owner; epochs may be committed meanwhile."""
+        self._await_seals()
+        left = np.ones(self.roster.placement.ring.slots, dtype=bool)
+        while left.any():
+            start = int(left.argmax())
+            share = self.roster.placement.shares(range(start, len(left)))[0]
+            run = next(iter(runs_of(left, share.slots)))
+            part = range(run.start, min(run.stop, run.start + _SLOTS_AT_ONCE))
             try:
-                call(self._endpoint(node), "ping", timeout=5.0)
-                return
+                answer = self._ask(share.owner, "items", (job, part), 60.0)
+            except Unreachable:
+                self.suspect(share.owner)
+                continue
+            except NotHeld:
+                self._net.sleep(_ASK_AGAIN)  # it will be told of the ring in force
+                continue
+            left[part.start : part.stop] = False
+            for key, value in answer:
+                yield key, loads(value)
+
+    def _await_seals(self) -> None:
+        if self._closed:
+            raise RunEnded("the run has ended and its state with it; read state before stop()")
+        self._reading(lambda: self._ask_all("seal", self.ledger.committed, timeout=60.0))
+
+    # -- asking nodes --------------------------------------------------------------------
+
+    def _ask(self, node: NodeId, action: str, body: object, timeout: float = _ASK_TIMEOUT) -> Any:
+        return self._net.call(self._addresses[node], action, body, timeout)
+
+    def _ask_all(
+        self, action: str, body: object, timeout: float = _ASK_TIMEOUT
+    ) -> dict[NodeId, Any]:
+        nodes = self.roster.nodes
+        answers = self._net.gather([partial(self._ask, n, action, body, timeout) for n in nodes])
+        return dict(zip(nodes, answers, strict=True))
+
+    def _quietly(self, node: NodeId, action: str, body: object, timeout: float = 10.0) -> None:
+        try:
+            self._ask(node, action, body, timeout)
+        except MillstreamError:
+            return  # who is gone is noticed elsewhere; a seal comes again with the next feed
+
+    def _assignment(self) -> Assign:
+        with self._lock:
+            return Assign(
+                self.ledger.incarnation,
+                self.roster.placement,
+                self._addresses,
+                self.ledger.committed,
+            )
+
+    def _tell(self) -> None:
+        """Tell all nodes the placement in force; who misses it will ask."""
+        message = self._assignment()
+        for node in self.roster.nodes:
+            self._net.spawn(partial(self._quietly, node, "assign", message), "assign")
+
+    # -- nodes that go -------------------------------------------------------------------
+
+    def suspect(self, node: NodeId, times: int = 0) -> None:
+        """Look at a node that somebody could not reach, and take over its slots if it is gone.
+
+        ``times`` is how often in a row a task or a peer has tried in vain.
+        """
+        if self._lost is not None:
+            raise self._lost
+        if node not in self.roster.domains or self._closed:
+            return
+        with self._lock:
+            self._suspicions.reported(node, times, self._net.now())
+        with self._confirming[node]:
+            if node in self.roster.domains and self._confirmed(node):
+                self._take_over([node, *self._sweep(node)])
+
+    def _confirmed(self, node: NodeId) -> bool:
+        """Whether a node is to be taken for dead."""
+        while not self._closed:
+            verdict = self._verdict(node, _PING_TIMEOUT)
+            if verdict is Verdict.UNREACHABLE:
+                return self._can_do_without(node)
+            if verdict is not Verdict.ASK_AGAIN:
+                return verdict is Verdict.DEAD
+            self._net.sleep(_ASK_AGAIN)
+        return False
+
+    def _can_do_without(self, node: NodeId) -> bool:
+        """Whether nodes that answer now have complete copies of all that a node owns."""
+        others = [other for other in self.roster.nodes if other != node]
+        answers = self._net.gather([partial(self._ask, o, "ping", None, 1.0) for o in others])
+        silent = [o for o, a in zip(others, answers, strict=True) if isinstance(a, Exception)]
+        return self.roster.survives([node, *silent])
+
+    def _verdict(self, node: NodeId, timeout: float) -> Verdict:
+        asked = self._net.now()
+        try:
+            self._ask(node, "ping", None, timeout)
+        except Unreachable as problem:
+            with self._lock:
+                return self._suspicions.failed(node, problem.refused, asked, self._net.now())
+        with self._lock:
+            return self._suspicions.answered(node, self._net.now())
+
+    def _sweep(self, known: NodeId) -> list[NodeId]:
+        """Nodes that are gone as well: whole executors and zones go at once."""
+        others = [node for node in self.roster.nodes if node != known]
+        dead: set[NodeId] = set()
+        for _ in range(_ROUNDS):
+            asked = [node for node in others if node not in dead]
+            verdicts = self._net.gather([partial(self._gone, node) for node in asked])
+            found = {n for n, gone in zip(asked, verdicts, strict=True) if gone is True}
+            dead |= found
+            if not found:
+                break
+        return sorted(dead)
+
+    def _gone(self, node: NodeId) -> bool:
+        """Whether a node refuses its callers, asked twice; silence is another matter."""
+        for _ in range(2):
+            try:
+                self._ask(node, "ping", None, _SWEEP_TIMEOUT)
+                return False
             except Unreachable as problem:
-                # A process that is gone refuses; one that is slow lets the call time out.
-                refused += "connect" in problem.reason or "closed" in problem.reason.lower()
-                time.sleep(0.1)
-        started = self._nodes[node]
-        lost = NodeLost(
-            node,
-            started.host,
-            started.executor,
-            started.pid,
-            len(self.ledger.ring.slots_of(node)),
+                if not problem.refused:
+                    return False
+        return True
+
+    def _take_over(self, found: list[NodeId]) -> None:
+        with self._changing:
+            dead = [node for node in found if node in self.roster.domains]
+            if not dead:
+                return  # by somebody else, meanwhile
+            if not self.roster.survives(dead):
+                self._ask_reach([node for node in self.roster.nodes if node not in dead])
+            with self._lock:
+                self._lose(dead)
+                idle = self.ledger.record is None
+        log.warning(
+            "took over the slots of %s\n%s",
+            ", ".join(node[:8] for node in dead),
+            draw(self.roster.placement, self.roster.domains),
         )
-        if not self._closed.is_set():
-            first, self._lost = self._lost is None, self._lost or lost
-            if first and self._on_lost is not None:
-                threading.Thread(target=self._on_lost, daemon=True).start()
-        raise self._lost or lost
+        self._tell()
+        for node in dead:  # it may be alive, and only out of reach for others
+            self._net.spawn(partial(self._quietly, node, "stop", None), "stop")
+        if idle:
+            self._net.spawn(self._heal, "heal")
+
+    def _lose(self, dead: list[NodeId]) -> None:
+        try:
+            self.roster.lose(dead)
+            self.ledger.replace_placement()
+        except StateLost as lost:
+            self._lost = lost
+            self._net.spawn(self._on_lost, "lost")
+            raise
+        finally:
+            for node in dead:
+                self._suspicions.forget(node)
+
+    def _ask_reach(self, nodes: Iterable[NodeId]) -> None:
+        """Ask nodes how far their copies are: they may be complete since the last commit."""
+        known = list(nodes)
+        answers = self._net.gather([partial(self._ask, n, "receipts", (-1, 0)) for n in known])
+        for node, answer in zip(known, answers, strict=True):
+            if isinstance(answer, Receipts):
+                with self._lock:
+                    self.roster.reached(node, answer.reach, self.ledger.committed.epoch)
+
+    def _heal(self) -> None:
+        """Make the copies that are missing, in the background; what fails is tried again later."""
+        with self._lock:
+            if self._healing or self._closed or self._lost is not None:
+                return
+            self._healing = True
+            orders = self.roster.missing(spare_owners=self._spare_owners)
+            committed, incarnation = self.ledger.committed, self.ledger.incarnation
+        self._net.gather(
+            [
+                partial(
+                    self._ask,
+                    order.donor,
+                    "supply",
+                    CopyOrder(incarnation, order.to, order.slots, committed),
+                    _SUPPLY_TIMEOUT,
+                )
+                for order in orders
+            ]
+        )
+        self._ask_reach(dict.fromkeys(order.to for order in orders))
+        with self._changing, self._lock:
+            self._healing = False
+            minted = self.roster.settle(between_epochs=False)
+        if minted:
+            self._tell()
 
     def _watch(self) -> None:
-        while not self._closed.wait(_PING_EVERY):
-            for node in list(self._nodes):
-                try:
-                    call(self._endpoint(node), "ping", timeout=10.0)
-                except Unreachable:
-                    if self._closed.is_set():
-                        return
-                    try:
-                        self.suspect(node)
-                    except NodeLost:
-                        return
-                except MillstreamError:
-                    continue
+        """Look at all nodes now and then: a node without a neighbour has no other watch."""
+        while not self._closed and self._lost is None:
+            self._net.sleep(_WATCH_EVERY)
+            for node, answer in self._ask_all("ping", None, _PING_TIMEOUT).items():
+                if isinstance(answer, Unreachable):
+                    self._net.spawn(partial(self._suspect_quietly, node), "suspect")
+            if self.ledger.record is None and self.roster.missing(spare_owners=False):
+                self._net.spawn(self._heal, "heal")
+
+    def _suspect_quietly(self, node: NodeId) -> None:
+        try:
+            self.suspect(node)
+        except StateLost:
+            return  # told by on_lost
 
     # -- the tasks' side -----------------------------------------------------------------
 
-    def answer(self, action: str, body: Any) -> Any:
+    def act(self, action: str, body: Any) -> Any:
         """Answer a task or a node."""
         if action == "ping":
+            self._refuse_fenced(body)
             return None
         if action == "record":
             return self._record(*body)
+        if action == "assign":
+            self._refuse_fenced(body)
+            return self._assignment()
+        if action == "suspect":
+            node, reporter, times = body
+            self._refuse_fenced(reporter)
+            return self.suspect(node, times)
         if action == "failed":
             epoch, try_, problem = body
             with self._lock:
                 record = self.ledger.record
-                if record is not None and (record.epoch, record.try_) == (epoch, try_):
+                if record is not None and record.at == (epoch, try_):
                     self._failures.append(problem)
             return None
         if action == "arrived":
             with self._lock:
                 self._arrived.add(body)
                 return len(self._arrived)
-        if action == "suspect":
-            return self.suspect(body)
         raise StaleTask(f"the coordinator has no action {action!r}")
+
+    def _refuse_fenced(self, node: NodeId | None) -> None:
+        if node is not None and self._roster is not None and node in self.roster.lost:
+            raise Fenced(f"node {node} was taken for dead, and others own its slots now")
 
     def _record(self, epoch: int, try_: int) -> EpochRecord:
         if self._lost is not None:
             raise self._lost
         with self._lock:
             record = self.ledger.record
-        if record is None or (record.epoch, record.try_) != (epoch, try_):
+        if record is None or record.at != (epoch, try_):
             raise StaleTask(
                 f"epoch {epoch}, try {try_} is over: the DataFrame given to a sink can be read "
                 "only until the sink's function returns"
             )
         return record
-
-
-class _CoordinatorServer(flight.FlightServerBase):  # type: ignore[misc]
-    def __init__(self, address: str, secret: bytes, coordinator: Coordinator) -> None:
-        super().__init__(address, auth_handler=ServerAuth(secret))
-        self._coordinator = coordinator
-
-    def do_action(self, context: Any, action: Any) -> list[bytes]:
-        try:
-            answer = self._coordinator.answer(action.type, pickle.loads(action.body))
-            return [pickle.dumps(answer, 5)]
-        except Exception as problem:
-            raise server_error(problem) from problem

@@ -1,66 +1,61 @@
-"""The node's state machine: fences, fragments, receipts, seals. No I/O, no clock.
+"""The node's state machine: fences, fragments, copies, receipts, seals. No I/O, no clock.
 
 Each attempt of a unit writes a private fragment over the committed state. The first attempt to
 finish is frozen, with its outputs kept until the epoch is sealed; every later attempt is given
-the same outputs. The Flight server drives this class in production.
+the same outputs. A node holds the slots that it backs up in the same way and in the same state
+as those it owns, so that taking over is a change of role and nothing else. The Flight server
+drives this class in production, the simulator in tests.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 
-from millstream.errors import MillstreamError
 from millstream.flow.workflow import JobVertex
+from millstream.node.checkpoints import Due
 from millstream.node.messages import (
+    NOTHING_COMMITTED,
     Assign,
     BrokenFeed,
+    Commit,
+    Delta,
     End,
     Feed,
     FeedRefused,
+    NodeReport,
     NotDeterministic,
     Receipt,
+    Receipts,
+    Snapshot,
+    UnitCopy,
 )
-from millstream.ring.hashing import hash_key
-from millstream.ring.keys import canonical_key
-from millstream.ring.ring import NodeId, Ring
-from millstream.state.blocks import KEY, Origin, from_bytes
+from millstream.node.store import SlotStore, UnknownJob
+from millstream.node.units import Block, SlotMask, Unit, Work, runs_of
+from millstream.ring.placement import Placement, Share
+from millstream.ring.ring import NodeId
+from millstream.state.blocks import KEY, from_bytes
 from millstream.state.values import unify_nulls
 from millstream.work.pausing import without_collector
-from millstream.work.reducing import reducing_for
-from millstream.work.units import Reduced, Reducing, UnitContext
+from millstream.work.units import Reduced, UnitContext
 
-Unit = tuple[int, range]
-_FOREIGN = -1
+Durability = Literal["epoch", "interval"]
 
 
 @dataclass(frozen=True)
-class Block:
-    """One block as it arrived."""
+class Replay:
+    """A tuple log whose effect must be known because this node owns its slots now."""
 
-    origin: Origin
-    data: pa.Buffer
-
-
-@dataclass(frozen=True)
-class Frozen:
-    """The first finished attempt of a unit."""
-
-    digest: str
-    reduced: Reduced[Any]
-    receipt: Receipt
-
-
-class UnknownJob(MillstreamError):
-    """A job was named that the workflow does not have."""
+    unit: Unit
+    work: Work
 
 
 class NodeMachine:
-    """What one node owns and has promised."""
+    """What one node holds and has promised."""
 
     def __init__(
         self,
@@ -69,89 +64,106 @@ class NodeMachine:
         slots: int,
         digest: Callable[[Sequence[Block]], str],
         clock: Callable[[], float],
+        durability: Durability = "epoch",
     ) -> None:
         self.node = node
+        self.durability = durability
         self._jobs = jobs
-        self._slots = slots
         self._digest = digest
         self._clock = clock
-        self._reducing: dict[int, Reducing[Any]] = {
-            at: reducing_for(job, slots) for at, job in jobs.items()
-        }
-        self._key_types: dict[int, pa.DataType] = {}
+        self.store = SlotStore(node, jobs, slots, retain=durability == "interval")
         self._incarnation = 0
-        self._ring: Ring | None = None
-        # The ring version at which this node got each slot.
-        self._since = np.full(slots, _FOREIGN, dtype=np.int64)
-        self._committed = -1
+        self._addresses: Mapping[NodeId, str] = {}
+        self._committed = NOTHING_COMMITTED
         self._epoch = -1
         self._try = 0
-        self._time = 0
-        self._frozen: dict[Unit, Frozen] = {}
+        self._units: list[Unit] = []
 
     @property
-    def committed(self) -> int:
-        """The newest epoch whose effect is in the committed state."""
+    def committed(self) -> Commit:
+        """The newest commit this node knows."""
         return self._committed
 
+    @property
+    def incarnation(self) -> int:
+        return self._incarnation
+
+    @property
+    def placement(self) -> Placement | None:
+        return self.store.holdings.placement
+
+    @property
+    def version(self) -> int:
+        """The version of the placement that this node knows; −1 before the first."""
+        return self.store.holdings.version
+
+    def address(self, node: NodeId) -> str | None:
+        """Where a peer listens."""
+        return self._addresses.get(node)
+
+    # -- the ring ------------------------------------------------------------------------
+
     def assign(self, message: Assign) -> None:
-        """Take the ring in force; slots keep the version at which this node got them."""
+        """Take the placement in force; slots keep the version at which this node got them."""
         if message.incarnation < self._incarnation:
             raise FeedRefused(f"incarnation {message.incarnation} is over", stale=True)
         if message.incarnation > self._incarnation:
-            # What an older incarnation had under way is void, and its ring versions say nothing.
-            self._ring = None
-            self._since[:] = _FOREIGN
-            self._frozen.clear()
-            self._epoch, self._try = -1, 0
-        elif self._ring is not None and message.ring.version < self._ring.version:
+            self._begin_incarnation(message.incarnation)
+        elif message.placement.version <= self.version:
             return
-        self._incarnation, self._ring = message.incarnation, message.ring
-        owned = np.zeros(self._slots, dtype=bool)
-        if self.node in message.ring.nodes:
-            owned[message.ring.slots_of(self.node)] = True
-        gained = owned & (self._since == _FOREIGN)
-        self._since[gained] = message.ring.version
-        self._since[~owned] = _FOREIGN
+        self.seal(message.committed)
+        self._addresses = message.addresses
+        self.store.place(message.placement, empty=self._committed == NOTHING_COMMITTED)
+
+    def _begin_incarnation(self, incarnation: int) -> None:
+        """Let go of what an older incarnation had under way; its ring versions say nothing."""
+        self.store.clear()
+        self._units = []
+        self._incarnation, self._committed = incarnation, NOTHING_COMMITTED
+        self._epoch, self._try = -1, 0
+
+    # -- feeds ---------------------------------------------------------------------------
 
     def admit(self, feed: Feed) -> None:
         """Let a feed in, or refuse it; a newer epoch or try ends what came before."""
-        self._fence(feed)
-        if feed.committed > self._committed:
-            self.seal(feed.committed)
-        if (feed.epoch, feed.try_) > (self._epoch, self._try):
-            # The older try is void; a sealed epoch left nothing frozen behind.
-            self._frozen.clear()
-            self._epoch, self._try, self._time = feed.epoch, feed.try_, feed.time
-
-    def _fence(self, feed: Feed) -> None:
-        if feed.incarnation != self._incarnation:
-            raise FeedRefused(
-                f"incarnation {feed.incarnation} is not {self._incarnation}",
-                stale=feed.incarnation < self._incarnation,
-            )
         if feed.job not in self._jobs:
             raise UnknownJob(f"this node runs no job {feed.job}")
-        if feed.epoch <= self._committed:
-            raise FeedRefused(f"epoch {feed.epoch} is committed", stale=True)
-        if (feed.epoch, feed.try_) < (self._epoch, self._try):
+        self._enter(feed.incarnation, feed.epoch, feed.try_, feed.committed)
+        if feed.copy:
+            self.store.holdings.fence_copy(feed.slots, feed.ring)
+        else:
+            self.store.holdings.fence(feed)
+
+    def _enter(self, incarnation: int, epoch: int, try_: int, committed: Commit) -> None:
+        self._check_incarnation(incarnation)
+        if epoch <= self._committed.epoch:
+            raise FeedRefused(f"epoch {epoch} is committed", stale=True)
+        if (epoch, try_) < (self._epoch, self._try):
             raise FeedRefused(
-                f"try {feed.try_} of epoch {feed.epoch} was replaced by try {self._try} of "
-                f"epoch {self._epoch}",
+                f"try {try_} of epoch {epoch} was replaced by try {self._try} of epoch "
+                f"{self._epoch}",
                 stale=True,
             )
-        since = self._since[feed.slots.start : feed.slots.stop]
-        foreign = np.flatnonzero((since < 0) | (since > feed.ring))
-        if len(foreign) or len(since) < len(feed.slots):
-            slot = feed.slots.start + int(foreign[0]) if len(foreign) else feed.slots.stop - 1
-            raise FeedRefused(
-                f"slot {slot} is not owned by node {self.node} under ring {feed.ring}",
-                stale=False,
-            )
+        self.seal(committed)
+        if (epoch, try_) > (self._epoch, self._try):
+            # The older try is void; a sealed epoch left nothing behind here.
+            self._units = []
+            self._epoch, self._try = epoch, try_
 
-    def finish(self, feed: Feed, blocks: Sequence[Block], end: End) -> list[pa.RecordBatch]:
-        """Reduce a complete feed, or give what its unit's first attempt gave."""
+    def begin(self, feed: Feed, blocks: Sequence[Block], end: End) -> Work | list[pa.RecordBatch]:
+        """Check a complete feed: what is to be reduced, or what its first attempt gave."""
         self.admit(feed)
+        work = self._work(feed, blocks, end)
+        unit = self._frozen(feed.job, feed.slots)
+        if unit is None:
+            return work
+        if unit.digest != work.digest:
+            slots = f"{feed.slots.start} to {feed.slots.stop - 1}"
+            raise NotDeterministic(self._jobs[feed.job].name, feed.epoch, slots)
+        # Outputs are not copied to backups: after a takeover the same input gives them again.
+        return work if unit.outputs is None else unit.outputs
+
+    def _work(self, feed: Feed, blocks: Sequence[Block], end: End) -> Work:
         ordered = sorted(blocks, key=lambda block: block.origin)
         digest = self._digest(ordered)
         if end.blocks != len(blocks) or end.digest != digest:
@@ -159,28 +171,29 @@ class NodeMachine:
                 f"a feed of epoch {feed.epoch} said {end.blocks} blocks with digest {end.digest}, "
                 f"but {len(blocks)} with {digest} arrived; the task will run again"
             )
-        unit = (feed.job, feed.slots)
-        frozen = self._frozen.get(unit)
-        if frozen is None:
-            frozen = self._reduce(feed, ordered, digest)
-            self._frozen[unit] = frozen
-        elif frozen.digest != digest:
-            slots = f"{feed.slots.start} to {feed.slots.stop - 1}"
-            raise NotDeterministic(self._jobs[feed.job].name, feed.epoch, slots)
-        return frozen.reduced.outputs
+        return Work(feed, ordered, digest)
 
-    def _reduce(self, feed: Feed, blocks: Sequence[Block], digest: str) -> Frozen:
-        started = self._clock()
-        batches = [from_bytes(block.data) for block in blocks]
+    def _frozen(self, job: int, slots: range) -> Unit | None:
+        """The unit that the first finished attempt has left for exactly these slots."""
+        for unit in self._units:
+            if unit.job == job and unit.slots == slots and unit.effective:
+                return unit
+        return None
+
+    def reduce(self, work: Work) -> tuple[Reduced[Any], Receipt]:
+        """Reduce over the committed state into a private fragment; changes nothing."""
+        feed, started = work.feed, self._clock()
+        batches = [from_bytes(block.data) for block in work.blocks]
         unit = UnitContext(feed.slots, feed.time, feed.output, feed.read)
         with without_collector():
-            reduced = self._reducing[feed.job].reduce(batches, unit)
+            reduced = self.store.reducing[feed.job].reduce(batches, unit)
         outputs = reduced.outputs
-        receipt = Receipt(
+        return reduced, Receipt(
             job=feed.job,
             epoch=feed.epoch,
             try_=feed.try_,
             slots=feed.slots,
+            digest=work.digest,
             rows=feed.rows,
             keys=reduced.keys,
             outputs=sum(batch.num_rows for batch in outputs),
@@ -188,51 +201,228 @@ class NodeMachine:
             key_type=_key_type(batches),
             output=outputs[0].schema if outputs else None,
         )
-        return Frozen(digest, reduced, receipt)
 
-    def receipts(self, epoch: int, try_: int) -> tuple[Receipt, ...]:
-        """The units frozen for an epoch and try; none once either was replaced."""
+    def freeze(
+        self, work: Work, reduced: Reduced[Any], receipt: Receipt
+    ) -> tuple[list[pa.RecordBatch], list[Unit]]:
+        """Keep the first finished attempt; gives its outputs, and the units to be copied."""
+        self.admit(work.feed)
+        unit = self._frozen(work.feed.job, work.feed.slots)
+        if unit is not None:
+            if unit.outputs is None:
+                unit.outputs = reduced.outputs
+            return unit.outputs, []
+        units = []
+        # After a takeover a feed may be cut otherwise than before: what is frozen stays so.
+        for run in runs_of(~self._done(receipt.job), work.feed.slots):
+            whole = run == work.feed.slots
+            units.append(
+                Unit(
+                    receipt if whole else replace(receipt, slots=run),
+                    fragment=reduced.fragment,
+                    outputs=reduced.outputs if whole else None,
+                )
+            )
+        self._units.extend(units)
+        return reduced.outputs, units
+
+    def _done(self, job: int) -> SlotMask:
+        done = np.zeros(self.store.slots, dtype=bool)
+        for unit in self._units:
+            if unit.job == job and unit.effective:
+                done[unit.slots.start : unit.slots.stop] = True
+        return done
+
+    # -- copies --------------------------------------------------------------------------
+
+    def copies_of(self, unit: Unit) -> tuple[UnitCopy, tuple[NodeId, ...]]:
+        """A unit in the form in which it travels, and the backups that it goes to."""
+        placement = self.store.holdings.placement
+        assert placement is not None
+        if unit.delta is None:
+            unit.delta = self.store.reducing[unit.job].encode(unit.fragment)
+        peers = dict.fromkeys(p for share in placement.shares(unit.slots) for p in share.copies)
+        copy = UnitCopy(
+            self._incarnation, self.version, self.node, self._committed, unit.receipt, unit.delta
+        )
+        return copy, tuple(peer for peer in peers if peer != self.node)
+
+    def units_for(self, peer: NodeId, epoch: int, try_: int) -> list[Unit]:
+        """The frozen units of an epoch of which a peer should have a copy."""
+        placement = self.store.holdings.placement
+        if placement is None or (epoch, try_) != (self._epoch, self._try):
+            return []
+        due = placement.fed(peer) & self.store.holdings.owned
+        return [
+            unit
+            for unit in self._units
+            if unit.effective and due[unit.slots.start : unit.slots.stop].any()
+        ]
+
+    def take_copy(self, copy: UnitCopy) -> None:
+        """Keep what a primary froze; it counts once the epoch is committed."""
+        receipt = copy.receipt
+        self._enter(copy.incarnation, receipt.epoch, receipt.try_, copy.committed)
+        self.store.holdings.fence_copy(receipt.slots, copy.ring)
+        self._keep(Unit(receipt, delta=copy.delta))
+
+    def take_log(self, feed: Feed, blocks: Sequence[Block], end: End) -> None:
+        """Keep what a primary was fed; it counts once the epoch is committed."""
+        self.admit(feed)
+        work = self._work(feed, blocks, end)
+        receipt = Receipt(
+            job=feed.job,
+            epoch=feed.epoch,
+            try_=feed.try_,
+            slots=feed.slots,
+            digest=work.digest,
+            rows=feed.rows,
+            keys=0,
+            outputs=0,
+            seconds=0.0,
+            key_type=None,
+            output=None,
+        )
+        self._keep(Unit(receipt, log=work))
+
+    def _keep(self, unit: Unit) -> None:
+        """Keep the first copy of a unit; if it is not the one that was frozen, its digest tells."""
+        if all((u.job, u.slots) != (unit.job, unit.slots) for u in self._units):
+            self._units.append(unit)
+
+    @property
+    def log_bytes(self) -> int:
+        """What tuple logs take in memory."""
+        return self.store.shelf.log_bytes + sum(
+            u.log.bytes for u in self._units if u.log is not None
+        )
+
+    # -- commit --------------------------------------------------------------------------
+
+    def receipts(self, epoch: int, try_: int, report: NodeReport) -> Receipts:
+        """What this node has of an epoch and try; nothing once either was replaced."""
+        reach = self.store.reach()
+        replaying = self.next_replay() is not None
         if (epoch, try_) != (self._epoch, self._try):
-            return ()
-        return tuple(frozen.receipt for frozen in self._frozen.values())
+            return Receipts((), (), reach, replaying, report)
+        owned, fed = self.store.holdings.owned, self.store.holdings.fed
+        current = self.store.holdings.through == self._committed.epoch
+        return Receipts(
+            tuple(r for u in self._units if u.effective for r in u.receipts(owned & current)),
+            tuple(r for u in self._units for r in u.copy_receipts(fed)),
+            reach,
+            replaying,
+            report,
+        )
 
-    def seal(self, epoch: int) -> None:
-        """Merge the frozen fragments of a committed epoch; sealing again changes nothing."""
-        if epoch <= self._committed:
+    def seal(self, commit: Commit) -> None:
+        """Merge the units of a committed epoch; sealing again changes nothing."""
+        if commit.epoch <= self._committed.epoch:
             return
-        if epoch == self._epoch:
-            for (job, _), frozen in self._frozen.items():
-                with without_collector():
-                    self._reducing[job].apply(frozen.reduced.fragment, self._time)
-                self._learn_key_type(job, frozen.receipt.key_type)
-        self._frozen.clear()
-        self._committed = epoch
+        units, self._units, self._committed = self._units, [], commit
+        if commit == (self._epoch, self._try):
+            self.store.put(commit.epoch, units)
 
-    def _learn_key_type(self, job: int, found: pa.DataType | None) -> None:
-        known = self._key_types.get(job)
-        kinds = [kind for kind in (known, found) if kind is not None]
-        kind = unify_nulls(kinds) if kinds else None
-        if kind is not None:
-            self._key_types[job] = kind
+    # -- replays, after a takeover -------------------------------------------------------
 
-    def get(self, job: int, key: Any) -> Any:
-        """A key's committed state, or None."""
-        if job not in self._jobs:
-            raise UnknownJob(f"this node runs no job {job}")
-        kind = self._key_types.get(job)
-        if kind is None or (pa.types.is_null(kind) and key is not None):
-            return None  # no key of the key's type has come this way
-        canonical = canonical_key(key, kind)
-        slot = hash_key(canonical, kind) % self._slots
-        return self._reducing[job].get(slot, canonical)
+    def next_replay(self) -> Replay | None:
+        """The oldest tuple log of slots that this node owns now, if there is one."""
+        for epoch, unit in self._logs():
+            if unit.log is not None and self._replays(unit, epoch):
+                return Replay(unit, unit.log)
+        return None
 
-    def items(self, job: int) -> Iterator[tuple[Any, Any]]:
-        """All committed keys of a job on this node, with their state."""
-        yield from self._reducing[job].items()
+    def _replays(self, unit: Unit, epoch: int) -> bool:
+        """Whether a log is next for slots that this node owns."""
+        due = self.store.holdings.owned & self.store.follows(epoch)
+        return bool(due[unit.slots.start : unit.slots.stop].any())
 
-    def state_keys(self) -> dict[int, int]:
-        """How many keys each job holds here."""
-        return {job: reducing.keys for job, reducing in self._reducing.items()}
+    def _logs(self) -> Iterator[tuple[int, Unit]]:
+        """The tuple logs without a known effect, in the order of epochs."""
+        for lot in self.store.shelf.lots():
+            yield from ((lot.epoch, unit) for unit in lot.units if not unit.effective)
+        yield from ((self._epoch, unit) for unit in self._units if not unit.effective)
+
+    def replayed(self, replay: Replay, reduced: Reduced[Any], receipt: Receipt) -> None:
+        """Take the effect of a log; outputs are of use only while the epoch is under way."""
+        unit = replay.unit
+        if not unit.effective:
+            unit.receipt, unit.fragment, unit.outputs = receipt, reduced.fragment, reduced.outputs
+            self.store.settle()
+
+    # -- snapshots -----------------------------------------------------------------------
+
+    def view(self, slots: range) -> list[Snapshot]:
+        """The state of some slots, as it is now; no later change shows in it."""
+        return self.store.view(self._incarnation, slots)
+
+    def install(self, snapshot: Snapshot) -> None:
+        """Take a snapshot of slots of which this node is a backup."""
+        self._check_incarnation(snapshot.incarnation)
+        self.store.install(snapshot)
+
+    def _check_incarnation(self, incarnation: int) -> None:
+        if incarnation != self._incarnation:
+            raise FeedRefused(
+                f"incarnation {incarnation} is not {self._incarnation}",
+                stale=incarnation < self._incarnation,
+            )
+
+    # -- background checkpoints ----------------------------------------------------------
+
+    def due(self) -> list[Due]:
+        """The deltas that would bring the backups of this node's slots up to date."""
+        shares, through = self._own_shares(), self.store.holdings.through
+        self.store.checkpoints.evict(shares, through)
+        return list(self.store.checkpoints.due(shares, through))
+
+    def _own_shares(self) -> list[Share]:
+        placement = self.store.holdings.placement
+        if placement is None:
+            return []
+        shares = placement.shares(range(self.store.slots))
+        return [share for share in shares if share.owner == self.node]
+
+    def delta(self, due: Due, slots: range) -> Delta:
+        """Make the delta of some of the slots that are due; reads only what never changes."""
+        parts = []
+        for job, reducing in self.store.reducing.items():
+            mine = [
+                reducing.part(kept.fragment, self._both(kept.slots, slots))
+                for kept in due.retained
+                if kept.job == job
+            ]
+            if mine:
+                parts.append((job, reducing.encode(reducing.merge(mine))))
+        return Delta(
+            self._incarnation,
+            self.version,
+            self.node,
+            self._committed,
+            slots,
+            due.since,
+            due.through,
+            tuple(parts),
+            self.store.key_types,
+        )
+
+    def _both(self, one: range, other: range) -> SlotMask:
+        """The slots of two ranges; of others, a retained fragment may say what is not so."""
+        mask = np.zeros(self.store.slots, dtype=bool)
+        mask[max(one.start, other.start) : min(one.stop, other.stop)] = True
+        return mask
+
+    def take_delta(self, delta: Delta) -> int:
+        """Apply a delta where it leaves no gap; how far the slots are complete, at least."""
+        self._check_incarnation(delta.incarnation)
+        self.store.holdings.fence_copy(delta.slots, delta.ring)
+        self.seal(delta.committed)
+        self.store.learn(delta.key_types)
+        return self.store.take(delta.parts, delta.slots, delta.since, delta.through)
+
+    def delivered(self, peer: NodeId, slots: range, through: int) -> None:
+        """A backup has said how far it is."""
+        self.store.checkpoints.acknowledge(peer, slots, through)
 
 
 def _key_type(batches: Sequence[pa.RecordBatch]) -> pa.DataType | None:

@@ -1,14 +1,29 @@
-"""What is said to a node, and what it answers."""
+"""What is said to a node, between nodes, and what a node answers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import pyarrow as pa
 
 from millstream.errors import MillstreamError
-from millstream.ring.ring import Ring
+from millstream.ring.placement import Placement
+from millstream.ring.ring import NodeId
+
+Runs = tuple[tuple[int, int], ...]
+"""A value for every slot, as ``(first slot, value)`` wherever the value changes."""
+
+
+class Commit(NamedTuple):
+    """A committed epoch, and the try that was committed."""
+
+    epoch: int
+    try_: int
+
+
+NOTHING_COMMITTED = Commit(-1, 0)
 
 
 @dataclass(frozen=True)
@@ -16,7 +31,8 @@ class Feed:
     """The header of a feed: one job's blocks for a range of slots in one epoch.
 
     ``slots`` names every slot of the range, also those without rows. ``committed`` is the
-    newest committed epoch the sender knows; it implies the seal of that epoch.
+    newest commit the sender knows; it implies the seal of that epoch. A ``copy`` goes to the
+    tuple log of a backup.
     """
 
     incarnation: int
@@ -26,11 +42,12 @@ class Feed:
     attempt: int
     ring: int
     slots: range
-    committed: int
+    committed: Commit
     time: int
     rows: int = 0
     output: pa.Schema | None = None
     read: bool = True
+    copy: bool = False
 
 
 @dataclass(frozen=True)
@@ -49,6 +66,7 @@ class Receipt:
     epoch: int
     try_: int
     slots: range
+    digest: str
     rows: int
     keys: int
     outputs: int
@@ -58,27 +76,93 @@ class Receipt:
 
 
 @dataclass(frozen=True)
+class CopyReceipt:
+    """A backup's word that it has a complete copy of what a primary froze, or was fed."""
+
+    job: int
+    slots: range
+    digest: str
+
+
+@dataclass(frozen=True)
 class NodeReport:
     """How a node is doing."""
 
     state_keys: Mapping[int, int] = field(default_factory=dict)
     memory: int = 0
+    log_bytes: int = 0
 
 
 @dataclass(frozen=True)
 class Receipts:
-    """All receipts of a node for one epoch and try, with its report."""
+    """A node's word on one epoch and try; ``reach`` says how far its copies are complete.
+
+    While it is ``replaying`` the logs of slots it took over, there is more to come.
+    """
 
     receipts: tuple[Receipt, ...]
+    copies: tuple[CopyReceipt, ...]
+    reach: Runs
+    replaying: bool
     report: NodeReport
 
 
 @dataclass(frozen=True)
 class Assign:
-    """The ring in force, told by the coordinator."""
+    """The placement in force, told by the coordinator."""
 
     incarnation: int
-    ring: Ring
+    placement: Placement
+    addresses: Mapping[NodeId, str]
+    committed: Commit = NOTHING_COMMITTED
+
+
+@dataclass(frozen=True)
+class UnitCopy:
+    """What a primary froze, on its way to a backup."""
+
+    incarnation: int
+    ring: int
+    source: NodeId
+    committed: Commit
+    receipt: Receipt
+    delta: bytes
+
+
+@dataclass(frozen=True)
+class Delta:
+    """The changes of the epochs (since, through] to a range of slots, of every job."""
+
+    incarnation: int
+    ring: int
+    source: NodeId
+    committed: Commit
+    slots: range
+    since: int
+    through: int
+    parts: tuple[tuple[int, bytes], ...]
+    key_types: Mapping[int, pa.DataType]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The whole state of a range of slots through an epoch, of every job."""
+
+    incarnation: int
+    slots: range
+    through: int
+    parts: tuple[tuple[int, bytes], ...]
+    key_types: Mapping[int, pa.DataType]
+
+
+@dataclass(frozen=True)
+class CopyOrder:
+    """The coordinator's order to copy slots to a node, as of an epoch or later."""
+
+    incarnation: int
+    to: NodeId
+    slots: tuple[range, ...]
+    committed: Commit
 
 
 class FeedRefused(MillstreamError):
@@ -111,3 +195,11 @@ class NotDeterministic(MillstreamError):
 
 class BrokenFeed(MillstreamError):
     """A feed ended before its end marker, or with other content than it says."""
+
+
+class NotHeld(MillstreamError):
+    """A node was asked for slots that it does not hold, or not far enough."""
+
+
+class Fenced(MillstreamError):
+    """A node is told that it is no longer part of the run."""

@@ -11,10 +11,10 @@ import contextlib
 import os
 import pickle
 import select
+import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Mapping
@@ -25,11 +25,15 @@ import cloudpickle
 
 from millstream.errors import MillstreamError
 from millstream.flow.workflow import JobVertex
-from millstream.node.machine import NodeMachine
-from millstream.node.server import NodeServer, digest_blocks
+from millstream.node.machine import Durability, NodeMachine
+from millstream.node.messages import Fenced
+from millstream.node.server import NodeServer, digest_blocks, memory
+from millstream.node.service import NodeOptions, NodeService
 from millstream.ring.ring import NodeId
-from millstream.wire.calls import Endpoint, Unreachable, call
-from millstream.work.pausing import settle_process
+from millstream.ring.zones import Domain
+from millstream.wire.calls import Endpoint, Unreachable
+from millstream.wire.flight_net import FlightNet
+from millstream.work.pausing import Tidying, settle_process
 
 _READY = b"ready "
 _START_TIMEOUT = 60.0
@@ -39,13 +43,19 @@ _SILENT_PINGS = 2
 
 @dataclass(frozen=True)
 class Launch:
-    """What a node process needs to know to start."""
+    """What a node process needs to know to start.
+
+    It listens on a socket in the run's ``folder``, or, if ``host`` is given, on a free port there.
+    """
 
     node: NodeId
     coordinator: Endpoint
     jobs: bytes
     slots: int
+    folder: str
     host: str | None
+    durability: Durability
+    options: NodeOptions
 
 
 @dataclass(frozen=True)
@@ -55,15 +65,14 @@ class Started:
     node: NodeId
     address: str
     pid: int
-    executor: str
-    host: str
+    domain: Domain
 
 
 class NodeStartError(MillstreamError):
     """A node process did not come up."""
 
 
-def launch(config: Launch, executor: str, host: str) -> Started:
+def launch(config: Launch, domain: Domain) -> Started:
     """Start a node that outlives the calling task; runs on the executor."""
     process = subprocess.Popen(
         [sys.executable, "-m", "millstream.node", str(executor_pid())],
@@ -80,13 +89,13 @@ def launch(config: Launch, executor: str, host: str) -> Started:
     if not line.startswith(_READY):
         process.kill()
         raise NodeStartError(
-            f"node {config.node} did not start on {host} (exit code {process.wait()}); "
+            f"node {config.node} did not start on {domain.host} (exit code {process.wait()}); "
             "the executor's stderr says why"
         )
     # The worker that runs this task lives on; without a waiter the node would end as a zombie.
     threading.Thread(target=process.wait, daemon=True).start()
     address = line[len(_READY) :].decode().strip()
-    return Started(config.node, address, process.pid, executor, host)
+    return Started(config.node, address, process.pid, domain)
 
 
 def executor_pid() -> int:
@@ -106,25 +115,41 @@ def main() -> None:
     config: Launch = pickle.loads(sys.stdin.buffer.read())
     jobs: Mapping[int, JobVertex] = cloudpickle.loads(config.jobs)
     machine = NodeMachine(
-        config.node, jobs, config.slots, digest=digest_blocks, clock=time.perf_counter
+        config.node,
+        jobs,
+        config.slots,
+        digest=digest_blocks,
+        clock=time.perf_counter,
+        durability=config.durability,
     )
     settle_process()
     end = threading.Event()
+    net = FlightNet(config.coordinator.secret)
+    service = NodeService(
+        machine,
+        net,
+        config.coordinator.address,
+        config.options,
+        memory,
+        # A moment later, so that whoever asked gets an answer.
+        stop=lambda: threading.Timer(0.05, end.set).start(),
+        tidy=Tidying(),
+    )
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's to handle
     signal.signal(signal.SIGTERM, lambda *_: end.set())
-    with tempfile.TemporaryDirectory(prefix="millstream-") as folder:
-        address = f"grpc+unix://{folder}/{config.node[:8]}.sock"
-        if config.host is not None:
-            address = f"grpc://{config.host}:0"
-        server = NodeServer(address, config.coordinator.secret, machine, end.set)
-        if config.host is not None:
-            address = f"grpc://{config.host}:{server.port}"
-        for watch, argument in ((_watch_executor, int(sys.argv[1])), (_watch_driver, config)):
-            threading.Thread(target=watch, args=(argument, end), daemon=True).start()
-        sys.stdout.buffer.write(_READY + address.encode() + b"\n")
-        sys.stdout.flush()
-        sys.stdout.close()
-        end.wait()
+    socket = Path(config.folder, f"{config.node[:8]}.sock")
+    address = f"grpc+unix://{socket}" if config.host is None else f"grpc://{config.host}:0"
+    server = NodeServer(address, config.coordinator.secret, service)
+    if config.host is not None:
+        address = f"grpc://{config.host}:{server.port}"
+    net.spawn(lambda: _watch_executor(int(sys.argv[1]), end), "executor")
+    net.spawn(lambda: _watch_driver(config, net, end), "driver")
+    service.start()
+    sys.stdout.buffer.write(_READY + address.encode() + b"\n")
+    sys.stdout.flush()
+    sys.stdout.close()
+    end.wait()
+    socket.unlink(missing_ok=True)
     # Handlers may still wait for feeders that are gone; nothing here is worth waiting for.
     os._exit(0)
 
@@ -136,16 +161,20 @@ def _watch_executor(pid: int, end: threading.Event) -> None:
     end.set()
 
 
-def _watch_driver(config: Launch, end: threading.Event) -> None:
+def _watch_driver(config: Launch, net: FlightNet, end: threading.Event) -> None:
     # A refused connection means that the driver's process is gone; silence may be a slow driver.
     refused = 0
     while not end.wait(_PING_EVERY):
         try:
-            call(config.coordinator, "ping", timeout=5.0)
+            net.call(config.coordinator.address, "ping", config.node, timeout=5.0)
             refused = 0
+        except Fenced:
+            end.set()  # others own the slots of this node now
         except Unreachable as problem:
-            refused += "connect" in problem.reason
+            refused += problem.refused
             if refused >= _SILENT_PINGS:
+                if config.host is None:  # the folder is the driver's, which cannot remove it now
+                    shutil.rmtree(config.folder, ignore_errors=True)
                 end.set()
         except MillstreamError:
             continue

@@ -1,8 +1,7 @@
-"""One epoch, from Spark's callback to the commit.
+"""The callback of ``foreachBatch``: Spark's part in an epoch, and how its failures are told.
 
-The order matters: outputs are staged (``foreach_batch`` functions run here), every slot has a
-receipt from its owner, callbacks run, staged outputs are published, the nodes seal, and only then
-does the callback return, which makes Spark move on.
+The order of things within an epoch is :func:`millstream.coordinator.epochs.run_epoch`'s; the
+callback returns only after it, which makes Spark move on.
 """
 
 from __future__ import annotations
@@ -10,25 +9,22 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from millstream.coordinator.ledger import MissingReceipts
+from millstream.coordinator.epochs import EpochResult, run_epoch
 from millstream.coordinator.record import EpochRecord
 from millstream.coordinator.service import Coordinator
 from millstream.errors import MillstreamError
 from millstream.flow.plan import Plan
-from millstream.node.messages import NodeReport
 from millstream.observe.progress import EpochProgress, JobProgress, Progress
-from millstream.ring.ring import NodeId
 from millstream.spark.compile import EpochFrames, Frames
 from millstream.spark.sinks import ForeachBatchWriter, SinkWriter
 from millstream.spark.stage import BlocksLost
 from millstream.work.failures import user_error
 
-_MAX_TRIES = 4
 _BATCH_SETTINGS = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
@@ -101,7 +97,7 @@ class Engine:
             query.stop()
 
     def give_up(self) -> None:
-        """End the query at once: a node was lost."""
+        """End the query at once: state was lost."""
         if self.query is not None:
             with contextlib.suppress(Exception):
                 self.query.stop()
@@ -109,29 +105,16 @@ class Engine:
     def _run(self, frame: DataFrame, epoch: int) -> None:
         started = time.perf_counter()
         self._tune(frame)
-        record = self._coordinator.admit(epoch, round(self._clock() * 1e6))
-        while True:
-            attempt = f"{record.incarnation}.{record.try_}"
-            try:
-                reports, staged = self._try(frame, record, attempt)
-                break
-            except Exception as problem:
-                for writer in self._sinks.values():
-                    writer.discard(epoch, attempt)
-                if not self._worth_another_try(problem) or record.try_ + 1 >= _MAX_TRIES:
-                    raise
-                record = self._coordinator.retry()
-        self._publish(record, attempt, staged)
-        jobs = self._jobs(reports)
-        self._coordinator.commit()
+        body = _SparkBody(frame, self._frames, self._coordinator, self._sinks, self._names)
+        result = run_epoch(self._coordinator, epoch, round(self._clock() * 1e6), body)
         self._progress.add(
             EpochProgress(
                 epoch=epoch,
-                tries=record.try_ + 1,
+                tries=result.record.try_ + 1,
                 seconds=time.perf_counter() - started,
-                jobs=jobs,
-                nodes=len(reports),
-                node_memory=sum(report.memory for report in reports.values()),
+                jobs=self._jobs(result),
+                nodes=len(result.reports),
+                node_memory=sum(report.memory for report in result.reports.values()),
             )
         )
 
@@ -142,74 +125,18 @@ class Engine:
                 frame.sparkSession.conf.set(name, value)
             self._tuned = True
 
-    def _try(
-        self, frame: DataFrame, record: EpochRecord, attempt: str
-    ) -> tuple[dict[NodeId, NodeReport], Mapping[int, SinkWriter]]:
-        with self._frames.build(frame, record) as frames:
-            # A sink whose columns nobody has seen yet has nothing to show, and no frame.
-            staged = {at: self._sinks[at] for at in frames.sinks}
-            self._stage(frames, record, attempt)
-            reports = self._coordinator.collect_receipts()
-            if self._coordinator.ledger.missing():
-                # A sink that read only a part, or a node that lost what it had acknowledged.
-                frames.evaluate()
-                reports = self._coordinator.collect_receipts()
-        self._coordinator.ledger.require_complete()
-        self._coordinator.ledger.check_types()
-        return reports, staged
-
-    def _stage(self, frames: Frames, record: EpochRecord, attempt: str) -> None:
-        if not frames.sinks:
-            frames.evaluate()
-        for at, sink_frame in frames.sinks.items():
-            writer = self._sinks[at]
-            try:
-                writer.stage(sink_frame, record.epoch, attempt)
-            except Exception as problem:
-                if isinstance(writer, ForeachBatchWriter) and self._coordinator.failure() is None:
-                    raise user_error(
-                        f"function of sink {self._names[at]!r}", writer.function, problem
-                    ) from problem
-                raise
-
-    def _publish(self, record: EpochRecord, attempt: str, staged: Mapping[int, SinkWriter]) -> None:
-        for at, writer in staged.items():
-            if writer.when == "late":
-                try:
-                    writer.publish(record.epoch, attempt)
-                except Exception as problem:
-                    function = getattr(writer, "function", writer.publish)
-                    raise user_error(
-                        f"function of sink {self._names[at]!r}", function, problem
-                    ) from problem
-        for writer in staged.values():
-            if writer.when == "staged":
-                writer.publish(record.epoch, attempt)
-
-    def _jobs(self, reports: Mapping[NodeId, NodeReport]) -> dict[str, JobProgress]:
-        receipts = self._coordinator.ledger.receipts
+    def _jobs(self, result: EpochResult) -> dict[str, JobProgress]:
         found = {}
         for at, job in self._plan.jobs:
-            mine = [receipt for receipt in receipts if receipt.job == at]
+            mine = [receipt for receipt in result.receipts if receipt.job == at]
             found[job.name] = JobProgress(
                 rows=sum(receipt.rows for receipt in mine),
                 keys=sum(receipt.keys for receipt in mine),
                 outputs=sum(receipt.outputs for receipt in mine),
                 reduce_seconds=sum(receipt.seconds for receipt in mine),
-                state_keys=sum(report.state_keys.get(at, 0) for report in reports.values()),
+                state_keys=sum(r.state_keys.get(at, 0) for r in result.reports.values()),
             )
         return found
-
-    def _worth_another_try(self, problem: BaseException) -> bool:
-        if isinstance(problem, MissingReceipts):
-            return True
-        if isinstance(self._coordinator.failure(), BlocksLost):
-            return True
-        if isinstance(problem, MillstreamError):
-            return False
-        # Spark gives up a job when a re-run map gave other blocks than before the loss of an
-        # executor; the next try starts from scratch.
-        return self._coordinator.failure() is None and "indeterminate" in str(problem).lower()
 
     def _explained(self, problem: BaseException) -> BaseException:
         if self._coordinator.lost is not None:
@@ -222,3 +149,99 @@ class Engine:
         failed = EpochFailed(f"Spark could not run the epoch: {str(problem)[:2000]}")
         failed.__cause__ = problem
         return failed
+
+
+class _SparkBody:
+    """An epoch's body: frames that Spark evaluates, and sinks that keep what they are given."""
+
+    def __init__(
+        self,
+        frame: DataFrame,
+        frames: EpochFrames,
+        coordinator: Coordinator,
+        sinks: Mapping[int, SinkWriter],
+        names: Mapping[int, str],
+    ) -> None:
+        self._frame = frame
+        self._frames = frames
+        self._coordinator = coordinator
+        self._sinks = sinks
+        self._names = names
+        self._staged: Mapping[int, SinkWriter] = {}
+
+    @contextlib.contextmanager
+    def attempt(self, record: EpochRecord) -> Iterator[_SparkAttempt]:
+        with self._frames.build(self._frame, record) as frames:
+            # A sink whose columns nobody has seen yet has nothing to show, and no frame.
+            self._staged = {at: self._sinks[at] for at in frames.sinks}
+            yield _SparkAttempt(frames, record, self._coordinator, self._staged, self._names)
+
+    def discard(self, record: EpochRecord) -> None:
+        for writer in self._sinks.values():
+            writer.discard(record.epoch, _name(record))
+
+    def publish(self, record: EpochRecord) -> None:
+        for writer in self._staged.values():
+            if writer.when == "staged":
+                writer.publish(record.epoch, _name(record))
+
+    def worth_another_try(self, problem: Exception) -> bool:
+        if isinstance(self._coordinator.failure(), BlocksLost):
+            return True
+        if isinstance(problem, MillstreamError):
+            return False
+        # Spark gives up a job when a re-run map gave other blocks than before the loss of an
+        # executor; the next try starts from scratch.
+        return self._coordinator.failure() is None and "indeterminate" in str(problem).lower()
+
+
+class _SparkAttempt:
+    """One try: what Spark evaluates now."""
+
+    def __init__(
+        self,
+        frames: Frames,
+        record: EpochRecord,
+        coordinator: Coordinator,
+        sinks: Mapping[int, SinkWriter],
+        names: Mapping[int, str],
+    ) -> None:
+        self._frames = frames
+        self._record = record
+        self._coordinator = coordinator
+        self._sinks = sinks
+        self._names = names
+
+    def stage(self) -> None:
+        if not self._frames.sinks:
+            self.evaluate()
+        for at, frame in self._frames.sinks.items():
+            writer = self._sinks[at]
+            try:
+                writer.stage(frame, self._record.epoch, _name(self._record))
+            except Exception as problem:
+                if isinstance(writer, ForeachBatchWriter) and self._coordinator.failure() is None:
+                    raise self._blamed(at, writer.function, problem) from problem
+                raise
+
+    def evaluate(self) -> None:
+        self._frames.evaluate()
+
+    def call_back(self) -> None:
+        for at, writer in self._sinks.items():
+            if writer.when == "late":
+                try:
+                    writer.publish(self._record.epoch, _name(self._record))
+                except Exception as problem:
+                    function = getattr(writer, "function", writer.publish)
+                    raise self._blamed(at, function, problem) from problem
+
+    def _blamed(
+        self, sink: int, function: Callable[..., object], problem: Exception
+    ) -> MillstreamError:
+        return user_error(f"function of sink {self._names[sink]!r}", function, problem)
+
+
+def _name(record: EpochRecord) -> str:
+    """How sinks call a try."""
+    return f"{record.incarnation}.{record.try_}"

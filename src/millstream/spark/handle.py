@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from types import TracebackType
@@ -13,11 +13,13 @@ from typing import Any, Literal
 
 from pyspark.sql.streaming.query import StreamingQuery
 
-from millstream.coordinator.service import Coordinator
+from millstream.coordinator.service import Coordinator, Overview
 from millstream.errors import ConfigError
 from millstream.flow.plan import Plan
 from millstream.observe.display import Display
 from millstream.observe.progress import Progress
+from millstream.ring.drawing import draw
+from millstream.ring.ring import NodeId
 from millstream.spark.engine import Engine, EpochFailed
 
 Phase = Literal["running", "finished", "stopped", "failed"]
@@ -26,13 +28,16 @@ _POLL = 0.1
 
 @dataclass(frozen=True)
 class NodeStatus:
-    """A node, as ``status()`` shows it."""
+    """A node, as ``status()`` shows it: its slots, and of how many more it keeps copies."""
 
     node: str
     host: str
     executor: str
+    zone: str
     pid: int
     slots: int
+    copies: int
+    in_sync: int
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,8 @@ class Status:
     committed: int
     ring: int
     nodes: list[NodeStatus] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+    drawing: str = ""
 
 
 class JobState:
@@ -70,6 +77,7 @@ class Run:
         self,
         plan: Plan,
         coordinator: Coordinator,
+        pids: Mapping[NodeId, int],
         engine: Engine,
         query: StreamingQuery,
         progress: Progress,
@@ -78,6 +86,7 @@ class Run:
     ) -> None:
         self._plan = plan
         self._coordinator = coordinator
+        self._pids = pids
         self._engine = engine
         self._query = query
         self._progress = progress
@@ -94,13 +103,29 @@ class Run:
 
     def status(self) -> Status:
         """Where the run is now."""
-        ring = self._coordinator.ledger.ring
-        nodes = [
-            NodeStatus(n.node, n.host, n.executor, n.pid, len(ring.slots_of(n.node)))
-            for n in self._coordinator.nodes
-        ]
-        committed = self._coordinator.ledger.committed
-        return Status(self._plan.name, self._phase(), committed, ring.version, nodes)
+        now = self._coordinator.overview()
+        return Status(
+            self._plan.name,
+            self._phase(),
+            now.committed,
+            now.placement.version,
+            [self._node(node, now) for node in now.domains],
+            list(now.lost),
+            draw(now.placement, now.domains),
+        )
+
+    def _node(self, node: NodeId, now: Overview) -> NodeStatus:
+        domain, fed = now.domains[node], now.placement.fed(node)
+        return NodeStatus(
+            node,
+            domain.host,
+            domain.executor,
+            domain.zone,
+            self._pids[node],
+            int(now.placement.owned(node).sum()),
+            int(fed.sum()),
+            int((fed & now.in_sync[node]).sum()),
+        )
 
     def _phase(self) -> Phase:
         if self._failure() is not None:

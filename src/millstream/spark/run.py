@@ -20,13 +20,17 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from millstream.coordinator.record import JobTypes
-from millstream.coordinator.service import Coordinator
+from millstream.coordinator.server import CoordinatorServer
+from millstream.coordinator.service import Coordinator, Member
+from millstream.coordinator.suspicions import Patience
 from millstream.errors import ConfigError, MillstreamError
 from millstream.flow.plan import Plan, plan
 from millstream.flow.shipping import ship
 from millstream.flow.sources import DataFrameSource, ReplaySource
 from millstream.flow.workflow import SourceVertex, Workflow
+from millstream.node.machine import Durability
 from millstream.node.process import Launch
+from millstream.node.service import NodeOptions
 from millstream.observe.display import display_for
 from millstream.observe.progress import EpochProgress, Progress, Totals
 from millstream.ring.ring import NodeId
@@ -34,14 +38,23 @@ from millstream.spark.compile import EpochFrames, admission
 from millstream.spark.engine import Engine
 from millstream.spark.folder import Folder
 from millstream.spark.handle import Run
-from millstream.spark.launch import start_nodes
+from millstream.spark.launch import ZoneFunction, start_nodes
 from millstream.spark.replay import ReplayEnd, replay_end
 from millstream.spark.session import acquire, await_executors, release, same_host
 from millstream.spark.sinks import FileWriter, open_sink
 from millstream.wire.auth import new_secret
+from millstream.wire.calls import Endpoint
+from millstream.wire.flight_net import FlightNet
 from millstream.work.program import pack, program_of
 
 _POLL = 0.1
+_SHORTEST = timedelta(seconds=0.1)
+_COUNTS = (
+    ("nodes", 1, 4096),
+    ("partitions", 1, 65536),
+    ("slots", 1, 65536),
+    ("replicas", 0, 16),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,12 +66,17 @@ class RunConfig:
     master: str | None = None
     partitions: int | None = None
     slots: int = 4096
+    replicas: int = 1
+    durability: Durability = "epoch"
+    checkpoint_every: timedelta = timedelta(seconds=2)
+    node_timeout: timedelta = timedelta(seconds=10)
+    zone: ZoneFunction | None = None
     every: timedelta = timedelta(0)
     listen: str | None = None
     progress: bool | None = None
 
     def __post_init__(self) -> None:
-        for name, low, high in (("nodes", 1, 4096), ("partitions", 1, 65536), ("slots", 1, 65536)):
+        for name, low, high in _COUNTS:
             value = getattr(self, name)
             if value is None:
                 continue
@@ -79,6 +97,17 @@ class RunConfig:
             )
         if not isinstance(self.every, timedelta) or self.every < timedelta(0):
             raise ConfigError(f"every must be a timedelta of 0 or more, got {self.every!r}")
+        for name in ("checkpoint_every", "node_timeout"):
+            length = getattr(self, name)
+            if not isinstance(length, timedelta) or length < _SHORTEST:
+                raise ConfigError(f"{name} must be a timedelta of 0.1 s or more, got {length!r}")
+        if self.durability not in ("epoch", "interval"):
+            raise ConfigError(f"durability must be 'epoch' or 'interval', got {self.durability!r}")
+        if self.zone is not None and not callable(self.zone):
+            raise ConfigError(
+                "zone must be a function of an executor's host and id that gives its fault zone, "
+                f"got {self.zone!r}"
+            )
 
 
 class CheckpointInUse(MillstreamError):
@@ -115,6 +144,11 @@ def start(
     master: str | None = None,
     partitions: int | None = None,
     slots: int = 4096,
+    replicas: int = 1,
+    durability: Durability = "epoch",
+    checkpoint_every: timedelta = timedelta(seconds=2),
+    node_timeout: timedelta = timedelta(seconds=10),
+    zone: ZoneFunction | None = None,
     every: timedelta = timedelta(0),
     listen: str | None = None,
     progress: bool | None = None,
@@ -122,7 +156,12 @@ def start(
     """Start a workflow and return its handle.
 
     ``nodes`` defaults to one per executor core, ``partitions`` (of each shuffle) to the larger
-    of cores and nodes. ``every`` is the shortest time between two epochs of unbounded input.
+    of cores and nodes. Every slot has ``replicas`` copies on other nodes, in other fault zones
+    where possible: ``zone`` gives the zone of an executor from its host and id, by default its
+    ``MILLSTREAM_ZONE`` or its host. With ``durability="epoch"`` the changes of an epoch are copied
+    before it commits; with ``"interval"`` the input is copied, and the changes follow every
+    ``checkpoint_every``. A node that is silent for ``node_timeout`` is taken for dead.
+    ``every`` is the shortest time between two epochs of unbounded input.
     ``listen`` is the address on which coordinator and nodes accept connections from other
     hosts; without it they use Unix sockets. ``progress`` shows progress on the terminal (by
     default if there is one).
@@ -133,6 +172,11 @@ def start(
         master=master,
         partitions=partitions,
         slots=slots,
+        replicas=replicas,
+        durability=durability,
+        checkpoint_every=checkpoint_every,
+        node_timeout=node_timeout,
+        zone=zone,
         every=every,
         listen=listen,
         progress=progress,
@@ -157,6 +201,11 @@ def run(
     master: str | None = None,
     partitions: int | None = None,
     slots: int = 4096,
+    replicas: int = 1,
+    durability: Durability = "epoch",
+    checkpoint_every: timedelta = timedelta(seconds=2),
+    node_timeout: timedelta = timedelta(seconds=10),
+    zone: ZoneFunction | None = None,
     every: timedelta = timedelta(0),
     listen: str | None = None,
     progress: bool | None = None,
@@ -170,6 +219,11 @@ def run(
         master=master,
         partitions=partitions,
         slots=slots,
+        replicas=replicas,
+        durability=durability,
+        checkpoint_every=checkpoint_every,
+        node_timeout=node_timeout,
+        zone=zone,
         every=every,
         listen=listen,
         progress=progress,
@@ -242,24 +296,38 @@ class _Starting:
         for writer in sinks.values():
             if isinstance(writer, FileWriter):
                 writer.check_new()
-        coordinator = self._coordinator(folder)
-        launch = Launch(NodeId(""), coordinator.endpoint, ship(program.jobs), config.slots, None)
+        coordinator, endpoint = self._coordinator(folder)
+        launch = Launch(
+            NodeId(""),
+            endpoint,
+            ship(program.jobs),
+            config.slots,
+            folder,
+            None,
+            config.durability,
+            NodeOptions(checkpoint_every=config.checkpoint_every.total_seconds()),
+        )
         started = start_nodes(
-            spark.sparkContext, launch, nodes, cores=cores, listen=config.listen is not None
+            spark.sparkContext,
+            launch,
+            nodes,
+            cores=cores,
+            listen=config.listen is not None,
+            zone=config.zone,
         )
         progress = Progress()
         display = display_for(planned.name, config.progress)
         progress.listen(display.show)
-        frames = EpochFrames(
-            planned, program, pack(program), coordinator.endpoint, admitted.branches
-        )
+        frames = EpochFrames(planned, program, pack(program), endpoint, admitted.branches)
         engine = Engine(planned, frames, coordinator, sinks, progress)
         coordinator.begin(
-            started,
+            [Member(node.node, node.address, node.domain) for node in started],
             {at: job.name for at, job in planned.jobs},
             {at: JobTypes(job.key_type, job.output) for at, job in planned.jobs},
             config.slots,
-            engine.give_up,
+            config.replicas,
+            logs=config.durability == "interval",
+            on_lost=engine.give_up,
         )
         stream = (
             admitted.frame.writeStream.queryName(f"{planned.name}-{uuid.uuid4().hex[:8]}")
@@ -289,7 +357,8 @@ class _Starting:
                 for vertex in sources
             ]
             threading.Thread(target=_stop_at_end, args=(query, engine, ends), daemon=True).start()
-        return Run(planned, coordinator, engine, query, progress, display, self._cleanup)
+        pids = {node.node: node.pid for node in started}
+        return Run(planned, coordinator, pids, engine, query, progress, display, self._cleanup)
 
     def _checkpoint(self) -> str:
         if self._config.checkpoint is None:
@@ -312,13 +381,17 @@ class _Starting:
     def _has_ttl(self) -> bool:
         return any(job.ttl is not None for _, job in self._plan.jobs)
 
-    def _coordinator(self, folder: str) -> Coordinator:
+    def _coordinator(self, folder: str) -> tuple[Coordinator, Endpoint]:
         address = f"grpc+unix://{folder}/coordinator.sock"
         if self._config.listen is not None:
             address = f"grpc://{self._config.listen}:0"
-        coordinator = Coordinator(address, new_secret())
+        secret = new_secret()
+        patience = Patience(silence=self._config.node_timeout.total_seconds())
+        coordinator = Coordinator(FlightNet(secret), patience)
+        server = CoordinatorServer(address, secret, coordinator)
+        self._cleanup.callback(server.shutdown)
         self._cleanup.callback(coordinator.close)
-        return coordinator
+        return coordinator, server.endpoint
 
 
 def _end_query(query: StreamingQuery) -> None:

@@ -17,16 +17,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 
+from millstream.coordinator.feeder import Feeder, fetch_record
 from millstream.coordinator.record import EpochRecord, JobTypes
 from millstream.errors import MillstreamError
 from millstream.ring.ring import partition_slots
 from millstream.spark.conform import SinkTypeError, conform
-from millstream.spark.feed import feed_unit, fetch_record
 from millstream.state.blocks import from_bytes, to_bytes
 from millstream.state.records import decode_records, plain_columns
 from millstream.state.values import ValueTypeError, shown
 from millstream.wire.blocks import BLOCK_SCHEMA
 from millstream.wire.calls import Endpoint, call
+from millstream.wire.flight_net import FlightNet
 from millstream.work.chunk import Chunk
 from millstream.work.keying import keyed
 from millstream.work.packing import FLUSH_ROWS, Packer, cut, packer_for
@@ -92,7 +93,7 @@ def _reporting(task: StageTask) -> Iterator[None]:
 
 @lru_cache(maxsize=4)
 def _record(coordinator: Endpoint, epoch: int, try_: int) -> EpochRecord:
-    return fetch_record(coordinator, epoch, try_)
+    return fetch_record(FlightNet(coordinator.secret), coordinator.address, epoch, try_)
 
 
 class _Stage:
@@ -152,10 +153,10 @@ class _Stage:
         slots = partition_slots(self._program.slots, self._program.partitions)[part]
         rows = pa.Table.from_batches(mine, schema=BLOCK_SCHEMA)
         read = bool(self._program.consumers[job])
-        outputs = feed_unit(
-            self._task.coordinator, self._record, self._attempt, job, slots, rows, read
-        )
-        for output in outputs:
+        coordinator = self._task.coordinator
+        net = FlightNet(coordinator.secret)
+        feeder = Feeder(net, coordinator.address, self._record, self._attempt)
+        for output in feeder.feed(job, slots, rows, read):
             with without_collector():
                 push(self._program, job, Chunk(batch=output), self)
             yield from self._drain()

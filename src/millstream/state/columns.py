@@ -1,38 +1,62 @@
 """Keyed state in columns: one row for every key, for reducers that work on Arrow.
 
 Fixed-width columns live in numpy arrays that are updated in place when a fragment is sealed;
-all others in object arrays. Look-ups and updates work on whole batches of keys.
+all others in object arrays. Look-ups and updates work on whole batches of keys. A fragment holds
+absolute rows and, as in :mod:`millstream.state.keyed`, is never changed once it is reduced.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import repeat
+from itertools import compress, repeat
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from millstream.state.keyed import SlotMask
 from millstream.state.values import ValueTypeError, unify
 
 Rows = npt.NDArray[np.int64]
-_NO_KEY = object()
+Slots = npt.NDArray[np.int32]
+Times = npt.NDArray[np.int64]
+_FREE = -1  # in place of a slot
 
 
 @dataclass(slots=True)
 class ColumnFragment:
-    """The changes of one epoch to the slots of one unit: new rows, and forgotten keys."""
+    """The changes of one or several epochs to some slots: new rows, and forgotten keys.
+
+    Each key with a row has its slot and the time of its last touch. A key is not both written
+    and forgotten. ``rows`` is None if there are none; of keys alone it has no columns.
+    """
 
     keys: list[Any]
-    slots: npt.NDArray[np.int32]
+    slots: Slots
     rows: pa.RecordBatch | None
     forgotten: list[Any]
+    times: Times
 
-    @property
-    def changed(self) -> int:
-        return len(self.keys) + len(self.forgotten)
+    @classmethod
+    def without_rows(cls, forgotten: list[Any]) -> ColumnFragment:
+        return cls([], np.zeros(0, np.int32), None, forgotten, np.zeros(0, np.int64))
+
+    def part(self, slots: SlotMask) -> ColumnFragment:
+        """The rows of some slots; of forgotten keys it does not know the slot."""
+        chosen = slots[self.slots]
+        if chosen.all():
+            return self
+        if self.rows is None or not chosen.any():
+            return ColumnFragment.without_rows(self.forgotten)
+        return ColumnFragment(
+            list(compress(self.keys, chosen.tolist())),
+            self.slots[chosen],
+            self.rows.filter(pa.array(chosen)),
+            self.forgotten,
+            self.times[chosen],
+        )
 
 
 class _Column:
@@ -58,7 +82,7 @@ class _Column:
         if not self.fixed:
             self.data[rows] = np.fromiter(array.to_pylist(), object, len(array))
             return
-        array = array.cast(self.kind)
+        array = cast_column(array, self.kind)
         if array.null_count:
             self.null[rows] = array.is_null().to_numpy(zero_copy_only=False)
             array = array.fill_null(False if pa.types.is_boolean(self.kind) else 0)
@@ -84,6 +108,28 @@ class _Column:
             wide.data, wide.null = self.data.astype(wide.data.dtype), self.null
         return wide
 
+    def clear(self, rows: Rows) -> None:
+        """Let go of the objects at some rows."""
+        if not self.fixed:
+            self.data[rows] = None
+
+
+def cast_column(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Bring a column to a type that ``unify`` found.
+
+    An integer that no float equals is rounded, as it is in a column that is widened: an epoch
+    that is committed must not be refused any more.
+    """
+    if array.type == kind:
+        return array
+    return array.cast(kind, safe=not pa.types.is_floating(kind))
+
+
+def in_order(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The columns in the order of a schema: every unit of the first epoch has its own."""
+    same = rows.schema.names == schema.names or set(rows.schema.names) != set(schema.names)
+    return rows if same else rows.select(schema.names)
+
 
 def widened_types(old: pa.Schema, new: pa.Schema) -> list[pa.DataType]:
     """The types that hold the columns of both schemas, or ``ValueTypeError``."""
@@ -96,16 +142,26 @@ def widened_types(old: pa.Schema, new: pa.Schema) -> list[pa.DataType]:
     return kinds
 
 
+def widened(old: pa.Schema, new: pa.Schema) -> pa.Schema:
+    """The old schema with types that hold the columns of both."""
+    kinds = widened_types(old, new)
+    return pa.schema([mine.with_type(kind) for mine, kind in zip(old, kinds, strict=True)])
+
+
 class ColumnState:
     """The master state of one job on one node, one row per key."""
 
-    def __init__(self) -> None:
+    def __init__(self, slots: int) -> None:
+        self._counts = np.zeros(slots, dtype=np.int64)
+        self._clear()
+
+    def _clear(self) -> None:
         self.schema: pa.Schema | None = None
         self._columns: list[_Column] = []
         self._index: dict[Any, int] = {}
         self._keys: list[Any] = []
-        self._slots: npt.NDArray[np.int32] = np.zeros(0, dtype=np.int32)
-        self._touched: npt.NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        self._slots: Slots = np.zeros(0, dtype=np.int32)
+        self._touched: Times = np.zeros(0, dtype=np.int64)
         self._free: list[int] = []
 
     def find(self, keys: Sequence[Any]) -> Rows:
@@ -119,40 +175,40 @@ class ColumnState:
             [column.take(rows) for column in self._columns], schema=self.schema
         )
 
-    def apply(self, fragment: ColumnFragment, time: int) -> None:
-        """Merge a sealed fragment into master."""
-        for key in fragment.forgotten:
-            row = self._index.pop(key, None)
-            if row is not None:
-                self._keys[row] = _NO_KEY
-                self._free.append(row)
+    def apply(self, fragment: ColumnFragment, slots: SlotMask | None = None) -> None:
+        """Merge a sealed fragment into master, or what it has for some slots."""
+        if fragment.forgotten:
+            rows = self.find(fragment.forgotten)
+            rows = rows[rows >= 0]
+            self._forget(rows if slots is None else rows[slots[self._slots[rows]]])
+        if slots is not None:
+            fragment = fragment.part(slots)
         if fragment.rows is None or not fragment.keys:
             return
         if self.schema is None:
             self.schema = fragment.rows.schema
             self._columns = [_Column(field.type) for field in self.schema]
-        elif fragment.rows.schema.types != self.schema.types:
-            self._widen(fragment.rows.schema)
+        batch = in_order(fragment.rows, self.schema)
+        if batch.schema.types != self.schema.types:
+            self._widen(batch.schema)
         rows = self.find(fragment.keys)
         fresh = np.flatnonzero(rows < 0)
         if len(fresh):
             rows[fresh] = self._add([fragment.keys[at] for at in fresh.tolist()])
-        self._slots[rows] = fragment.slots
-        self._touched[rows] = time
-        for column, array in zip(self._columns, fragment.rows.columns, strict=True):
+            self._slots[rows[fresh]] = fragment.slots[fresh]
+            self._counts += self._count(fragment.slots[fresh])
+        self._touched[rows] = fragment.times
+        for column, array in zip(self._columns, batch.columns, strict=True):
             column.put(rows, array)
 
     def _widen(self, schema: pa.Schema) -> None:
         """Make room for other numbers than those seen so far: an array would truncate them."""
         assert self.schema is not None
-        kinds = widened_types(self.schema, schema)
+        self.schema = widened(self.schema, schema)
         self._columns = [
             column if column.kind == kind else column.widened(kind)
-            for column, kind in zip(self._columns, kinds, strict=True)
+            for column, kind in zip(self._columns, self.schema.types, strict=True)
         ]
-        self.schema = pa.schema(
-            [field.with_type(kind) for field, kind in zip(self.schema, kinds, strict=True)]
-        )
 
     def _add(self, keys: list[Any]) -> list[int]:
         reused = [self._free.pop() for _ in range(min(len(self._free), len(keys)))]
@@ -167,27 +223,65 @@ class ColumnState:
             for column in self._columns:
                 column.grow(capacity)
             self._slots = np.concatenate(
-                [self._slots, np.zeros(capacity - len(self._slots), dtype=np.int32)]
+                [self._slots, np.full(capacity - len(self._slots), _FREE, dtype=np.int32)]
             )
             self._touched = np.concatenate(
                 [self._touched, np.zeros(capacity - len(self._touched), dtype=np.int64)]
             )
         return rows
 
-    def idle_since(self, slots: npt.NDArray[np.int32], before: int) -> list[Any]:
+    def _count(self, slots: Slots) -> npt.NDArray[np.int64]:
+        return np.bincount(slots, minlength=len(self._counts))
+
+    def _forget(self, rows: Rows) -> None:
+        if not len(rows):
+            return
+        for row in rows.tolist():
+            del self._index[self._keys[row]]
+            self._keys[row] = None
+            self._free.append(row)
+        self._counts -= self._count(self._slots[rows])
+        self._slots[rows] = _FREE
+        for column in self._columns:
+            column.clear(rows)
+
+    def _rows_of(self, slots: SlotMask) -> Rows:
+        # The flag at the end is the one that the slot of free rows finds.
+        return np.flatnonzero(np.append(slots, False)[self._slots])
+
+    def idle_since(self, slots: range, before: int) -> list[Any]:
         """Keys of these slots whose last touch came before the given time, in row order."""
-        live = len(self._keys)
-        rows = np.flatnonzero((self._touched[:live] < before) & np.isin(self._slots[:live], slots))
-        return [key for key in map(self._keys.__getitem__, rows.tolist()) if key is not _NO_KEY]
+        at = self._slots
+        idle = (self._touched < before) & (at >= slots.start) & (at < slots.stop)
+        return self._keys_at(np.flatnonzero(idle))
 
-    def items(self, batch: int = 65536) -> Iterator[tuple[list[Any], pa.RecordBatch]]:
-        """All committed keys with their rows, batch by batch."""
-        entries = list(self._index.items())
-        for start in range(0, len(entries), batch):
-            part = entries[start : start + batch]
-            rows = np.array([row for _, row in part], dtype=np.int64)
-            yield [key for key, _ in part], self.take(rows)
+    def _keys_at(self, rows: Rows) -> list[Any]:
+        return list(map(self._keys.__getitem__, rows.tolist()))
 
-    @property
-    def keys(self) -> int:
-        return len(self._index)
+    def snapshot(self, slots: range) -> ColumnFragment:
+        """All that some slots hold, as a fragment that makes empty slots equal to them."""
+        rows = np.flatnonzero((self._slots >= slots.start) & (self._slots < slots.stop))
+        if not len(rows):
+            return ColumnFragment.without_rows([])
+        return ColumnFragment(
+            self._keys_at(rows), self._slots[rows], self.take(rows), [], self._touched[rows]
+        )
+
+    def drop(self, slots: SlotMask) -> None:
+        """Forget all that some slots hold."""
+        self._forget(self._rows_of(slots))
+        if not self._index:
+            self._clear()  # of what is gone, not even the types count any more
+
+    def items(
+        self, slots: SlotMask, batch: int = 65536
+    ) -> Iterator[tuple[list[Any], pa.RecordBatch]]:
+        """The committed keys of some slots with their rows, batch by batch."""
+        found = self._rows_of(slots)
+        for start in range(0, len(found), batch):
+            rows = found[start : start + batch]
+            yield self._keys_at(rows), self.take(rows)
+
+    def keys(self, slots: SlotMask) -> int:
+        """How many keys some slots hold."""
+        return int(self._counts[slots].sum())

@@ -4,6 +4,9 @@ Layers as in Floe, with the epoch in place of a clock: *master* holds what is co
 *fragment* holds the changes of one epoch and is private to its attempt until frozen. Older
 layers never change under a reader: a read of a mutable value returns a private copy, and a
 copy that was mutated without being written back counts as written.
+
+A fragment holds absolute values, and is never changed once it is reduced: it may be merged with
+others (:mod:`millstream.state.deltas`), and be applied to several copies of its slots.
 """
 
 from __future__ import annotations
@@ -13,9 +16,14 @@ from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Set
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
+
 from millstream.state.pickling import dumps, loads
 
 Entries = dict[str, Any]
+SlotMask = npt.NDArray[np.bool_]
+"""One flag for every slot of the job."""
 
 
 class _Gone:
@@ -42,9 +50,10 @@ _FROZEN_TYPES: Final = frozenset({int, float, str, bytes, bool, type(None), comp
 
 @dataclass(slots=True)
 class Change:
-    """What one epoch did to a key.
+    """What one epoch did to a key; it writes something, or clears.
 
-    ``cleared`` hides all older layers of the key; ``plain`` tells that no value is mutable.
+    ``cleared`` hides all older layers of the key; ``plain`` tells that the entries are only
+    written over those that are there: nothing is cleared or removed, and no value is mutable.
     """
 
     writes: Entries
@@ -143,8 +152,9 @@ class State(MutableMapping[str, Any]):
                 if name not in writes and dumps(copy) != blob:
                     writes[name] = copy
         if not writes:
-            return Change({}, True) if self._cleared else None
-        return Change(writes, self._cleared, _own(writes))
+            return Change({}, True, False) if self._cleared else None
+        plain = _own(writes)
+        return Change(writes, self._cleared, plain and not self._cleared)
 
 
 View = dict[str, Any] | State
@@ -167,34 +177,50 @@ def close_view(view: View, base: Entries | None) -> Change | None:
             if name not in base or base[name] is not value
         }
         if not view:
-            return Change(writes, True)
+            return Change(writes, True, False)
         if not base.keys() <= view.keys():
             writes.update(dict.fromkeys(base.keys() - view.keys(), GONE))
     return Change(writes, False, _own(writes)) if writes else None
 
 
 def _own(writes: Entries) -> bool:
-    """Replace mutable values by private copies; True if there were none."""
+    """Replace mutable values by private copies; True if there was neither one nor a tombstone."""
     if _FROZEN_TYPES.issuperset(map(type, writes.values())):
         return True
-    plain = True
     for name, value in writes.items():
         if type(value) not in _FROZEN_TYPES and value is not GONE:
             writes[name] = loads(dumps(value))
-            plain = False
-    return plain
+    return False
+
+
+Visits = list[tuple[int, dict[int, list[Any]]]]
 
 
 @dataclass(slots=True)
 class KeyedFragment:
-    """The changes of one epoch to the slots of one unit."""
+    """The changes of one or several epochs to some slots. A key has at most one change.
 
-    changes: dict[int, dict[Any, Change]] = field(default_factory=dict)
-    touched: dict[int, list[Any]] = field(default_factory=dict)
+    ``plain`` has the writes of plain changes, which are nearly all and take no object beside
+    them; ``other`` has all other changes. ``visits`` tells which keys were touched when, by
+    slot, oldest first.
+    """
 
-    @property
-    def keys(self) -> int:
-        return sum(map(len, self.changes.values()))
+    plain: dict[int, dict[Any, Entries]] = field(default_factory=dict)
+    other: dict[int, dict[Any, Change]] = field(default_factory=dict)
+    visits: Visits = field(default_factory=list)
+
+    def part(self, slots: SlotMask) -> KeyedFragment:
+        """What it has for some slots."""
+        chosen = set(np.flatnonzero(slots).tolist())
+        visits = [
+            (time, {slot: keys for slot, keys in visited.items() if slot in chosen})
+            for time, visited in self.visits
+        ]
+        return KeyedFragment(
+            {slot: writes for slot, writes in self.plain.items() if slot in chosen},
+            {slot: changes for slot, changes in self.other.items() if slot in chosen},
+            visits,
+        )
 
 
 class KeyedState:
@@ -216,41 +242,75 @@ class KeyedState:
         """Keys with mutable values or many entries: only a ``State`` may show them."""
         return self._odd
 
-    def apply(self, fragment: KeyedFragment, time: int) -> None:
-        """Merge a sealed fragment into master."""
-        for slot, changes in fragment.changes.items():
-            master = self._masters.setdefault(slot, {})
-            for key, change in changes.items():
-                entries = None if change.cleared else master.get(key)
-                if entries is None:
-                    entries = {n: v for n, v in change.writes.items() if v is not GONE}
-                else:
-                    for name, value in change.writes.items():
-                        if value is GONE:
-                            entries.pop(name, None)
-                        else:
-                            entries[name] = value
-                if not entries:
-                    master.pop(key, None)
-                    self._odd.discard(key)
-                    continue
+    def apply(self, fragment: KeyedFragment, slots: SlotMask | None = None) -> None:
+        """Merge a sealed fragment into master, or what it has for some slots."""
+        chosen = None if slots is None else set(np.flatnonzero(slots).tolist())
+        for slot, writes in fragment.plain.items():
+            if chosen is None or slot in chosen:
+                self._write(slot, writes)
+        for slot, changes in fragment.other.items():
+            if chosen is None or slot in chosen:
+                self._change(slot, changes)
+        for time, visited in fragment.visits:
+            for slot, keys in visited.items():
+                if chosen is None or slot in chosen:
+                    self._visit(slot, keys, time)
+
+    def _write(self, slot: int, writes: Mapping[Any, Entries]) -> None:
+        if not writes:
+            return
+        master, odd = self._masters.setdefault(slot, {}), self._odd
+        for key, new in writes.items():
+            entries = master.get(key)
+            if entries is None:
+                master[key] = entries = new.copy()
+            else:
+                entries.update(new)
+            if len(entries) > _SMALL or (odd and key in odd):
+                self._judge(key, entries)
+
+    def _change(self, slot: int, changes: Mapping[Any, Change]) -> None:
+        master = self._masters.setdefault(slot, {})
+        for key, change in changes.items():
+            entries = None if change.cleared else master.get(key)
+            if entries is None:
+                entries = {n: v for n, v in change.writes.items() if v is not GONE}
+            else:
+                for name, value in change.writes.items():
+                    if value is GONE:
+                        entries.pop(name, None)
+                    else:
+                        entries[name] = value
+            if entries:
                 master[key] = entries
-                if not change.plain or len(entries) > _SMALL:
-                    self._odd.add(key)
-        for slot, keys in fragment.touched.items():
-            self._visit(slot, keys, time)
+            else:
+                master.pop(key, None)
+            self._judge(key, entries)
+        if not master:
+            del self._masters[slot]
+
+    def _judge(self, key: Any, entries: Entries) -> None:
+        """Tell whether a key is odd from what it holds, not from how that came about."""
+        if len(entries) > _SMALL or not _FROZEN_TYPES.issuperset(map(type, entries.values())):
+            self._odd.add(key)
+        else:
+            self._odd.discard(key)
 
     def _visit(self, slot: int, keys: list[Any], time: int) -> None:
         master, seen = self._masters.get(slot, {}), self._seen.setdefault(slot, {})
         visits = self._visits.setdefault(slot, deque())
+        fresh = []
         for key in keys:
-            if key in master:
-                seen[key] = time
-            else:
+            if key not in master:
                 seen.pop(key, None)
-        visits.append((time, keys))
+            elif seen.get(key) != time:  # a merged fragment may tell again what is known
+                seen[key] = time
+                fresh.append(key)
+        visits.append((time, fresh))
         while visits and not any(seen.get(key) == visits[0][0] for key in visits[0][1]):
             visits.popleft()
+        if not visits:
+            del self._visits[slot], self._seen[slot]
 
     def idle_since(self, slots: Iterable[int], before: int) -> dict[int, list[Any]]:
         """Keys of these slots whose last touch came before the given time."""
@@ -263,16 +323,56 @@ class KeyedState:
                 idle.setdefault(slot, []).extend(k for k in keys if seen.get(k) == time)
         return {slot: keys for slot, keys in idle.items() if keys}
 
+    def snapshot(self, slots: range) -> KeyedFragment:
+        """All that some slots hold, as a fragment that makes empty slots equal to them.
+
+        Entries are copied, values are shared: nothing changes a committed value in place.
+        """
+        taken, odd = KeyedFragment(), self._odd
+        for slot in slots:
+            master = self._masters.get(slot)
+            if master is None:
+                continue
+            plain = {key: entries.copy() for key, entries in master.items() if key not in odd}
+            if plain:
+                taken.plain[slot] = plain
+            if len(plain) < len(master):
+                taken.other[slot] = {
+                    key: Change(entries.copy(), plain=False)
+                    for key, entries in master.items()
+                    if key in odd
+                }
+        taken.visits = visits_of({slot: self._seen[slot] for slot in slots if slot in self._seen})
+        return taken
+
+    def drop(self, slots: SlotMask) -> None:
+        """Forget all that some slots hold."""
+        for slot in np.flatnonzero(slots).tolist():
+            master = self._masters.pop(slot, None)
+            if master and self._odd:
+                self._odd.difference_update(master)
+            self._seen.pop(slot, None)
+            self._visits.pop(slot, None)
+
     def get(self, slot: int, key: Any) -> Entries | None:
         """A copy of a key's committed entries."""
         entries = self._masters.get(slot, {}).get(key)
         return None if entries is None else loads(dumps(entries))
 
-    def items(self, slots: Iterable[int]) -> Iterator[tuple[Any, Entries]]:
+    def items(self, slots: SlotMask) -> Iterator[tuple[Any, Entries]]:
         """The committed keys of some slots with their entries; not to be changed."""
-        for slot in slots:
+        for slot in np.flatnonzero(slots).tolist():
             yield from self._masters.get(slot, {}).items()
 
-    @property
-    def keys(self) -> int:
-        return sum(map(len, self._masters.values()))
+    def keys(self, slots: SlotMask) -> int:
+        """How many keys some slots hold."""
+        return sum(len(self._masters.get(slot, ())) for slot in np.flatnonzero(slots).tolist())
+
+
+def visits_of(seen: Mapping[int, Mapping[Any, int]]) -> Visits:
+    """The visits that leave every key of some slots with the given time."""
+    visits: dict[int, dict[int, list[Any]]] = {}
+    for slot, times in seen.items():
+        for key, time in times.items():
+            visits.setdefault(time, {}).setdefault(slot, []).append(key)
+    return sorted(visits.items(), key=lambda visit: visit[0])

@@ -36,20 +36,29 @@ class Unreachable(MillstreamError):
         super().__init__(address, reason)
         self.address, self.reason = address, reason
 
+    @property
+    def refused(self) -> bool:
+        """Whether nobody listens there.
+
+        A server that is slow lets a call time out instead, and a connection may break for many
+        reasons: only the next call tells.
+        """
+        return "failed to connect" in self.reason
+
     def __str__(self) -> str:
         return f"{self.address} does not answer: {self.reason}"
 
 
+_HANDSHAKE_TIMEOUT = 10.0
 _clients: dict[Endpoint, flight.FlightClient] = {}
 _lock = threading.Lock()
-_HANDSHAKE_TIMEOUT = 10.0
 _KEPT = 256
 # An error travels in the trailer of a call, for which gRPC allows 8 KB, the message included.
 _MESSAGE_LENGTH = 200
 _ERROR_BYTES = 5_000
 
 
-def client_of(endpoint: Endpoint) -> flight.FlightClient:
+def client_of(endpoint: Endpoint, timeout: float = _HANDSHAKE_TIMEOUT) -> flight.FlightClient:
     """The process's authenticated client for an endpoint."""
     with _lock:
         client = _clients.get(endpoint)
@@ -57,7 +66,7 @@ def client_of(endpoint: Endpoint) -> flight.FlightClient:
         return client
     client = flight.connect(endpoint.address)
     try:
-        options = flight.FlightCallOptions(timeout=_HANDSHAKE_TIMEOUT)
+        options = flight.FlightCallOptions(timeout=min(timeout, _HANDSHAKE_TIMEOUT))
         client.authenticate(ClientAuth(endpoint.secret), options)
     except (flight.FlightError, pa.ArrowException) as problem:
         # Not translated(): who has not proved itself may send a pickle that runs code here.
@@ -85,7 +94,7 @@ def drop_client(endpoint: Endpoint) -> None:
 def call(endpoint: Endpoint, action: str, body: object = None, timeout: float = 30.0) -> Any:
     """Call an action of a server; its errors are raised here as they were there."""
     try:
-        client = client_of(endpoint)
+        client = client_of(endpoint, timeout)
         options = flight.FlightCallOptions(timeout=timeout)
         results = client.do_action(flight.Action(action, pickle.dumps(body, 5)), options)
         return pickle.loads(b"".join(bytes(part.body) for part in results))
@@ -100,7 +109,9 @@ def translated(endpoint: Endpoint, problem: Exception) -> MillstreamError:
         error = pickle.loads(blob)
         if isinstance(error, MillstreamError):
             return error
-    drop_client(endpoint)
+    if not isinstance(problem, flight.FlightTimedOutError):
+        # After a timeout the connection stays: other calls may be on it.
+        drop_client(endpoint)
     return _unreachable(endpoint, problem)
 
 

@@ -18,10 +18,13 @@ from millstream.ring.hashing import hash_column, slot_of
 from millstream.ring.keys import KeyTypeError, canonical_column, decode_keys
 from millstream.state.blocks import KEY, SLOT
 from millstream.state.columns import ColumnFragment, ColumnState, widened_types
+from millstream.state.deltas import decode_columns, encode_columns, merge_columns
+from millstream.state.keyed import SlotMask
 from millstream.state.values import ValueTypeError, shown
 from millstream.work.failures import calling, record_error
 from millstream.work.keying import group
 from millstream.work.packing import concat_batches, concat_keys
+from millstream.work.pausing import without_collector
 from millstream.work.units import Reduced, UnitContext, ttl_of
 
 
@@ -32,20 +35,37 @@ class _ColumnReducing:
         self._job = job
         self._slots = slots
         self._ttl = ttl_of(job)
-        self._state = ColumnState()
+        self._state = ColumnState(slots)
 
-    def apply(self, fragment: ColumnFragment, time: int) -> None:
-        self._state.apply(fragment, time)
+    def apply(self, fragment: ColumnFragment, slots: SlotMask | None = None) -> None:
+        self._state.apply(fragment, slots)
 
-    @property
-    def keys(self) -> int:
-        return self._state.keys
+    def encode(self, fragment: ColumnFragment) -> bytes:
+        return encode_columns(fragment)
+
+    def decode(self, data: bytes | pa.Buffer) -> ColumnFragment:
+        with without_collector():
+            return decode_columns(data)
+
+    def part(self, fragment: ColumnFragment, slots: SlotMask) -> ColumnFragment:
+        return fragment.part(slots)
+
+    def merge(self, fragments: Sequence[ColumnFragment]) -> ColumnFragment:
+        return merge_columns(fragments)
+
+    def snapshot(self, slots: range) -> ColumnFragment:
+        return self._state.snapshot(slots)
+
+    def drop(self, slots: SlotMask) -> None:
+        self._state.drop(slots)
+
+    def keys(self, slots: SlotMask) -> int:
+        return self._state.keys(slots)
 
     def _idle(self, unit: UnitContext) -> list[Any]:
         if self._ttl is None:
             return []
-        slots = np.arange(unit.slots.start, unit.slots.stop, dtype=np.int32)
-        return self._state.idle_since(slots, unit.time - self._ttl)
+        return self._state.idle_since(unit.slots, unit.time - self._ttl)
 
     def _find(self, keys: list[Any], idle: list[Any]) -> npt.NDArray[np.int64]:
         rows = self._state.find(keys)
@@ -73,8 +93,7 @@ class AggregateReducing(_ColumnReducing):
     ) -> Reduced[ColumnFragment]:
         idle = self._idle(unit)
         if not blocks:
-            nothing = ColumnFragment([], np.zeros(0, np.int32), None, idle)
-            return Reduced(nothing, [], 0)
+            return Reduced(ColumnFragment.without_rows(idle), [], 0)
         groups, distinct = group(concat_keys(self._job, [b.column(KEY) for b in blocks]))
         new = concat_batches(self._job, [_without(block, KEY, SLOT) for block in blocks])
         slots = np.zeros(len(distinct), np.int32)
@@ -94,7 +113,8 @@ class AggregateReducing(_ColumnReducing):
             [distinct, *results.columns], names=[KEY, *results.schema.names]
         )
         output = output.replace_schema_metadata({b"millstream.shape": _shape(results)})
-        fragment = ColumnFragment(keys, slots, merged, self._forgotten(idle, keys))
+        times = np.full(len(keys), unit.time, np.int64)
+        fragment = ColumnFragment(keys, slots, merged, self._forgotten(idle, keys), times)
         return Reduced(fragment, [output], len(keys))
 
     def _check_types(self, found: pa.Schema) -> None:
@@ -116,8 +136,8 @@ class AggregateReducing(_ColumnReducing):
             return None
         return self._values(self._state.take(rows))[0]
 
-    def items(self) -> Iterator[tuple[Any, Any]]:
-        for keys, rows in self._state.items():
+    def items(self, slots: SlotMask) -> Iterator[tuple[Any, Any]]:
+        for keys, rows in self._state.items(slots):
             yield from zip(keys, self._values(rows), strict=True)
 
     def _values(self, rows: pa.RecordBatch) -> list[Any]:
@@ -148,8 +168,7 @@ class ArrowReducing(_ColumnReducing):
     ) -> Reduced[ColumnFragment]:
         idle = self._idle(unit)
         if not blocks:
-            nothing = ColumnFragment([], np.zeros(0, np.int32), None, idle)
-            return Reduced(nothing, [], 0)
+            return Reduced(ColumnFragment.without_rows(idle), [], 0)
         rows = concat_batches(self._job, [_without(block, SLOT) for block in blocks])
         _, distinct = group(rows.column(KEY))
         keys = decode_keys(distinct)
@@ -159,7 +178,7 @@ class ArrowReducing(_ColumnReducing):
         with calling(self._role, self._function):
             result = self._function(pa.Table.from_batches([rows]), old)
         state, outputs = self._checked(result)
-        fragment = self._fragment(state, distinct, keys, idle)
+        fragment = self._fragment(state, distinct, keys, idle, unit.time)
         return Reduced(fragment, outputs, len(keys))
 
     def _old_rows(
@@ -197,7 +216,12 @@ class ArrowReducing(_ColumnReducing):
         return state, [] if outputs is None or not outputs.num_rows else [outputs]
 
     def _fragment(
-        self, state: pa.RecordBatch, distinct: pa.Array, keys: list[Any], idle: list[Any]
+        self,
+        state: pa.RecordBatch,
+        distinct: pa.Array,
+        keys: list[Any],
+        idle: list[Any],
+        time: int,
     ) -> ColumnFragment:
         column = self._state_keys(state.column(KEY), distinct.type)
         kept = decode_keys(column)
@@ -208,16 +232,16 @@ class ArrowReducing(_ColumnReducing):
                 "returned state rows for a key twice, or for a key that has no new rows",
                 "return at most one state row for each key of the new rows",
             )
-        rest = _without(state, KEY)
-        if kept:
-            rest = self._as_before(rest)
         gone = set(keys) - set(kept)
         # Also a key that came back after it had expired: its old row is still there.
         known = (self._state.find(keys) >= 0).tolist()
         forgotten = [key for key, old in zip(keys, known, strict=True) if old and key in gone]
         forgotten += self._forgotten(idle, keys)
+        if not kept:
+            return ColumnFragment.without_rows(forgotten)
+        rows = self._as_before(_without(state, KEY))
         slots = slot_of(hash_column(column), self._slots)
-        return ColumnFragment(kept, slots, rest, forgotten)
+        return ColumnFragment(kept, slots, rows, forgotten, np.full(len(kept), time, np.int64))
 
     def _state_keys(self, column: pa.Array, expected: pa.DataType) -> pa.Array:
         try:
@@ -254,8 +278,8 @@ class ArrowReducing(_ColumnReducing):
         rows = self._state.find([key])
         return None if rows[0] < 0 else self._values(self._state.take(rows), 1)[0]
 
-    def items(self) -> Iterator[tuple[Any, Any]]:
-        for keys, rows in self._state.items():
+    def items(self, slots: SlotMask) -> Iterator[tuple[Any, Any]]:
+        for keys, rows in self._state.items(slots):
             yield from zip(keys, self._values(rows, len(keys)), strict=True)
 
     def _values(self, rows: pa.RecordBatch, count: int) -> list[Any]:

@@ -17,11 +17,13 @@ from millstream.flow.reducers import (
 from millstream.flow.workflow import JobVertex
 from millstream.ring.keys import decode_keys
 from millstream.state.blocks import KEY, SLOT
+from millstream.state.deltas import decode_keyed, encode_keyed, merge_keyed
 from millstream.state.keyed import (
     Change,
     Entries,
     KeyedFragment,
     KeyedState,
+    SlotMask,
     State,
     View,
     close_view,
@@ -32,6 +34,7 @@ from millstream.state.values import ValueTypeError, shown
 from millstream.work.failures import record_error, user_error
 from millstream.work.lists import decode_lists
 from millstream.work.packing import key_type_of
+from millstream.work.pausing import without_collector
 from millstream.work.units import Reduced, UnitContext, ttl_of
 
 ACCUMULATOR = "accumulator"
@@ -40,24 +43,43 @@ ACCUMULATOR = "accumulator"
 class _KeyedReducing:
     """What the reducers over Python state share: gathering, expiry, outputs."""
 
-    def __init__(self, job: JobVertex, slots: int) -> None:
+    def __init__(self, job: JobVertex) -> None:
         self._job = job
-        self._slots = slots
         self._ttl = ttl_of(job)
         self._state = KeyedState()
 
-    def apply(self, fragment: KeyedFragment, time: int) -> None:
-        self._state.apply(fragment, time)
+    def apply(self, fragment: KeyedFragment, slots: SlotMask | None = None) -> None:
+        self._state.apply(fragment, slots)
+
+    def encode(self, fragment: KeyedFragment) -> bytes:
+        return encode_keyed(fragment)
+
+    def decode(self, data: bytes | pa.Buffer) -> KeyedFragment:
+        with without_collector():
+            return decode_keyed(data)
+
+    def part(self, fragment: KeyedFragment, slots: SlotMask) -> KeyedFragment:
+        return fragment.part(slots)
+
+    def merge(self, fragments: Sequence[KeyedFragment]) -> KeyedFragment:
+        with without_collector():
+            return merge_keyed(fragments)
+
+    def snapshot(self, slots: range) -> KeyedFragment:
+        with without_collector():
+            return self._state.snapshot(slots)
+
+    def drop(self, slots: SlotMask) -> None:
+        self._state.drop(slots)
 
     def get(self, slot: int, key: Any) -> Any:
         return self._state.get(slot, key)
 
-    def items(self) -> Iterator[tuple[Any, Any]]:
-        yield from self._state.items(range(self._slots))
+    def items(self, slots: SlotMask) -> Iterator[tuple[Any, Any]]:
+        yield from self._state.items(slots)
 
-    @property
-    def keys(self) -> int:
-        return self._state.keys
+    def keys(self, slots: SlotMask) -> int:
+        return self._state.keys(slots)
 
     def _idle(self, unit: UnitContext) -> dict[int, set[Any]]:
         if self._ttl is None:
@@ -67,24 +89,26 @@ class _KeyedReducing:
 
     def _finish(
         self,
-        changes: dict[int, dict[Any, Change]],
+        fragment: KeyedFragment,
         groups: Mapping[Any, list[Any]],
         slots: Sequence[int],
         idle: dict[int, set[Any]],
-    ) -> KeyedFragment:
+        time: int,
+    ) -> None:
+        """Add to a unit's changes what the time-to-live makes of them."""
+        if self._ttl is None:
+            return
         touched: dict[int, list[Any]] = {}
-        if self._ttl is not None:
-            for key, slot in zip(groups, slots, strict=True):
-                touched.setdefault(slot, []).append(key)
-            for slot, keys in idle.items():
-                for key in keys:
-                    change = changes.setdefault(slot, {}).get(key)
-                    if change is None:
-                        changes[slot][key] = Change({}, True)
-                    else:
-                        change.cleared = True
-                touched.setdefault(slot, []).extend(k for k in keys if k not in groups)
-        return KeyedFragment(changes, touched)
+        for key, slot in zip(groups, slots, strict=True):
+            touched.setdefault(slot, []).append(key)
+        for slot, keys in idle.items():
+            plain, other = fragment.plain.get(slot, {}), fragment.other.setdefault(slot, {})
+            for key in keys:
+                written = other[key].writes if key in other else plain.pop(key, {})
+                other[key] = Change(written, cleared=True, plain=False)
+            touched.setdefault(slot, []).extend(k for k in keys if k not in groups)
+        if touched:
+            fragment.visits.append((time, touched))
 
     def _base(self, slot: int, key: Any, idle: dict[int, set[Any]]) -> Entries | None:
         """The committed entries of a key; none if it has been idle for too long."""
@@ -141,14 +165,15 @@ def _gather(
 class FunctionReducing(_KeyedReducing):
     """``reduce(key, values, state)``, once per key."""
 
-    def __init__(self, job: JobVertex, reducer: StatefulReducer, slots: int) -> None:
-        super().__init__(job, slots)
+    def __init__(self, job: JobVertex, reducer: StatefulReducer) -> None:
+        super().__init__(job)
         self._function = reducer.function
 
     def reduce(self, blocks: Sequence[pa.RecordBatch], unit: UnitContext) -> Reduced[KeyedFragment]:
         groups, slots = _gather(self._job, blocks)
         idle = self._idle(unit)
-        changes: dict[int, dict[Any, Change]] = defaultdict(dict)
+        fragment = KeyedFragment(defaultdict(dict), defaultdict(dict))
+        plain, other = fragment.plain, fragment.other
         outputs: list[Any] = []
         ends: list[int] = []
         function, masters, odd = self._function, self._state.slots, self._state.odd
@@ -173,13 +198,16 @@ class FunctionReducing(_KeyedReducing):
                     _extend(outputs, result)
                 change = close_view(view, base)
                 if change is not None:
-                    changes[slot][key] = change
+                    if change.plain:
+                        plain[slot][key] = change.writes
+                    else:
+                        other[slot][key] = change
                 ends.append(len(outputs))
         except Exception as problem:
             raise user_error(
                 f"reducer of job {self._job.name!r}", function, problem, shown(key)
             ) from problem
-        fragment = self._finish(changes, groups, slots, idle)
+        self._finish(fragment, groups, slots, idle, unit.time)
         batches = self._encode(outputs, ends, list(groups), unit)
         return Reduced(fragment, batches, len(groups))
 
@@ -195,14 +223,14 @@ def _extend(outputs: list[Any], result: Any) -> None:
 class CombiningReducing(_KeyedReducing):
     """The user's combinable: merge accumulators, give the result of every key touched."""
 
-    def __init__(self, job: JobVertex, reducer: CombiningReducer, slots: int) -> None:
-        super().__init__(job, slots)
+    def __init__(self, job: JobVertex, reducer: CombiningReducer) -> None:
+        super().__init__(job)
         self._combinable = reducer.combinable
 
     def reduce(self, blocks: Sequence[pa.RecordBatch], unit: UnitContext) -> Reduced[KeyedFragment]:
         groups, slots = _gather(self._job, blocks)
         idle = self._idle(unit)
-        changes: dict[int, dict[Any, Change]] = defaultdict(dict)
+        fragment = KeyedFragment(defaultdict(dict), defaultdict(dict))
         outputs: list[Any] = []
         merge, result = self._combinable.merge, self._combinable.result
         key: Any = None
@@ -219,13 +247,15 @@ class CombiningReducing(_KeyedReducing):
                 called = result
                 outputs.append((key, result(accumulator)))
                 change = state.settle()
-                if change is not None:
-                    changes[slot][key] = change
+                if change is not None and change.plain:
+                    fragment.plain[slot][key] = change.writes
+                elif change is not None:
+                    fragment.other[slot][key] = change
         except Exception as problem:
             raise user_error(
                 f"reducer of job {self._job.name!r}", called, problem, shown(key)
             ) from problem
-        fragment = self._finish(changes, groups, slots, idle)
+        self._finish(fragment, groups, slots, idle, unit.time)
         ends = list(range(1, len(outputs) + 1))
         batches = self._encode(outputs, ends, list(groups), unit)
         return Reduced(fragment, batches, len(groups))
@@ -234,7 +264,7 @@ class CombiningReducing(_KeyedReducing):
         entries = self._state.get(slot, key)
         return None if entries is None else self._combinable.result(entries[ACCUMULATOR])
 
-    def items(self) -> Iterator[tuple[Any, Any]]:
+    def items(self, slots: SlotMask) -> Iterator[tuple[Any, Any]]:
         # On copies: a result that sorts or pops must not reach the committed accumulator.
-        for key, entries in self._state.items(range(self._slots)):
+        for key, entries in self._state.items(slots):
             yield key, self._combinable.result(loads(dumps(entries[ACCUMULATOR])))

@@ -14,9 +14,9 @@ from millstream.work.units import Reducing
 def reducing_for(job: JobVertex, slots: int) -> Reducing[Any]:
     """Make the running form of a job's reducer, with empty state."""
     if isinstance(job.reducer, StatefulReducer):
-        return FunctionReducing(job, job.reducer, slots)
+        return FunctionReducing(job, job.reducer)
     if isinstance(job.reducer, CombiningReducer):
-        return CombiningReducing(job, job.reducer, slots)
+        return CombiningReducing(job, job.reducer)
     if isinstance(job.reducer, AggregateReducer):
         return AggregateReducing(job, job.reducer, slots)
     return ArrowReducing(job, job.reducer, slots)

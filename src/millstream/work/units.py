@@ -1,7 +1,8 @@
 """What a unit's reduction takes and gives, whatever the form of the reducer.
 
 ``reduce`` reads the committed state and returns a fragment and the outputs, changing nothing;
-``apply`` merges a sealed fragment.
+``apply`` merges a sealed fragment. A fragment is never changed after that: encoded, it is the
+delta that other copies of its slots apply, and deltas of consecutive epochs can be merged.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from typing import Any, Generic, Protocol, TypeVar
 import pyarrow as pa
 
 from millstream.flow.workflow import JobVertex
+from millstream.state.keyed import SlotMask
+
+__all__ = ["Reduced", "Reducing", "SlotMask", "UnitContext", "ttl_of"]
 
 
 @dataclass(frozen=True)
@@ -41,23 +45,43 @@ class Reduced(Generic[F]):
 
 
 class Reducing(Protocol[F]):
-    """A job's reducer with its state on one node."""
+    """A job's reducer with its state on one node: of the slots that it owns, and of copies."""
 
     def reduce(self, blocks: Sequence[pa.RecordBatch], unit: UnitContext) -> Reduced[F]:
         """Compute the effect of a unit; the state is only read."""
 
-    def apply(self, fragment: F, time: int) -> None:
-        """Merge the fragment of a committed epoch."""
+    def apply(self, fragment: F, slots: SlotMask | None = None) -> None:
+        """Merge the fragment of a committed epoch, or what it has for some slots.
+
+        Values are absolute: a merged fragment may come upon a state that has a part of it.
+        """
+
+    def encode(self, fragment: F) -> bytes:
+        """A fragment as a delta for other copies of its slots."""
+
+    def decode(self, data: bytes | pa.Buffer) -> F:
+        """Read a delta of an authenticated peer."""
+
+    def part(self, fragment: F, slots: SlotMask) -> F:
+        """What a fragment has for some slots; perhaps with forgotten keys of others."""
+
+    def merge(self, fragments: Sequence[F]) -> F:
+        """Join fragments of consecutive epochs, oldest first, into one with the same effect."""
+
+    def snapshot(self, slots: range) -> F:
+        """All that some slots hold now, as a fragment that makes empty slots equal to them."""
+
+    def drop(self, slots: SlotMask) -> None:
+        """Forget all that some slots hold."""
 
     def get(self, slot: int, key: Any) -> Any:
         """A key's committed state, or None."""
 
-    def items(self) -> Iterator[tuple[Any, Any]]:
-        """All committed keys with their state."""
+    def items(self, slots: SlotMask) -> Iterator[tuple[Any, Any]]:
+        """The committed keys of some slots with their state."""
 
-    @property
-    def keys(self) -> int:
-        """How many keys are committed."""
+    def keys(self, slots: SlotMask) -> int:
+        """How many keys some slots hold."""
 
 
 def ttl_of(job: JobVertex) -> int | None:

@@ -1,0 +1,97 @@
+"""One epoch, from admission to seal, in the order that makes it count exactly once.
+
+The body of an epoch (Spark's, or the simulator's) is run and staged; every slot has a receipt
+from its owner; callbacks run; the commit; staged outputs are published; the nodes seal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from millstream.coordinator.ledger import MissingReceipts
+from millstream.coordinator.record import EpochRecord
+from millstream.coordinator.service import Coordinator
+from millstream.node.messages import NodeReport, Receipt
+from millstream.ring.ring import NodeId
+
+_MAX_TRIES = 4
+
+
+class Attempt(Protocol):
+    """One try of an epoch's body, while what it needs is at hand."""
+
+    def stage(self) -> None:
+        """Run the body; keep the outputs out of sight."""
+
+    def evaluate(self) -> None:
+        """Run every partition of the body, whatever the sinks looked at."""
+
+    def call_back(self) -> None:
+        """Show the outputs to sinks that cannot stage; they may see an epoch again."""
+
+
+class Body(Protocol):
+    """What an epoch does besides its bookkeeping."""
+
+    def attempt(self, record: EpochRecord) -> AbstractContextManager[Attempt]:
+        """Begin a try."""
+
+    def discard(self, record: EpochRecord) -> None:
+        """Remove what a try that failed has staged."""
+
+    def worth_another_try(self, problem: Exception) -> bool:
+        """Whether a failed try may go better the next time."""
+
+    def publish(self, record: EpochRecord) -> None:
+        """Make the staged outputs of a committed epoch visible."""
+
+
+@dataclass(frozen=True)
+class EpochResult:
+    """What a committed epoch counted."""
+
+    record: EpochRecord
+    receipts: list[Receipt]
+    reports: Mapping[NodeId, NodeReport]
+
+
+def run_epoch(coordinator: Coordinator, epoch: int, time: int, body: Body) -> EpochResult:
+    """Run an epoch until it is committed, published and sealed; raise if it cannot be."""
+    record = coordinator.admit(epoch, time)
+    while True:
+        try:
+            with body.attempt(record) as attempt:
+                attempt.stage()
+                collected = coordinator.make_whole(attempt.evaluate)
+                coordinator.ledger.check_types()
+                attempt.call_back()
+                reports, receipts = _commit(coordinator, attempt.evaluate, collected)
+            break
+        except Exception as problem:
+            body.discard(record)
+            again = (
+                isinstance(problem, MissingReceipts)
+                or coordinator.excuses(problem, record)
+                or body.worth_another_try(problem)
+            )
+            if not again or record.try_ + 1 >= _MAX_TRIES:
+                raise
+            record = coordinator.retry()
+    body.publish(record)
+    coordinator.seal()
+    return EpochResult(record, receipts, reports)
+
+
+def _commit(
+    coordinator: Coordinator, evaluate: Callable[[], None], reports: Mapping[NodeId, NodeReport]
+) -> tuple[Mapping[NodeId, NodeReport], list[Receipt]]:
+    while True:
+        receipts = coordinator.ledger.receipts
+        try:
+            coordinator.commit()
+            return reports, receipts
+        except MissingReceipts:  # an owner went since the receipts were collected
+            reports = coordinator.make_whole(evaluate)

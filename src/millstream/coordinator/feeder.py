@@ -1,0 +1,151 @@
+"""Feeding: how a reduce task hands its blocks to the nodes that own its slots.
+
+A refused or broken feed is tried again inside the task against the placement in force; it does
+not burn Spark's attempts. What ends the task is state that is lost, an error of the node itself,
+or a minute without success.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millstream.coordinator.record import EpochRecord, JobTypes
+from millstream.errors import MillstreamError
+from millstream.node.messages import BrokenFeed, End, Feed, FeedRefused
+from millstream.ring.placement import Placement
+from millstream.ring.ring import NodeId
+from millstream.state.blocks import from_bytes, slices, to_bytes
+from millstream.wire.blocks import BLOCK_SCHEMA, digest_of
+from millstream.wire.calls import Unreachable
+from millstream.wire.net import Delivery, Net
+
+_GIVE_UP_AFTER = 60.0
+_WAIT = 0.1
+_SUSPECT_TIMEOUT = 60.0
+
+
+def fetch_record(net: Net, coordinator: str, epoch: int, try_: int) -> EpochRecord:
+    """The record of an epoch, from the coordinator."""
+    record: EpochRecord = net.call(coordinator, "record", (epoch, try_))
+    return record
+
+
+@dataclass
+class Feeder:
+    """Feeds the units of one attempt of one task."""
+
+    net: Net
+    coordinator: str
+    record: EpochRecord
+    attempt: int
+
+    def feed(self, job: int, slots: range, rows: pa.Table, read: bool) -> Iterator[pa.RecordBatch]:
+        """Feed the blocks of one shuffle partition; give the outputs, in the order of slots."""
+        start, deadline, failures = slots.start, self.net.now() + _GIVE_UP_AFTER, 0
+        while start < slots.stop:
+            owner, share = _share(self.record.placement, range(start, slots.stop))
+            part = rows if share == slots else _cut(rows, share, counted=start == slots.start)
+            try:
+                outputs = self._feed_share(job, owner, share, part, read)
+            except (FeedRefused, Unreachable, BrokenFeed) as problem:
+                stale = isinstance(problem, FeedRefused) and problem.stale
+                if stale or self.net.now() > deadline:
+                    raise
+                failures = failures + 1 if isinstance(problem, Unreachable) else 0
+                self._look_again(owner, failures)
+                continue
+            start, deadline, failures = share.stop, self.net.now() + _GIVE_UP_AFTER, 0
+            yield from outputs
+
+    def _feed_share(
+        self, job: int, owner: NodeId, share: range, rows: pa.Table, read: bool
+    ) -> list[pa.RecordBatch]:
+        record = self.record
+        header = self._header(job, share, rows, read)
+        copies = []
+        if record.logs:
+            peers = dict.fromkeys(p for s in record.placement.shares(share) for p in s.copies)
+            copies = [
+                Delivery(record.addresses[peer], replace(header, copy=True))
+                for peer in peers
+                if peer != owner
+            ]
+
+        def abandoned() -> bool:
+            try:
+                now = fetch_record(self.net, self.coordinator, *record.at)
+            except MillstreamError:
+                return True
+            return now.placement.owner(share.start) != owner
+
+        primary = Delivery(record.addresses[owner], header)
+        return self.net.feed(primary, copies, rows, end_of(rows), abandoned)
+
+    def _look_again(self, owner: NodeId, failures: int) -> None:
+        if failures:
+            # Returns when the node answers, or others own its slots; raises when state is lost.
+            self.net.call(self.coordinator, "suspect", (owner, None, failures), _SUSPECT_TIMEOUT)
+        before = self.record.placement.version
+        self.record = fetch_record(self.net, self.coordinator, *self.record.at)
+        if self.record.placement.version == before:
+            self.net.sleep(_WAIT)
+
+    def _header(self, job: int, slots: range, rows: pa.Table, read: bool) -> Feed:
+        record = self.record
+        types = record.types.get(job, JobTypes())
+        return Feed(
+            incarnation=record.incarnation,
+            job=job,
+            epoch=record.epoch,
+            try_=record.try_,
+            attempt=self.attempt,
+            ring=record.placement.version,
+            slots=slots,
+            committed=record.committed,
+            time=record.time,
+            rows=pc.sum(rows.column("rows")).as_py() or 0,
+            output=types.output,
+            read=read,
+        )
+
+
+def _share(placement: Placement, slots: range) -> tuple[NodeId, range]:
+    """The first of these slots with those behind them that have the same owner."""
+    shares = placement.shares(slots)
+    owner, stop = shares[0].owner, shares[0].slots.stop
+    for share in shares[1:]:
+        if share.owner != owner:
+            break
+        stop = share.slots.stop
+    return owner, range(slots.start, stop)
+
+
+def _cut(rows: pa.Table, share: range, *, counted: bool) -> pa.Table:
+    """The part of every block that lies in a slot range; one share tells how many values."""
+    columns: dict[str, list[object]] = {name: [] for name in BLOCK_SCHEMA.names}
+    for row in rows.to_pylist():
+        for _, part in slices(from_bytes(row["block"]), [share.start, share.stop]):
+            cut = {**row, "block": to_bytes(part), "rows": row["rows"] if counted else 0}
+            for name, column in columns.items():
+                column.append(cut[name])
+    return pa.table(columns, schema=BLOCK_SCHEMA)
+
+
+def end_of(rows: pa.Table) -> End:
+    """The end marker of a feed of these rows."""
+    places = zip(
+        rows.column("stage").to_pylist(),
+        rows.column("task").to_pylist(),
+        rows.column("sequence").to_pylist(),
+        (scalar.as_buffer() for scalar in rows.column("block")),
+        strict=True,
+    )
+    ordered = sorted(
+        (((stage, task, sequence), data) for stage, task, sequence, data in places),
+        key=lambda block: block[0],
+    )
+    return End(len(ordered), digest_of(ordered))

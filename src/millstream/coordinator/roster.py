@@ -1,0 +1,237 @@
+"""The roster: which nodes live, who owns and copies each slot, and whose copies are in sync.
+
+It alone mints placements. A copy is *in sync* when it is complete through the newest committed
+epoch; only such a copy may be promoted. No I/O, no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from millstream.errors import MillstreamError
+from millstream.node.messages import Runs
+from millstream.node.units import SlotMask, runs_of
+from millstream.ring.placement import Placement
+from millstream.ring.ring import NodeId, Ring, RingError
+from millstream.ring.zones import Domain, backups_of, interleave
+
+
+class StateLost(MillstreamError):
+    """The last complete copies of some slots are gone."""
+
+    def __init__(self, slots: int, of: int, nodes: tuple[str, ...], replicas: int) -> None:
+        super().__init__(slots, of, nodes, replicas)
+        self.slots, self.of, self.nodes, self.replicas = slots, of, nodes, replicas
+
+    def __str__(self) -> str:
+        gone = ", ".join(node[:8] for node in self.nodes)
+        advice = (
+            "state had no second copy (replicas=0)"
+            if self.replicas == 0
+            else f"all copies went before new ones were made (replicas={self.replicas})"
+        )
+        return (
+            f"the state of {self.slots} of {self.of} slots is lost with the nodes {gone}: "
+            f"{advice}. The epoch under way was not committed. Run the workflow again with a new "
+            "checkpoint folder to compute the state anew; more replicas, spread over more "
+            "executors, hosts or zones, survive more failures at once"
+        )
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Slots that a node is to back up, but has no complete copy of; and who can give it one."""
+
+    donor: NodeId
+    to: NodeId
+    slots: tuple[range, ...]
+
+
+class Roster:
+    """The nodes of a run and what they hold."""
+
+    def __init__(self, domains: Mapping[NodeId, Domain], slots: int, replicas: int) -> None:
+        self.replicas = replicas
+        self.domains = dict(domains)
+        ring = Ring.even(interleave(list(domains), domains), slots)
+        self.placement = Placement.of(ring, self._wanted(ring))
+        # Before the first commit every slot is empty, and so complete wherever one looks.
+        self._empty = True
+        self._in_sync: dict[NodeId, SlotMask] = {
+            node: np.ones(slots, dtype=bool) for node in domains
+        }
+        self._moves: list[tuple[SlotMask, NodeId]] = []
+        self._lost: list[NodeId] = []
+
+    @property
+    def nodes(self) -> tuple[NodeId, ...]:
+        """The nodes that live, as far as is known."""
+        return tuple(self.domains)
+
+    @property
+    def lost(self) -> tuple[NodeId, ...]:
+        """The nodes that are gone, in the order in which they went."""
+        return tuple(self._lost)
+
+    def in_sync(self, node: NodeId) -> SlotMask:
+        """The slots of which a node has a complete copy; none if it is gone."""
+        mask = self._in_sync.get(node)
+        return np.zeros(self.placement.ring.slots, dtype=bool) if mask is None else mask.copy()
+
+    def copies(self) -> npt.NDArray[np.int64]:
+        """How many complete copies each slot has, the owner's included."""
+        found = np.zeros(self.placement.ring.slots, dtype=np.int64)
+        for mask in self._in_sync.values():
+            found += mask
+        return found
+
+    def _wanted(self, ring: Ring) -> dict[NodeId, SlotMask]:
+        """The slots that each node should back up."""
+        wanted = {node: np.zeros(ring.slots, dtype=bool) for node in self.domains}
+        for node, backups in backups_of(ring, self.domains, self.replicas).items():
+            for backup in backups:
+                wanted[backup][ring.slots_of(node)] = True
+        return wanted
+
+    # -- what nodes said -----------------------------------------------------------------
+
+    def confirm(self, in_sync: Mapping[NodeId, SlotMask]) -> None:
+        """Take down whose copies are complete through the epoch that is committed now."""
+        self._empty = False
+        for node in self.domains:
+            said = in_sync.get(node)
+            held = self.placement.held(node)
+            self._in_sync[node] = held & said if said is not None else np.zeros_like(held)
+
+    def reached(self, node: NodeId, reach: Runs, committed: int) -> None:
+        """A node said between two commits how far its copies are."""
+        if node in self.domains:
+            said = from_runs(reach, self.placement.ring.slots) >= committed
+            self._in_sync[node] |= said & self.placement.held(node)
+
+    # -- changes -------------------------------------------------------------------------
+
+    def move(self, slots: Iterable[int], to: NodeId) -> None:
+        """Ask that a node become the owner of slots at the next epoch that finds it in sync."""
+        if to not in self.domains:
+            raise RingError(f"node {to!r} does not live", f"it has {', '.join(self.domains)}")
+        mask = np.zeros(self.placement.ring.slots, dtype=bool)
+        mask[list(slots)] = True
+        self._moves.append((mask, to))
+
+    def survives(self, dead: Iterable[NodeId]) -> bool:
+        """Whether every slot has a complete copy besides those of some nodes."""
+        gone = set(dead)
+        kept = np.zeros(self.placement.ring.slots, dtype=bool)
+        for node, mask in self._in_sync.items():
+            if node not in gone:
+                kept |= mask
+        return bool(kept.all())
+
+    def lose(self, dead: Iterable[NodeId]) -> None:
+        """Take nodes out: each of their slots goes to its first in-sync copy, clockwise."""
+        gone = [node for node in dead if node in self.domains]
+        if not gone:
+            return
+        ring = self.placement.ring
+        orphans = np.zeros(ring.slots, dtype=bool)
+        for node in gone:
+            orphans |= self.placement.owned(node)
+        for node in gone:
+            for heir in self._clockwise(node):
+                taken = orphans & self.placement.owned(node) & self._in_sync[heir]
+                if heir not in gone and taken.any():
+                    ring = ring.moved(np.flatnonzero(taken), heir)
+                    orphans &= ~taken
+        lost = (*self._lost, *gone)
+        if orphans.any():
+            raise StateLost(int(orphans.sum()), len(orphans), lost, self.replicas)
+        self._lost = list(lost)
+        for node in gone:
+            del self.domains[node], self._in_sync[node]
+        self._mint(ring)
+
+    def _clockwise(self, node: NodeId) -> list[NodeId]:
+        """The other nodes, nearest clockwise first; those that own nothing come last."""
+        ring = self.placement.ring
+        near = ring.neighbours(node, len(ring.nodes)) if node in ring.nodes else ()
+        return [*near, *(other for other in self.domains if other not in (node, *near))]
+
+    def settle(self, between_epochs: bool) -> bool:
+        """Bring the copies to where they should be; True if a placement was minted.
+
+        Owners change here only between epochs, with no unit in flight.
+        """
+        ring = self.placement.ring
+        if between_epochs:
+            for mask, to in self._moves:
+                if to in self.domains:
+                    ready = mask & self._in_sync[to]
+                    if ready.any():
+                        ring = ring.moved(np.flatnonzero(ready), to)
+            self._moves = []
+        before = self.placement
+        self._mint(ring)
+        return self.placement is not before
+
+    def _mint(self, ring: Ring) -> None:
+        """Mint the placement of a ring, if it is a new one."""
+        after = Placement.of(ring, self._fed(ring))
+        version = self.placement.version
+        if after.at(version) != self.placement:
+            self.placement = after.at(version + 1)
+            for node, mask in self._in_sync.items() if not self._empty else ():
+                mask &= self.placement.held(node)
+
+    def _fed(self, ring: Ring) -> dict[NodeId, SlotMask]:
+        """Who is fed: the backups, and while one of them is not in sync, whoever was before."""
+        wanted = self._wanted(ring)
+        short = np.zeros(ring.slots, dtype=bool)
+        for node, mask in wanted.items():
+            short |= mask & ~self._in_sync[node] & (self._owned(ring, node) == 0)
+        return {
+            node: (mask | self._kept(node, short)) & ~self._owned(ring, node)
+            for node, mask in wanted.items()
+        }
+
+    def _kept(self, node: NodeId, short: SlotMask) -> SlotMask:
+        """The complete copies that a node keeps until the slot has all its backups."""
+        return self._in_sync[node] & short
+
+    @staticmethod
+    def _owned(ring: Ring, node: NodeId) -> SlotMask:
+        owned = np.zeros(ring.slots, dtype=bool)
+        if node in ring.nodes:
+            owned[ring.slots_of(node)] = True
+        return owned
+
+    def missing(self, *, spare_owners: bool) -> list[Missing]:
+        """The copies that are to be made, and from whom; owners are spared if another can."""
+        found = []
+        for node in self.domains:
+            lacking = self.placement.fed(node) & ~self._in_sync[node]
+            for donor, able in self._donors(spare_owners):
+                given = lacking & able
+                if given.any():
+                    found.append(Missing(donor, node, tuple(runs_of(given, range(len(given))))))
+                    lacking &= ~given
+        return found
+
+    def _donors(self, spare_owners: bool) -> list[tuple[NodeId, SlotMask]]:
+        owners = [(node, self.placement.owned(node)) for node in self.domains]
+        if not spare_owners:
+            return owners
+        backups = [(n, self.placement.fed(n) & self._in_sync[n]) for n in self.domains]
+        return [*backups, *owners]
+
+
+def from_runs(runs: Runs, slots: int) -> npt.NDArray[np.int64]:
+    """The value of every slot."""
+    values = np.zeros(slots, dtype=np.int64)
+    for start, value in runs:
+        values[start:] = value
+    return values

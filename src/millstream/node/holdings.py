@@ -1,0 +1,98 @@
+"""What a node holds, slot by slot: which it owns and since when, which it backs up, how far.
+
+``through`` is the epoch up to which the state of a slot is complete in memory. It moves by one
+epoch at a time, or with a delta or snapshot that leaves no gap.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from millstream.node.messages import Feed, FeedRefused
+from millstream.node.units import SlotMask
+from millstream.ring.placement import Placement
+from millstream.ring.ring import NodeId
+
+EMPTY = -1
+"""Nothing was committed yet, so nothing is missing."""
+UNKNOWN = -2
+"""There is no copy here."""
+_FOREIGN = -1
+
+
+class Holdings:
+    """The slots of one node."""
+
+    def __init__(self, node: NodeId, slots: int) -> None:
+        self._node = node
+        self._slots = slots
+        self.placement: Placement | None = None
+        self.owned: SlotMask = np.zeros(slots, dtype=bool)
+        self.fed: SlotMask = np.zeros(slots, dtype=bool)
+        self.through: npt.NDArray[np.int64] = np.full(slots, UNKNOWN, dtype=np.int64)
+        # The ring version at which this node became the owner of each slot.
+        self._since: npt.NDArray[np.int64] = np.full(slots, _FOREIGN, dtype=np.int64)
+
+    @property
+    def version(self) -> int:
+        return -1 if self.placement is None else self.placement.version
+
+    @property
+    def held(self) -> SlotMask:
+        """The slots of which this node keeps a copy, as owner or as backup."""
+        return self.owned | self.fed
+
+    def forget(self) -> None:
+        """Let go of everything: a new incarnation begins."""
+        self.placement = None
+        self.owned[:] = self.fed[:] = False
+        self.through[:] = UNKNOWN
+        self._since[:] = _FOREIGN
+
+    def take(self, placement: Placement, empty: bool) -> SlotMask:
+        """Take the placement in force; gives the slots that are not kept any more.
+
+        While nothing is committed all slots are ``empty``, and so every copy is complete.
+        """
+        before = self.held
+        self.owned, self.fed = placement.owned(self._node), placement.fed(self._node)
+        self.placement = placement
+        self._since[self.owned & (self._since == _FOREIGN)] = placement.version
+        self._since[~self.owned] = _FOREIGN
+        if empty:
+            self.through[self.held] = EMPTY
+        gone: SlotMask = before & ~self.held
+        self.through[gone] = UNKNOWN
+        return gone
+
+    def fence(self, feed: Feed) -> None:
+        """Refuse a feed for slots that are not this node's, or whose state is not at its base."""
+        slots = slice(feed.slots.start, feed.slots.stop)
+        since = self._since[slots]
+        foreign = (since < 0) | (since > feed.ring)
+        if len(since) < len(feed.slots):
+            raise FeedRefused(f"there is no slot {feed.slots.stop - 1}", stale=False)
+        if foreign.any():
+            slot = feed.slots.start + int(np.flatnonzero(foreign)[0])
+            raise FeedRefused(
+                f"slot {slot} is not owned by node {self._node} under ring {feed.ring}",
+                stale=False,
+            )
+        behind = self.through[slots] != feed.committed.epoch
+        if behind.any():
+            slot = feed.slots.start + int(np.flatnonzero(behind)[0])
+            raise FeedRefused(
+                f"slot {slot} of node {self._node} is at epoch {int(self.through[slot])}, not at "
+                f"{feed.committed.epoch}",
+                stale=False,
+            )
+
+    def fence_copy(self, slots: range, ring: int) -> None:
+        """Refuse a copy from a node that this one has replaced as the owner."""
+        if self.owned[slots.start : slots.stop].any():
+            raise FeedRefused(
+                f"node {self._node} owns slots of {slots.start} to {slots.stop - 1} itself since "
+                f"ring {int(self._since[slots.start : slots.stop].max())}, after ring {ring}",
+                stale=True,
+            )

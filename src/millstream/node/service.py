@@ -1,0 +1,355 @@
+"""The node at work: the machine, its locks, and what it says to its peers.
+
+Everything here speaks through :class:`~millstream.wire.net.Net`; the Flight server and the
+simulator are two ways to reach it. Two locks: ``_state`` is held by whoever reduces over the
+state or changes it, ``_books`` for moments by whoever reads or writes what the node has promised.
+Where both are needed, ``_state`` comes first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from millstream.errors import MillstreamError
+from millstream.node.checkpoints import Due
+from millstream.node.machine import NodeMachine
+from millstream.node.messages import (
+    Assign,
+    BrokenFeed,
+    Commit,
+    CopyOrder,
+    Delta,
+    End,
+    Feed,
+    Fenced,
+    NodeReport,
+    Receipts,
+    Snapshot,
+    UnitCopy,
+)
+from millstream.node.units import Block, Unit, Work
+from millstream.ring.ring import NodeId, partition_slots
+from millstream.state.blocks import Origin
+from millstream.state.pickling import dumps
+from millstream.wire.calls import Unreachable
+from millstream.wire.net import Net
+
+_COPY_TIMEOUT = 5.0
+_ASK_TIMEOUT = 5.0
+# What is encoded in one go, and so holds up the other threads: some milliseconds.
+_KEYS_AT_ONCE = 4_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeOptions:
+    """How a node watches, and when it makes background checkpoints (seconds, bytes)."""
+
+    watch_every: float = 0.5
+    watch_timeout: float = 1.0
+    checkpoint_every: float = 2.0
+    log_limit: int = 256 * 2**20
+
+
+class NodeService:
+    """Serves one node."""
+
+    def __init__(
+        self,
+        machine: NodeMachine,
+        net: Net,
+        coordinator: str,
+        options: NodeOptions,
+        memory: Callable[[], int],
+        stop: Callable[[], None],
+        tidy: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._machine = machine
+        self._net = net
+        self._coordinator = coordinator
+        self._options = options
+        self._memory = memory
+        self._stop = stop
+        self._tidy = tidy
+        self._state = net.lock()
+        self._books = net.lock()
+        self._checkpointing = net.lock()
+        self._heard: dict[NodeId, float] = {}
+        self._failures: dict[NodeId, int] = {}
+
+    @property
+    def node(self) -> NodeId:
+        return self._machine.node
+
+    def start(self) -> None:
+        """Begin to watch the neighbour and, if so configured, to make checkpoints."""
+        self._net.spawn(self._watch, "watch")
+        if self._machine.durability == "interval":
+            self._net.spawn(self._checkpoint_always, "checkpoint")
+
+    # -- feeds ---------------------------------------------------------------------------
+
+    def exchange(self, feed: Feed, items: Iterator[Any]) -> list[pa.RecordBatch]:
+        """Take a feed: chunks of block rows, and at last the end marker."""
+        self._catch_up(feed.ring, feed.committed)
+        with self._books:
+            self._machine.admit(feed)
+        blocks, end = _received(items)
+        if feed.copy:
+            self._catch_up(feed.ring, feed.committed)
+            with self._books:
+                self._machine.take_log(feed, blocks, end)
+            self._mind_the_logs()
+            return []
+        with self._both():
+            found = self._machine.begin(feed, blocks, end)
+        if not isinstance(found, Work):
+            return found
+        with self._state:
+            reduced, receipt = self._machine.reduce(found)
+            with self._books:
+                outputs, units = self._machine.freeze(found, reduced, receipt)
+        if self._machine.durability == "epoch":
+            self._send(units)
+        return outputs
+
+    def _catch_up(self, ring: int, committed: Commit) -> None:
+        """Learn what the sender of a message knows already: its ring, its newest commit."""
+        if ring > self._machine.version:
+            self._assign(self._net.call(self._coordinator, "assign", self.node, _ASK_TIMEOUT))
+        if committed.epoch > self._machine.committed.epoch:
+            self._on_seal(committed)
+
+    @contextmanager
+    def _both(self) -> Iterator[None]:
+        with self._state, self._books:
+            yield
+
+    # -- copies --------------------------------------------------------------------------
+
+    def _send(self, units: list[Unit], only: NodeId | None = None) -> None:
+        """Copy frozen units to their backups, side by side; who cannot be reached is reported."""
+        calls, peers = [], []
+        for unit in units:
+            copy, backups = self._machine.copies_of(unit)
+            for peer in backups:
+                if only is None or peer == only:
+                    peers.append(peer)
+                    calls.append(partial(self._call, peer, "copy", copy, _COPY_TIMEOUT))
+        answers = self._net.gather(calls)
+        for peer, answer in zip(peers, answers, strict=True):
+            self._mind(peer, answer)
+
+    def _call(self, peer: NodeId, action: str, body: object, timeout: float) -> Any:
+        address = self._machine.address(peer)
+        if address is None:
+            raise Unreachable(peer, "no address of it is known here")
+        return self._net.call(address, action, body, timeout)
+
+    def _mind(self, peer: NodeId, answer: object) -> None:
+        """Report a peer that cannot be reached; an answer of any kind is a sign of life."""
+        if not isinstance(answer, Unreachable):
+            self._failures.pop(peer, None)
+            return
+        self._failures[peer] = self._failures.get(peer, 0) + 1
+        self._net.spawn(partial(self._suspect, peer, self._failures[peer]), "suspect")
+
+    def _suspect(self, peer: NodeId, times: int) -> None:
+        try:
+            self._net.call(self._coordinator, "suspect", (peer, self.node, times), timeout=60.0)
+        except Fenced:
+            self._stop()
+        except MillstreamError:
+            return  # the next failure is reported again
+
+    # -- actions -------------------------------------------------------------------------
+
+    def act(self, name: str, body: Any) -> Any:
+        """Answer the coordinator or a peer."""
+        if name == "ping":
+            return self.node
+        if name == "stop":
+            self._stop()
+            return None
+        answer = getattr(self, f"_on_{name}", None)
+        if answer is None:
+            raise BrokenFeed(f"a node has no action {name!r}")
+        return answer(body)
+
+    def _on_assign(self, message: Assign) -> None:
+        self._assign(message)
+
+    def _assign(self, message: Assign) -> None:
+        with self._both():
+            self._machine.assign(message)
+        if self._machine.next_replay() is not None:
+            self._net.spawn(self._replay, "replay")
+
+    def _replay(self) -> None:
+        """Replay the logs of slots taken over, unit by unit: other units go on in between."""
+        while True:
+            with self._state:
+                with self._books:
+                    replay = self._machine.next_replay()
+                if replay is None:
+                    return
+                reduced, receipt = self._machine.reduce(replay.work)
+                with self._books:
+                    self._machine.replayed(replay, reduced, receipt)
+
+    def _on_receipts(self, body: tuple[int, int]) -> Receipts:
+        with self._books:
+            report = NodeReport(self._machine.store.keys(), self._memory(), self._machine.log_bytes)
+            return self._machine.receipts(*body, report)
+
+    def _on_seal(self, commit: Commit) -> None:
+        with self._both():
+            before = self._machine.committed
+            self._machine.seal(commit)
+            if self._machine.committed != before:
+                self._tidy()
+
+    def _on_copy(self, copy: UnitCopy) -> None:
+        self._heard[copy.source] = self._net.now()
+        self._catch_up(copy.ring, copy.committed)
+        with self._books:
+            self._machine.take_copy(copy)
+
+    def _on_resend(self, body: tuple[NodeId, int, int]) -> None:
+        with self._books:
+            units = self._machine.units_for(*body)
+        self._send(units, only=body[0])
+
+    def _on_get(self, body: tuple[int, Any]) -> bytes:
+        with self._books:
+            return dumps(self._machine.store.get(*body))
+
+    def _on_items(self, body: tuple[int, range]) -> list[tuple[Any, bytes]]:
+        with self._books:
+            return [(key, dumps(value)) for key, value in self._machine.store.items(*body)]
+
+    # -- snapshots -----------------------------------------------------------------------
+
+    def _on_supply(self, order: CopyOrder) -> None:
+        """Copy slots to a node that is to become a backup; a few at a time, so nobody waits."""
+        if order.incarnation != self._machine.incarnation:
+            return
+        self._catch_up(-1, order.committed)
+        for slots in order.slots:
+            self._supply(order.to, slots)
+
+    def _supply(self, peer: NodeId, slots: range) -> None:
+        keys = self._machine.store.most_keys(slots)
+        for part in _cut(slots, keys):
+            with self._books:
+                views = self._machine.view(part)
+            for view in views:
+                self._call(peer, "install", (view, self._machine.version), 30.0)
+
+    def _on_install(self, body: tuple[Snapshot, int]) -> None:
+        snapshot, ring = body
+        self._catch_up(ring, self._machine.committed)
+        with self._both():
+            self._machine.install(snapshot)
+
+    # -- background checkpoints ----------------------------------------------------------
+
+    def _checkpoint_always(self) -> None:
+        while True:
+            self._net.sleep(self._options.checkpoint_every)
+            self._checkpoint()
+
+    def _on_checkpoint(self, body: None) -> None:
+        self._net.spawn(self._checkpoint, "checkpoint")
+
+    def _checkpoint(self) -> None:
+        """Bring every backup up to date; reduce never waits for it."""
+        with self._checkpointing:
+            with self._books:
+                dues = self._machine.due()
+            for due in dues:
+                for part in _cut(due.slots, due.keys):
+                    self._bring(due, part)
+
+    def _bring(self, due: Due, slots: range) -> None:
+        delta = self._machine.delta(due, slots)
+        calls = [partial(self._call, peer, "delta", delta, _COPY_TIMEOUT) for peer in due.peers]
+        for peer, answer in zip(due.peers, self._net.gather(calls), strict=True):
+            self._mind(peer, answer)
+            if isinstance(answer, int):
+                with self._books:
+                    self._machine.delivered(peer, slots, answer)
+                if -1 <= answer < due.since:
+                    self._net.gather([partial(self._supply, peer, slots)])
+
+    def _on_delta(self, delta: Delta) -> int:
+        self._heard[delta.source] = self._net.now()
+        self._catch_up(delta.ring, delta.committed)
+        with self._both():
+            return self._machine.take_delta(delta)
+
+    def _mind_the_logs(self) -> None:
+        """Past the bound, ask the owners to checkpoint early; nothing is ever dropped."""
+        if self._machine.log_bytes > self._options.log_limit:
+            placement = self._machine.placement
+            owners = [] if placement is None else placement.ring.nodes
+            for owner in owners:
+                if owner != self.node:
+                    self._net.gather([partial(self._call, owner, "checkpoint", None, _ASK_TIMEOUT)])
+
+    # -- watching ------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        """Watch the counter-clockwise neighbour; a copy that came from it is a sign of life."""
+        while True:
+            self._net.sleep(self._options.watch_every)
+            neighbour = self._neighbour()
+            if neighbour is None or self._recently_heard(neighbour):
+                continue
+            ping = partial(self._call, neighbour, "ping", None, self._options.watch_timeout)
+            self._mind(neighbour, self._net.gather([ping])[0])
+
+    def _neighbour(self) -> NodeId | None:
+        placement = self._machine.placement
+        if placement is None or self.node not in placement.ring.nodes:
+            return None
+        nodes = placement.ring.nodes
+        before = nodes[nodes.index(self.node) - 1]
+        return None if before == self.node else before
+
+    def _recently_heard(self, peer: NodeId) -> bool:
+        heard = self._heard.get(peer)
+        return heard is not None and self._net.now() - heard < self._options.watch_every
+
+
+def _cut(slots: range, keys: int) -> Iterator[range]:
+    """Cut slots into parts of few enough keys, if keys are spread evenly."""
+    parts = max(1, min(len(slots), -(-keys // _KEYS_AT_ONCE)))
+    for part in partition_slots(len(slots), parts):
+        yield range(slots.start + part.start, slots.start + part.stop)
+
+
+def _received(items: Iterator[Any]) -> tuple[list[Block], End]:
+    blocks: list[Block] = []
+    for item in items:
+        if isinstance(item, End):
+            return blocks, item
+        blocks.extend(_blocks(item))
+    raise BrokenFeed("a feed broke off before its end marker; the task will run again")
+
+
+def _blocks(batch: pa.RecordBatch) -> Iterator[Block]:
+    places = zip(
+        batch.column("stage").to_pylist(),
+        batch.column("task").to_pylist(),
+        batch.column("sequence").to_pylist(),
+        batch.column("block"),
+        strict=True,
+    )
+    for stage, task, sequence, data in places:
+        yield Block(Origin(stage, task, sequence), data.as_buffer())

@@ -1,0 +1,66 @@
+"""The shelf: units of committed epochs that are not merged into master yet.
+
+On a primary, and on a backup that gets deltas, a unit stays here for a moment; while a new copy
+waits for its snapshot, or a backup keeps tuple logs, for longer. Eviction goes by epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from millstream.node.units import SlotMask, Unit, covered
+
+
+@dataclass
+class Lot:
+    """The units of one committed epoch."""
+
+    epoch: int
+    units: list[Unit]
+    complete: SlotMask
+
+
+class Shelf:
+    """Committed units by epoch, oldest first."""
+
+    def __init__(self, jobs: Sequence[int], slots: int) -> None:
+        self._jobs = jobs
+        self._slots = slots
+        self._lots: dict[int, Lot] = {}
+
+    def put(self, epoch: int, units: list[Unit]) -> None:
+        """Keep the units of an epoch that was just committed."""
+        complete = covered(units, self._jobs, self._slots, effective=False)
+        self._lots[epoch] = Lot(epoch, units, complete)
+
+    def lots(self) -> Iterator[Lot]:
+        """The epochs in their order."""
+        return iter([self._lots[epoch] for epoch in sorted(self._lots)])
+
+    def evict(self, held: SlotMask, through: npt.NDArray[np.int64]) -> None:
+        """Drop the epochs that every copy held here has passed."""
+        for epoch in [e for e in self._lots if not (held & (through < e)).any()]:
+            del self._lots[epoch]
+
+    def reach(self, through: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """How far each slot could be brought with what is kept here."""
+        reach = through.copy()
+        for lot in self.lots():
+            reach[lot.complete & (reach == lot.epoch - 1)] = lot.epoch
+        return reach
+
+    @property
+    def log_bytes(self) -> int:
+        return sum(
+            unit.log.bytes
+            for lot in self._lots.values()
+            for unit in lot.units
+            if unit.log is not None
+        )
+
+    def clear(self) -> None:
+        self._lots.clear()

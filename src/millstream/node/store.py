@@ -1,0 +1,226 @@
+"""The slot store: the state of the slots that a node holds, and how far each of them is.
+
+It merges the units of committed epochs in their order, slot by slot, and lets other nodes take
+over where they must: as snapshots, read here or installed. No I/O, no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from millstream.errors import MillstreamError
+from millstream.flow.workflow import JobVertex
+from millstream.node.checkpoints import Checkpoints, Retained
+from millstream.node.holdings import UNKNOWN, Holdings
+from millstream.node.messages import NotHeld, Runs, Snapshot
+from millstream.node.shelf import Lot, Shelf
+from millstream.node.units import SlotMask, Unit, covered, runs_of
+from millstream.ring.hashing import hash_key
+from millstream.ring.keys import canonical_key
+from millstream.ring.placement import Placement
+from millstream.ring.ring import NodeId
+from millstream.state.values import unify_nulls
+from millstream.work.pausing import without_collector
+from millstream.work.reducing import reducing_for
+from millstream.work.units import Reducing
+
+
+class UnknownJob(MillstreamError):
+    """A job was named that the workflow does not have."""
+
+
+class SlotStore:
+    """The state of one node, of slots it owns and of slots it backs up alike."""
+
+    def __init__(
+        self, node: NodeId, jobs: Mapping[int, JobVertex], slots: int, *, retain: bool
+    ) -> None:
+        self.slots = slots
+        self.jobs = list(jobs)
+        self.holdings = Holdings(node, slots)
+        self.shelf = Shelf(self.jobs, slots)
+        self.checkpoints = Checkpoints(slots)
+        self.reducing: dict[int, Reducing[Any]] = {
+            at: reducing_for(job, slots) for at, job in jobs.items()
+        }
+        self._node = node
+        self._retain = retain
+        self._key_types: dict[int, pa.DataType] = {}
+
+    def clear(self) -> None:
+        """Let go of everything."""
+        self._drop(self.holdings.held)
+        self.holdings.forget()
+        self.shelf.clear()
+        self.checkpoints.clear()
+
+    def place(self, placement: Placement, *, empty: bool) -> None:
+        """Take the placement in force: roles change, and slots that are not kept are dropped."""
+        before, through = self.holdings.owned, self.holdings.through.copy()
+        self._drop(self.holdings.take(placement, empty))
+        self.checkpoints.begin(self.holdings.owned & ~before, through)
+        self.settle()
+
+    def _drop(self, slots: SlotMask) -> None:
+        if slots.any():
+            for reducing in self.reducing.values():
+                reducing.drop(slots)
+
+    # -- committed epochs ----------------------------------------------------------------
+
+    def put(self, epoch: int, units: list[Unit]) -> None:
+        """Take the units of an epoch that was just committed."""
+        self.shelf.put(epoch, units)
+        self.settle()
+
+    def settle(self) -> None:
+        """Merge what is next in the order of epochs for each slot, and drop what is merged."""
+        for lot in self.shelf.lots():
+            self._merge(lot)
+        self.shelf.evict(self.holdings.held, self.holdings.through)
+
+    def _merge(self, lot: Lot) -> None:
+        effective = covered(lot.units, self.jobs, self.slots, effective=True)
+        ready = effective & self.follows(lot.epoch) & self.holdings.held
+        if not ready.any():
+            return
+        for unit in lot.units:
+            part = ready[unit.slots.start : unit.slots.stop]
+            if unit.effective and part.any():
+                # Never without a mask: the fragment of a feed that was cut says more.
+                self._apply(unit, self._mask(unit.slots, part))
+                if self._retain:
+                    for run in runs_of(self.holdings.owned & ready, unit.slots):
+                        kept = Retained(lot.epoch, unit.job, run, unit.receipt.keys, unit.fragment)
+                        self.checkpoints.retain(kept)
+        self.holdings.through[ready] = lot.epoch
+
+    def follows(self, epoch: int) -> SlotMask:
+        """The slots whose state ends right before an epoch: no gap, nothing twice."""
+        following: SlotMask = self.holdings.through == epoch - 1
+        return following
+
+    def _apply(self, unit: Unit, slots: SlotMask) -> None:
+        reducing = self.reducing[unit.job]
+        if unit.fragment is None:
+            assert unit.delta is not None
+            unit.fragment = reducing.decode(unit.delta)
+        with without_collector():
+            reducing.apply(unit.fragment, slots)
+        self._learn_key_type(unit.job, unit.receipt.key_type)
+
+    @property
+    def key_types(self) -> dict[int, pa.DataType]:
+        """The types of keys that each job has shown here."""
+        return dict(self._key_types)
+
+    def learn(self, key_types: Mapping[int, pa.DataType]) -> None:
+        """Take the types of keys that another node has seen."""
+        for job, kind in key_types.items():
+            self._learn_key_type(job, kind)
+
+    def _learn_key_type(self, job: int, found: pa.DataType | None) -> None:
+        known = self._key_types.get(job)
+        kinds = [kind for kind in (known, found) if kind is not None]
+        kind = unify_nulls(kinds) if kinds else None
+        if kind is not None:
+            self._key_types[job] = kind
+
+    def _mask(self, slots: range, part: SlotMask) -> SlotMask:
+        mask = np.zeros(self.slots, dtype=bool)
+        mask[slots.start : slots.stop] = part
+        return mask
+
+    # -- copies from and for others ------------------------------------------------------
+
+    def view(self, incarnation: int, slots: range) -> list[Snapshot]:
+        """The state of some slots, as it is now; no later change shows in it."""
+        through = self.holdings.through[slots.start : slots.stop]
+        if (through == UNKNOWN).any():
+            raise NotHeld(f"node {self._node} has no copy of slots {slots.start} to {slots.stop}")
+        snapshots = []
+        bounds = [0, *(np.flatnonzero(np.diff(through)) + 1).tolist(), len(through)]
+        for start, stop in pairwise(bounds):
+            run = range(slots.start + start, slots.start + stop)
+            parts = tuple(
+                (job, reducing.encode(reducing.snapshot(run)))
+                for job, reducing in self.reducing.items()
+            )
+            reached = int(through[start])
+            snapshots.append(Snapshot(incarnation, run, reached, parts, self.key_types))
+        return snapshots
+
+    def install(self, snapshot: Snapshot) -> None:
+        """Take a snapshot of slots of which this node is a backup, unless it has them newer."""
+        part = slice(snapshot.slots.start, snapshot.slots.stop)
+        wanted = self._mask(snapshot.slots, self.holdings.fed[part])
+        wanted &= self.holdings.through < snapshot.through
+        if not wanted.any():
+            return
+        self._drop(wanted)
+        self._take(snapshot.parts, wanted, snapshot.through)
+        self.learn(snapshot.key_types)
+
+    def take(
+        self, parts: tuple[tuple[int, bytes], ...], slots: range, since: int, through: int
+    ) -> int:
+        """Apply a delta where it leaves no gap; how far the copies of these slots are, at least."""
+        ready = self.takes(slots, since, through)
+        if ready.any():
+            self._take(parts, ready, through)
+        part = slice(slots.start, slots.stop)
+        reached = self.holdings.through[part][self.holdings.fed[part]]
+        return int(reached.min()) if len(reached) else UNKNOWN
+
+    def takes(self, slots: range, since: int, through: int) -> SlotMask:
+        """The slots that a delta brings forward: it begins no later than they end."""
+        ready = self._mask(slots, self.holdings.fed[slots.start : slots.stop])
+        return ready & (self.holdings.through >= since) & (self.holdings.through < through)
+
+    def _take(self, parts: tuple[tuple[int, bytes], ...], slots: SlotMask, through: int) -> None:
+        for job, data in parts:
+            reducing = self.reducing[job]
+            reducing.apply(reducing.decode(data), slots)
+        self.holdings.through[slots] = through
+        self.settle()
+
+    def reach(self) -> Runs:
+        """How far each slot could be brought with what is here."""
+        values = self.shelf.reach(self.holdings.through)
+        starts = [0, *(np.flatnonzero(np.diff(values)) + 1).tolist()]
+        return tuple((start, int(values[start])) for start in starts)
+
+    # -- reading -------------------------------------------------------------------------
+
+    def get(self, job: int, key: Any) -> Any:
+        """A key's committed state, or None; also if its slot is not this node's."""
+        if job not in self.reducing:
+            raise UnknownJob(f"this node runs no job {job}")
+        kind = self._key_types.get(job)
+        if kind is None or (pa.types.is_null(kind) and key is not None):
+            return None  # no key of the key's type has come this way
+        canonical = canonical_key(key, kind)
+        slot = hash_key(canonical, kind) % self.slots
+        return self.reducing[job].get(slot, canonical) if self.holdings.owned[slot] else None
+
+    def items(self, job: int, slots: range) -> list[tuple[Any, Any]]:
+        """The committed keys of some slots of this node, with their state."""
+        part = slice(slots.start, slots.stop)
+        if not self.holdings.owned[part].all():
+            raise NotHeld(f"node {self._node} does not own all of slots {slots}")
+        mask = self._mask(slots, self.holdings.owned[part])
+        return list(self.reducing[job].items(mask))
+
+    def most_keys(self, slots: range) -> int:
+        """How many keys the largest job holds in some slots."""
+        mask = self._mask(slots, np.ones(len(slots), dtype=bool))
+        return max((reducing.keys(mask) for reducing in self.reducing.values()), default=0)
+
+    def keys(self) -> dict[int, int]:
+        """How many keys of each job this node owns."""
+        return {job: r.keys(self.holdings.owned) for job, r in self.reducing.items()}

@@ -1,0 +1,103 @@
+"""Units as a node holds them: what it reduced itself, a primary's delta, or a tuple log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from millstream.node.messages import CopyReceipt, Feed, Receipt
+from millstream.state.blocks import Origin
+
+SlotMask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Block:
+    """One block as it arrived."""
+
+    origin: Origin
+    data: pa.Buffer
+
+
+@dataclass(frozen=True)
+class Work:
+    """A complete feed, checked and in order: what a reduction needs."""
+
+    feed: Feed
+    blocks: Sequence[Block]
+    digest: str
+
+    @property
+    def bytes(self) -> int:
+        return sum(block.data.size for block in self.blocks)
+
+
+@dataclass
+class Unit:
+    """The effect of one epoch on a range of slots of one job, in the forms this node has.
+
+    ``fragment`` was reduced here, ``delta`` is its serialised form, made here or received; a
+    ``log`` holds the input alone, and has an effect only after it was replayed.
+    """
+
+    receipt: Receipt
+    fragment: Any = None
+    delta: bytes | None = None
+    log: Work | None = None
+    outputs: list[pa.RecordBatch] | None = None
+
+    @property
+    def job(self) -> int:
+        return self.receipt.job
+
+    @property
+    def slots(self) -> range:
+        return self.receipt.slots
+
+    @property
+    def digest(self) -> str:
+        return self.receipt.digest
+
+    @property
+    def effective(self) -> bool:
+        """Whether its effect is known, and not only its input."""
+        return self.fragment is not None or self.delta is not None
+
+    def receipts(self, owned: SlotMask) -> Iterator[Receipt]:
+        """The receipts for the slots that this node owns."""
+        for run in runs_of(owned, self.slots):
+            yield self.receipt if run == self.slots else replace(self.receipt, slots=run)
+
+    def copy_receipts(self, fed: SlotMask) -> Iterator[CopyReceipt]:
+        """The receipts for the slots of which this node is a backup."""
+        for run in runs_of(fed, self.slots):
+            yield CopyReceipt(self.job, run, self.digest)
+
+
+def runs_of(mask: SlotMask, slots: range) -> Iterator[range]:
+    """The runs of set flags within a range of slots."""
+    part = mask[slots.start : slots.stop]
+    if part.all():
+        if len(part):
+            yield slots
+        return
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], part, [False]]).astype(np.int8)))
+    for start, stop in edges.reshape(-1, 2).tolist():
+        yield range(slots.start + start, slots.start + stop)
+
+
+def covered(units: Sequence[Unit], jobs: Sequence[int], slots: int, *, effective: bool) -> SlotMask:
+    """The slots for which every job has a unit (with its effect known, if so asked)."""
+    found = np.ones(slots, dtype=bool)
+    for job in jobs:
+        mine = np.zeros(slots, dtype=bool)
+        for unit in units:
+            if unit.job == job and (unit.effective or not effective):
+                mine[unit.slots.start : unit.slots.stop] = True
+        found &= mine
+    return found

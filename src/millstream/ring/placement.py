@@ -1,0 +1,211 @@
+"""The placement: who owns each slot and who else is fed copies of it, in one version.
+
+This module owns that one fact and the ways to ask for it. A ring alone does not tell: while slots
+move or copies are made anew, nodes are fed that are nobody's regular backups. Choosing backups is
+left to :mod:`millstream.ring.zones`, deciding who is fed when to the coordinator, and showing it
+to :mod:`millstream.ring.drawing`.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from millstream.errors import ConfigError
+from millstream.ring.ring import NodeId, Ring, RingError
+
+Mask: TypeAlias = npt.NDArray[np.bool_]
+"""One bit per slot."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """Adjacent slots with the same owner and the same copies."""
+
+    owner: NodeId
+    copies: tuple[NodeId, ...]
+    slots: range
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The ring, and the nodes that are fed copies, in one version.
+
+    An arc is the slot where a run begins and the nodes that get copies of its slots; the run
+    reaches up to the next arc, and the last one up to the last slot. A run does not wrap, and may
+    span several owners.
+    """
+
+    ring: Ring
+    arcs: tuple[tuple[int, tuple[NodeId, ...]], ...]
+
+    def __post_init__(self) -> None:
+        starts = [start for start, _ in self.arcs]
+        if not starts or starts[0] != 0:
+            raise ConfigError(f"the first arc must start at slot 0, got {starts[:1]}")
+        if any(one >= other for one, other in pairwise(starts)):
+            raise ConfigError(f"arcs must be in increasing order, got {starts}")
+        if starts[-1] >= self.ring.slots:
+            raise ConfigError(f"arcs must start at 0 to {self.ring.slots - 1}, got {starts[-1]}")
+        for (_, one), (start, other) in pairwise(self.arcs):
+            if one == other:
+                raise ConfigError(f"neighbouring arcs must differ, got one again at slot {start}")
+        for start, nodes in self.arcs:
+            if len(set(nodes)) != len(nodes):
+                raise ConfigError(f"copies must be on different nodes, got {nodes} at slot {start}")
+        for share in self._all_shares:
+            if share.owner in share.copies:
+                what = f"got {share.owner!r} as both at slot {share.slots.start}"
+                raise ConfigError(f"a slot's owner must not get its copies, {what}")
+
+    @classmethod
+    def of(cls, ring: Ring, copies: Mapping[NodeId, Mask]) -> Placement:
+        """Return the placement where each node gets copies of the slots that its mask names.
+
+        What a node owns itself is left out. The copies of a slot are in order clockwise from its
+        owner; nodes that are not in the ring come last, by name.
+        """
+        for node, mask in copies.items():
+            if mask.dtype != np.bool_ or mask.shape != (ring.slots,):
+                got = f"{mask.dtype} of shape {mask.shape} for {node!r}"
+                raise ConfigError(f"a mask must be {ring.slots} booleans, got {got}")
+        inside = [index for index, node in enumerate(ring.nodes) if node in copies]
+        nodes = [ring.nodes[index] for index in inside]
+        nodes += sorted(copies.keys() - set(nodes))
+        if not nodes:
+            return cls.alone(ring)
+        fed = np.stack([copies[node] for node in nodes])
+        # The owner counts as well: the order of the copies depends on it.
+        change = (fed[:, 1:] != fed[:, :-1]).any(axis=0) | (ring.table[1:] != ring.table[:-1])
+        arcs: list[tuple[int, tuple[NodeId, ...]]] = []
+        for start in (0, *(np.flatnonzero(change) + 1).tolist()):
+            chosen = np.flatnonzero(fed[:, start]).tolist()
+            owner = int(ring.table[start])
+            # Clockwise, first those behind the owner in ring.nodes, then those before it; never
+            # the owner, whose own bits say nothing.
+            after = [at for at in chosen if at < len(inside) and inside[at] > owner]
+            before = [at for at in chosen if at < len(inside) and inside[at] < owner]
+            outside = [at for at in chosen if at >= len(inside)]
+            run = tuple(nodes[at] for at in after + before + outside)
+            if not arcs or arcs[-1][1] != run:
+                arcs.append((start, run))
+        return cls(ring, tuple(arcs))
+
+    @classmethod
+    def alone(cls, ring: Ring) -> Placement:
+        """Return the placement without any copies."""
+        return cls(ring, ((0, ()),))
+
+    @property
+    def version(self) -> int:
+        """The version of the ring."""
+        return self.ring.version
+
+    @cached_property
+    def nodes(self) -> tuple[NodeId, ...]:
+        """All that own or copy something: those of the ring clockwise, then the others by name."""
+        copying = {node for _, nodes in self.arcs for node in nodes}
+        return (*self.ring.nodes, *sorted(copying - set(self.ring.nodes)))
+
+    def owner(self, slot: int) -> NodeId:
+        """Return the node that owns the slot."""
+        return self.ring.owner(slot)
+
+    def copies(self, slot: int) -> tuple[NodeId, ...]:
+        """Return the nodes that are fed copies of the slot."""
+        if not 0 <= slot < self.ring.slots:
+            raise RingError(f"there is no slot {slot}", f"slots are 0 to {self.ring.slots - 1}")
+        return self._all_shares[self._share_at(slot)].copies
+
+    def shares(self, slots: range) -> list[Share]:
+        """Cut the slots where their owner or their copies change."""
+        if not slots:
+            return []
+        if slots.step != 1 or slots.start < 0 or slots.stop > self.ring.slots:
+            what = f"{slots} is no run of slots"
+            raise RingError(what, f"give a part of range(0, {self.ring.slots}), without steps")
+        first, last = self._share_at(slots.start), self._share_at(slots.stop - 1)
+        return [
+            Share(
+                share.owner,
+                share.copies,
+                range(max(share.slots.start, slots.start), min(share.slots.stop, slots.stop)),
+            )
+            for share in self._all_shares[first : last + 1]
+        ]
+
+    def fed(self, node: NodeId) -> Mask:
+        """Return of which slots the node gets copies."""
+        lengths = np.diff([*(start for start, _ in self.arcs), self.ring.slots])
+        return np.repeat(np.array([node in nodes for _, nodes in self.arcs], np.bool_), lengths)
+
+    def owned(self, node: NodeId) -> Mask:
+        """Return which slots the node owns: none, if it is not in the ring."""
+        if node not in self.ring.nodes:
+            return np.zeros(self.ring.slots, np.bool_)
+        return np.asarray(self.ring.table == self.ring.nodes.index(node))
+
+    def held(self, node: NodeId) -> Mask:
+        """Return which slots the node owns or gets copies of."""
+        return self.owned(node) | self.fed(node)
+
+    def at(self, version: int) -> Placement:
+        """Return the same placement in another version."""
+        return Placement(replace(self.ring, version=version), self.arcs)
+
+    def to_json(self) -> str:
+        """Return the placement as JSON text."""
+        return json.dumps({"ring": json.loads(self.ring.to_json()), "arcs": self.arcs})
+
+    @classmethod
+    def from_json(cls, text: str) -> Placement:
+        """Return the placement that :meth:`to_json` wrote."""
+        try:
+            facts = json.loads(text)
+            ring = Ring.from_json(json.dumps(facts["ring"]))
+            arcs = tuple(
+                (int(start), tuple(NodeId(str(node)) for node in nodes))
+                for start, nodes in facts["arcs"]
+            )
+            return cls(ring, arcs)
+        except (ValueError, TypeError, KeyError, ConfigError, RingError) as error:
+            what = f"this is not a placement in JSON: {type(error).__name__}: {error}"
+            raise RingError(what, "give the text that Placement.to_json wrote") from None
+
+    def __reduce__(self) -> tuple[type[Placement], tuple[object, ...]]:
+        # Placements travel with tasks: leave out the cached shares, which are quickly cut again.
+        return Placement, (self.ring, self.arcs)
+
+    @cached_property
+    def _all_shares(self) -> tuple[Share, ...]:
+        """All slots in shares: cut from tokens and arcs, without a look at single slots."""
+        # Slots before the first token belong to the last one; dict() lets a token at 0 win.
+        owners = dict([(0, self.ring.tokens[-1][1]), *self.ring.tokens])
+        copies = dict(self.arcs)
+        cuts: list[tuple[int, NodeId, tuple[NodeId, ...]]] = []
+        owner, nodes = owners[0], copies[0]
+        for start in sorted(owners.keys() | copies.keys()):
+            owner, nodes = owners.get(start, owner), copies.get(start, nodes)
+            # A ring may have two tokens in a row of the same node.
+            if not cuts or cuts[-1][1:] != (owner, nodes):
+                cuts.append((start, owner, nodes))
+        ends = [start for start, _, _ in cuts[1:]] + [self.ring.slots]
+        return tuple(
+            Share(owner, nodes, range(start, end))
+            for (start, owner, nodes), end in zip(cuts, ends, strict=True)
+        )
+
+    @cached_property
+    def _share_starts(self) -> list[int]:
+        return [share.slots.start for share in self._all_shares]
+
+    def _share_at(self, slot: int) -> int:
+        return bisect_right(self._share_starts, slot) - 1

@@ -1,0 +1,68 @@
+"""``python -m millstream.sim``: run scenarios from many seeds, or tell the story of one."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import time
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor, as_completed
+
+from millstream.sim.scenario import Failed, Outcome, simulate
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the simulator; the exit code is 1 if any seed broke a promise."""
+    parser = argparse.ArgumentParser(prog="python -m millstream.sim", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=200, help="how many seeds to run")
+    parser.add_argument("--first", type=int, default=0, help="the first of them")
+    parser.add_argument("--seed", type=int, help="run one seed only, and tell its last steps")
+    parser.add_argument("--story", type=int, default=40, help="how many steps to tell")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    options = parser.parse_args(arguments)
+    logging.disable(logging.WARNING)  # takeovers are the rule here
+    if options.seed is not None:
+        return _one(options.seed, options.story)
+    seeds = range(options.first, options.first + options.seeds)
+    return _many(seeds, options.processes, options.story)
+
+
+def _one(seed: int, story: int) -> int:
+    try:
+        print(simulate(seed, story))
+    except Failed as failed:
+        print(failed)
+        return 1
+    return 0
+
+
+def _try(seed: int, story: int) -> Outcome | str:
+    logging.disable(logging.WARNING)
+    try:
+        return simulate(seed, story)
+    except Failed as failed:
+        return str(failed)
+
+
+def _many(seeds: range, processes: int, story: int) -> int:
+    started, counts, failed = time.perf_counter(), Counter[str](), 0
+    with ProcessPoolExecutor(processes) as pool:
+        for future in as_completed([pool.submit(_try, seed, story) for seed in seeds]):
+            outcome = future.result()
+            if isinstance(outcome, str):
+                failed += 1
+                print(outcome, file=sys.stderr, flush=True)
+            else:
+                counts["exact" if outcome.error is None else type(outcome.error).__name__] += 1
+                counts["blows"] += outcome.blows
+                counts["nodes lost"] += outcome.lost_nodes
+    told = ", ".join(f"{counts[name]} {name}" for name in sorted(counts))
+    seconds = time.perf_counter() - started
+    print(f"{len(seeds)} seeds in {seconds:.0f} s: {failed} broke a promise; {told}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,168 @@
+"""What must hold at every moment of a simulated run, checked against plain dictionaries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from millstream.coordinator.service import Coordinator
+from millstream.node.holdings import UNKNOWN
+from millstream.node.machine import NodeMachine
+from millstream.node.messages import Commit, Receipt
+from millstream.node.units import SlotMask, Unit, Work, covered
+from millstream.ring.hashing import hash_key
+from millstream.ring.placement import Placement
+from millstream.ring.ring import NodeId
+from millstream.sim.cluster import Cluster
+from millstream.sim.workload import JOBS, Pair, Reference
+from millstream.work.units import Reduced
+
+
+class Violation(AssertionError):
+    """An invariant was broken."""
+
+
+class Checks:
+    """The invariants of one run."""
+
+    def __init__(self, cluster: Cluster, reference: Reference) -> None:
+        self._cluster = cluster
+        self._reference = reference
+        self._slots = cluster.size.slots
+        self._slot_of: dict[str, int] = {}
+        self._placement: Placement | None = None
+        self._in_sync: dict[NodeId, SlotMask] = {}
+        self.moving: SlotMask = np.zeros(self._slots, dtype=bool)
+        for machine in cluster.machines.values():
+            self._watch_freezing(machine)
+
+    @property
+    def _coordinator(self) -> Coordinator:
+        return self._cluster.coordinator
+
+    # I1, on every copy: what a node says it has through an epoch, it has.
+
+    def states(self) -> None:
+        """Every copy of every slot is what the plain answer has for its epoch."""
+        for node, machine in self._cluster.machines.items():
+            through = machine.store.holdings.through
+            for job in JOBS:
+                found = dict(machine.store.reducing[job].items(np.ones(self._slots, dtype=bool)))
+                expected = self._expected(job, through)
+                if found != expected:
+                    raise Violation(_difference(f"I1: {node}, job {job}", found, expected))
+
+    def _expected(self, job: int, through: npt.NDArray[np.int64]) -> dict[str, Any]:
+        expected: dict[str, Any] = {}
+        for epoch in set(through.tolist()) - {UNKNOWN}:
+            for key, entries in self._reference.state(epoch, job).items():
+                if through[self._slot(key)] == epoch:
+                    expected[key] = entries
+        return expected
+
+    def _slot(self, key: str) -> int:
+        slot = self._slot_of.get(key)
+        if slot is None:
+            slot = self._slot_of[key] = hash_key(key, pa.string()) % self._slots
+        return slot
+
+    # I2
+
+    def outputs(self, published: list[tuple[int, dict[int, list[Pair]]]]) -> None:
+        """Nothing that was shown is wrong, and no epoch was shown twice."""
+        epochs = [epoch for epoch, _ in published]
+        if epochs != sorted(set(epochs)):
+            raise Violation(f"I2: epochs were published as {epochs}")
+        for epoch, outputs in published:
+            for job, found in outputs.items():
+                expected = self._reference.outputs[epoch][job]
+                if found != expected:
+                    raise Violation(f"I2: job {job} gave {found} in epoch {epoch}, not {expected}")
+
+    # I3
+
+    def _watch_freezing(self, machine: NodeMachine) -> None:
+        freeze = machine.freeze
+
+        def watched(
+            work: Work, reduced: Reduced[Any], receipt: Receipt
+        ) -> tuple[list[pa.RecordBatch], list[Unit]]:
+            result = freeze(work, reduced, receipt)
+            placement = machine.placement
+            assert placement is not None
+            for slot in work.feed.slots:
+                if placement.owner(slot) != machine.node:
+                    raise Violation(f"I3: {machine.node} froze slot {slot}, which it does not own")
+            return result
+
+        machine.freeze = watched  # type: ignore[method-assign]
+
+    # I4 and I5
+
+    def changes(self) -> None:
+        """A new placement drops no copy that is needed, and moves only what has to move."""
+        if self._coordinator._roster is None:
+            return
+        roster = self._coordinator.roster
+        now = {node: roster.in_sync(node) for node in roster.nodes}
+        before, placement = self._placement, roster.placement
+        if before is not None and before is not placement:
+            self._check_copies(now)
+            self._check_moves(before, placement)
+        self._placement, self._in_sync = placement, now
+
+    def _check_copies(self, now: dict[NodeId, SlotMask]) -> None:
+        old = sum((self._in_sync[node].astype(int) for node in now), np.zeros(self._slots, int))
+        new = sum((mask.astype(int) for mask in now.values()), np.zeros(self._slots, int))
+        wrong = np.flatnonzero(new < np.minimum(old, self._cluster.size.replicas + 1))
+        if len(wrong):
+            raise Violation(f"I4: slots {wrong.tolist()} lost a copy that they need")
+
+    def _check_moves(self, before: Placement, after: Placement) -> None:
+        lost = self._coordinator.roster.lost
+        for slot in range(self._slots):
+            old, new = before.owner(slot), after.owner(slot)
+            if old != new and old not in lost and not self.moving[slot]:
+                raise Violation(f"I5: slot {slot} went from {old} to {new} for no reason")
+
+    def claims(self) -> None:
+        """Every copy that the coordinator takes for complete is so; nothing is kept needlessly."""
+        if self._coordinator._roster is None:
+            return
+        roster, commit = self._coordinator.roster, self._coordinator.ledger.committed
+        for node in roster.nodes if commit.epoch >= 0 else ():  # before, every copy is empty
+            machine = self._cluster.machines[node]
+            wrong = np.flatnonzero(roster.in_sync(node) & ~self._complete(machine, commit))
+            if len(wrong):
+                raise Violation(f"I4: {node} has no complete copy of slots {wrong.tolist()}")
+        for node, machine in self._cluster.machines.items():
+            holdings = machine.store.holdings
+            for lot in machine.store.shelf.lots():
+                if not (holdings.held & (holdings.through < lot.epoch)).any():
+                    raise Violation(f"{node} keeps epoch {lot.epoch}, which it does not need")
+
+    def survivors(self, without: set[str]) -> npt.NDArray[np.int64]:
+        """How many complete copies of each slot are left without some nodes."""
+        found = np.zeros(self._slots, dtype=np.int64)
+        roster, commit = self._coordinator.roster, self._coordinator.ledger.committed
+        for node in roster.nodes:
+            if node not in without and self._cluster.world.alive(node):
+                found += self._complete(self._cluster.machines[node], commit)
+        return found
+
+    def _complete(self, machine: NodeMachine, commit: Commit) -> SlotMask:
+        reach = machine.store.shelf.reach(machine.store.holdings.through)
+        complete: SlotMask = reach >= commit.epoch
+        if commit == (machine._epoch, machine._try):  # committed, but the node was not told yet
+            units = covered(machine._units, list(JOBS), self._slots, effective=False)
+            complete |= units & (reach == commit.epoch - 1)
+        return complete & machine.store.holdings.held
+
+
+def _difference(what: str, found: dict[str, Any], expected: dict[str, Any]) -> str:
+    keys = sorted(k for k in found.keys() | expected.keys() if found.get(k) != expected.get(k))
+    shown = ", ".join(f"{k}: {found.get(k)} instead of {expected.get(k)}" for k in keys[:4])
+    return f"{what}: {shown}"

@@ -1,0 +1,288 @@
+"""One simulated run from one seed: a cluster, an input, and an adversary.
+
+The adversary crashes, pauses and cuts off nodes at any step, as long as every slot keeps one
+complete copy out of its reach: then nothing may be lost. Now and then it is reckless, and then the
+run may end, but only with an error that says so.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from millstream.coordinator.epochs import run_epoch
+from millstream.coordinator.roster import StateLost
+from millstream.node.messages import NotDeterministic
+from millstream.ring.ring import NodeId
+from millstream.sim.checks import Checks, Violation
+from millstream.sim.cluster import DRIVER, Cluster, Size
+from millstream.sim.links import Faults
+from millstream.sim.network import World
+from millstream.sim.spark import Malice, Shape, SparkBody
+from millstream.sim.tasks import Stalled
+from millstream.sim.workload import Pair, Reference, records
+
+_TOO_LONG = 2_000.0
+_CHECK_EVERY = 40
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What a seed stands for."""
+
+    seed: int
+    size: Size
+    shape: Shape
+    malice: Malice
+    faults: Faults
+    epochs: int
+    blows: int
+    rate: float
+    moves: float
+    reckless: bool
+
+    @classmethod
+    def of(cls, seed: int) -> Scenario:
+        """Draw a scenario."""
+        rng = random.Random(f"scenario {seed}")
+        nodes = rng.choice((2, 3, 3, 4, 5))
+        flaky = rng.random() < 0.08
+        size = Size(
+            nodes=nodes,
+            executors=rng.randint(1, nodes),
+            slots=rng.choice((5, 8, 12)),
+            replicas=rng.choice((0, 1, 1, 1, 2)),
+            durability=rng.choice(("epoch", "interval")),
+            log_limit=rng.choice((500, 1_000_000)),
+        )
+        bad = rng.choice((0.0, 0.0, 0.01, 0.05))
+        return cls(
+            seed=seed,
+            size=size,
+            shape=Shape(size.slots, rng.randint(1, 4), rng.randint(1, 3)),
+            malice=Malice(
+                kill=rng.choice((0.0, 0.1, 0.3)),
+                speculate=rng.choice((0.0, 0.2)),
+                rerun=rng.choice((0.0, 0.3)),
+                twice=rng.choice((0.0, 0.2)),
+                partly=0.0 if flaky else rng.choice((0.0, 0.2)),
+                flaky=0.1 if flaky else 0.0,
+            ),
+            faults=Faults(
+                lose_request=bad,
+                lose_answer=bad,
+                duplicate=bad,
+                break_feed=bad * 2,
+                slow=rng.choice((0.0, 0.0, 0.01)),
+                stall=rng.choice((0.0, 0.0, 0.002)),
+            ),
+            epochs=rng.randint(3, 7),
+            blows=0 if flaky else rng.randint(0, 5),
+            rate=rng.choice((0.002, 0.01, 0.03)),
+            moves=rng.choice((0.0, 0.3)),
+            reckless=rng.random() < 0.1,
+        )
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended: it was exact, or an error told why it could not go on."""
+
+    scenario: Scenario
+    error: StateLost | NotDeterministic | None
+    seconds: float
+    blows: int
+    lost_nodes: int
+    fingerprint: int
+
+
+class Failed(AssertionError):
+    """A run that broke its promises, with its story."""
+
+
+def simulate(seed: int, story: int = 40) -> Outcome:
+    """Run the scenario of a seed; raises ``Failed`` when a promise is broken."""
+    return play(Scenario.of(seed), story)
+
+
+def play(scenario: Scenario, story: int = 40) -> Outcome:
+    """Run a scenario; the same one always takes the same course."""
+    with World(scenario.seed) as world:
+        world.faults = scenario.faults
+        run = _Run(world, scenario)
+        try:
+            return run.go()
+        except (Violation, Stalled, AssertionError) as problem:
+            told = "\n".join(str(problem).split("\n")[:story])
+            raise Failed(
+                f"seed {scenario.seed}: {told}\n{scenario}\n... the last steps:\n"
+                f"{world.story(story)}"
+            ) from problem
+
+
+class _Run:
+    def __init__(self, world: World, scenario: Scenario) -> None:
+        self._world = world
+        self._scenario = scenario
+        self._cluster = Cluster(world, scenario.size)
+        self._reference = Reference()
+        self._checks = Checks(self._cluster, self._reference)
+        self._published: list[tuple[int, dict[int, list[Pair]]]] = []
+        self._input = random.Random(f"input {scenario.seed}")
+        self._out_of_reach: set[str] = set()
+        self._blows = 0
+        self._steps = 0
+        self._over = False
+
+    def go(self) -> Outcome:
+        error: StateLost | NotDeterministic | None = None
+        try:
+            self._world.run(self._main, DRIVER, until=_TOO_LONG)
+        except StateLost as lost:
+            if not self._scenario.reckless:
+                raise Violation(f"I4: {lost}") from None
+            error = lost
+        except NotDeterministic as told:
+            if not self._scenario.malice.flaky:
+                raise Violation(str(told)) from None
+            error = told
+        lost_nodes = len(self._cluster.coordinator.roster.lost)
+        world = self._world
+        return Outcome(self._scenario, error, world.now, self._blows, lost_nodes, world.fingerprint)
+
+    def _main(self) -> None:
+        scenario, cluster = self._scenario, self._cluster
+        cluster.begin()
+        self._world.on_step = self._step
+        for epoch in range(scenario.epochs):
+            given = records(self._input, scenario.shape.tasks)
+            self._reference.add(given)
+            if self._world.maybe(scenario.moves):
+                self._move()
+            body = SparkBody(
+                self._world,
+                cluster.driver,
+                cluster.hosts,
+                scenario.shape,
+                scenario.malice,
+                given,
+                self._published,
+            )
+            run_epoch(cluster.coordinator, epoch, epoch * 1_000_000, body)
+            self._world.note(f"epoch {epoch} is committed")
+            cluster.driver.sleep(self._world.random.choice((0.0, 0.2, 3.0)))
+        self._over = True
+        self._examine()
+
+    def _move(self) -> None:
+        """Ask for slots to go to one of their backups."""
+        coordinator = self._cluster.coordinator
+        placement = coordinator.roster.placement
+        slot = self._world.random.randrange(self._scenario.size.slots)
+        copies = [n for n in placement.copies(slot) if n in coordinator.roster.domains]
+        if copies:
+            to = self._world.random.choice(copies)
+            slots = [
+                s for s in np.flatnonzero(placement.fed(to)).tolist() if self._world.maybe(0.7)
+            ]
+            self._checks.moving[slots] = True
+            coordinator.move(slots, to)
+
+    def _step(self, process: str, what: str) -> None:
+        self._steps += 1
+        self._checks.changes()
+        self._checks.claims()
+        if self._steps % _CHECK_EVERY == 0 and not self._scenario.malice.flaky:
+            self._checks.states()
+        if (
+            not self._over
+            and self._blows < self._scenario.blows
+            and self._world.maybe(self._scenario.rate)
+        ):
+            self._strike(process)
+
+    def _strike(self, process: str) -> None:
+        """Hit a node, often the one that makes this step, or an executor with all its nodes."""
+        world, nodes = self._world, list(self._cluster.machines)
+        if process in nodes and world.maybe(0.5):
+            victims = [NodeId(process)]
+        elif world.maybe(0.2):
+            victims = world.random.choice(list(self._cluster.executors.values()))
+        else:
+            victims = [world.random.choice(nodes)]
+        victims = [node for node in victims if world.alive(node)]
+        gone = self._out_of_reach | set(victims)
+        if not victims or (not self._scenario.reckless and not self._spares(gone)):
+            return
+        self._blows += 1
+        kind = world.random.choice(("crash", "crash", "pause", "cut"))
+        for node in victims:
+            self._out_of_reach.add(node)
+            if kind == "crash":
+                world.crash(node)
+            elif kind == "pause":
+                self._for_a_while(node, partial(world.pause, node), partial(world.resume, node))
+            else:
+                self._cut(node)
+
+    def _spares(self, gone: set[str]) -> bool:
+        return bool((self._checks.survivors(gone) > 0).all())
+
+    def _cut(self, node: NodeId) -> None:
+        world = self._world
+        others = [DRIVER, *(other for other in self._cluster.machines if other != node)]
+        peers = [other for other in others if world.maybe(0.5)]
+        links = [(node, p) if world.maybe(0.5) else (p, node) for p in peers]
+
+        def cut() -> None:
+            for source, target in links:
+                world.cut(source, target)
+
+        def heal() -> None:
+            for source, target in links:
+                world.heal(source, target)
+
+        self._for_a_while(node, cut, heal)
+
+    def _for_a_while(
+        self, node: NodeId, begin: Callable[[], None], end: Callable[[], None]
+    ) -> None:
+        world = self._world
+        begin()
+
+        def over() -> None:
+            end()
+            # It may have missed something; until it has caught up, it counts as out of reach.
+            world.at(0.0, lambda: self._out_of_reach.discard(node))
+
+        world.at(world.random.choice((0.05, 1.0, 6.0, 30.0)), over)
+
+    def _examine(self) -> None:
+        """Compare the state as users read it, and all that was ever shown, with the answer."""
+        if self._scenario.malice.flaky:
+            self._examine_consistency()
+            return
+        last = self._scenario.epochs - 1
+        for job in (1, 2):
+            found = dict(self._cluster.coordinator.items(job))
+            expected = self._reference.state(last, job)
+            if found != expected:
+                raise Violation(f"I1: job {job} ends with {found}, not {expected}")
+        self._checks.outputs(self._published)
+        self._checks.states()
+
+    def _examine_consistency(self) -> None:
+        """With a map that is not deterministic: what was shown is at least what is kept."""
+        shown: dict[str, Any] = {}
+        for _, outputs in self._published:
+            shown.update(outputs[1])
+        found = dict(self._cluster.coordinator.items(1))
+        kept = {k: (len(e.get("history", ())), e.get("note", -1)) for k, e in found.items()}
+        for key, value in shown.items():
+            if kept.get(key, (0, -1)) != value:
+                raise Violation(f"{key} was shown as {value}, but is kept as {kept.get(key)}")

@@ -1,0 +1,206 @@
+"""Deltas: fragments on their way to other copies of their slots, merged and as bytes.
+
+Both forms are pickles, of few large objects: keys and values in lists, one for each entry name
+where all keys wrote the same names; rows in Arrow's IPC form. Only an authenticated peer's bytes
+may be decoded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import chain, islice
+from operator import attrgetter, itemgetter
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from millstream.ring.keys import NAN
+from millstream.state.blocks import from_bytes, to_bytes
+from millstream.state.columns import ColumnFragment, cast_column, in_order, widened
+from millstream.state.keyed import Change, Entries, KeyedFragment, visits_of
+from millstream.state.pickling import dumps, loads
+
+_Table = Mapping[int, Mapping[Any, Entries]]
+_Packed = tuple[list[int], list[int], list[Any], tuple[str, ...], list[Any]]
+
+
+def encode_keyed(fragment: KeyedFragment) -> bytes:
+    """Serialise a fragment of keyed state."""
+    other = {
+        slot: {key: change.writes for key, change in changes.items()}
+        for slot, changes in fragment.other.items()
+    }
+    changes = chain.from_iterable(map(dict.values, fragment.other.values()))
+    cleared = [at for at, hides in enumerate(map(attrgetter("cleared"), changes)) if hides]
+    return dumps((_pack(fragment.plain), _pack(other), cleared, fragment.visits))
+
+
+def decode_keyed(data: bytes | pa.Buffer) -> KeyedFragment:
+    """Read what ``encode_keyed`` wrote."""
+    plain, other, cleared, visits = loads(data)
+    hidden = set(cleared)
+    numbers = iter(range(len(other[2])))
+    changes = {
+        slot: {key: Change(new, next(numbers) in hidden, False) for key, new in writes.items()}
+        for slot, writes in _unpack(other).items()
+    }
+    for _, visited in visits:
+        for slot, keys in visited.items():
+            visited[slot] = _canonical(keys)
+    return KeyedFragment(_unpack(plain), changes, visits)
+
+
+def _pack(table: _Table) -> _Packed:
+    """Slots with their numbers of keys, all keys, and what they wrote, by name if it can be."""
+    keys = list(chain.from_iterable(table.values()))
+    writes = list(chain.from_iterable(slot.values() for slot in table.values()))
+    names = tuple(writes[0]) if writes else ()
+    columns = _columns(writes, names)
+    numbers = list(map(len, table.values()))
+    if columns is None:
+        return list(table), numbers, keys, (), writes
+    return list(table), numbers, keys, names, columns
+
+
+def _columns(writes: list[Entries], names: tuple[str, ...]) -> list[list[Any]] | None:
+    """The values of each entry name, if all wrote these names in this order.
+
+    The order is kept because users see it when they go through a key's state.
+    """
+    if len(names) == 1:
+        same = set(map(len, writes)) == {1}
+    else:
+        same = bool(names) and set(map(tuple, writes)) == {names}
+    try:
+        return [list(map(itemgetter(name), writes)) for name in names] if same else None
+    except KeyError:  # one entry each, but of several names
+        return None
+
+
+def _unpack(packed: _Packed) -> dict[int, dict[Any, Entries]]:
+    slots, numbers, keys, names, columns = packed
+    writes: list[Entries] = columns
+    if names:
+        first, *rest = names
+        writes = [{first: value} for value in columns[0]]
+        for name, column in zip(rest, columns[1:], strict=True):
+            for entries, value in zip(writes, column, strict=True):
+                entries[name] = value
+    pairs = zip(_canonical(keys), writes, strict=True)
+    return {slot: dict(islice(pairs, n)) for slot, n in zip(slots, numbers, strict=True)}
+
+
+def _canonical(keys: list[Any]) -> list[Any]:
+    """Unpickled keys as a dictionary finds them: there is just one NaN."""
+    kinds = set(map(type, keys))
+    return list(map(_one_nan, keys)) if float in kinds or tuple in kinds else keys
+
+
+def _one_nan(key: Any) -> Any:
+    if type(key) is tuple:
+        return tuple(map(_one_nan, key))
+    return NAN if key != key else key
+
+
+def merge_keyed(fragments: Sequence[KeyedFragment]) -> KeyedFragment:
+    """Join fragments of consecutive epochs, oldest first, into one with the same effect."""
+    merged = KeyedFragment()
+    seen: dict[int, dict[Any, int]] = {}
+    for fragment in fragments:
+        for slot, writes in fragment.plain.items():
+            _add_plain(merged, slot, writes)
+        for slot, changes in fragment.other.items():
+            _add_other(merged, slot, changes)
+        for time, visited in fragment.visits:
+            for slot, keys in visited.items():
+                seen.setdefault(slot, {}).update(dict.fromkeys(keys, time))
+    merged.visits = visits_of(seen)
+    return merged
+
+
+def _add_plain(merged: KeyedFragment, slot: int, writes: Mapping[Any, Entries]) -> None:
+    other = merged.other.get(slot)
+    plain = merged.plain.setdefault(slot, {})
+    for key, new in writes.items():
+        older = other.get(key) if other else None
+        if other and older is not None:
+            other[key] = Change(older.writes | new, older.cleared, False)
+        else:
+            known = plain.get(key)
+            plain[key] = new if known is None else known | new
+
+
+def _add_other(merged: KeyedFragment, slot: int, changes: Mapping[Any, Change]) -> None:
+    plain = merged.plain.get(slot, {})
+    other = merged.other.setdefault(slot, {})
+    for key, change in changes.items():
+        known, older = plain.pop(key, None), other.get(key)
+        if known is not None:
+            older = Change(known)
+        if older is None or change.cleared:
+            other[key] = change
+        else:
+            other[key] = Change(older.writes | change.writes, older.cleared, False)
+
+
+def encode_columns(fragment: ColumnFragment) -> bytes:
+    """Serialise a fragment of columnar state."""
+    times: npt.NDArray[np.int64] | int = fragment.times
+    if len(fragment.times) and bool((fragment.times == fragment.times[0]).all()):
+        times = int(fragment.times[0])  # of one epoch, as nearly always
+    rows = None if fragment.rows is None else to_bytes(fragment.rows)
+    return dumps((fragment.keys, fragment.slots, times, rows, fragment.forgotten))
+
+
+def decode_columns(data: bytes | pa.Buffer) -> ColumnFragment:
+    """Read what ``encode_columns`` wrote."""
+    keys, slots, times, rows, forgotten = loads(data)
+    return ColumnFragment(
+        _canonical(keys),
+        slots,
+        None if rows is None else from_bytes(rows),
+        _canonical(forgotten),
+        np.full(len(keys), times, np.int64) if isinstance(times, int) else times,
+    )
+
+
+def merge_columns(fragments: Sequence[ColumnFragment]) -> ColumnFragment:
+    """Join fragments of consecutive epochs, oldest first, into one with the same effect."""
+    last: dict[Any, int] = {}
+    forgotten: dict[Any, None] = {}
+    parts: list[ColumnFragment] = []
+    start = 0
+    for fragment in fragments:
+        for key in fragment.forgotten:
+            last.pop(key, None)
+            forgotten[key] = None
+        if fragment.keys:
+            last.update(zip(fragment.keys, range(start, start + len(fragment.keys)), strict=True))
+            start += len(fragment.keys)
+            parts.append(fragment)
+    gone = [key for key in forgotten if key not in last]
+    if not last:
+        return ColumnFragment.without_rows(gone)
+    at = np.fromiter(last.values(), np.int64, len(last))
+    return ColumnFragment(
+        list(last),
+        np.concatenate([part.slots for part in parts])[at],
+        _concat([part.rows for part in parts]).take(at),
+        gone,
+        np.concatenate([part.times for part in parts])[at],
+    )
+
+
+def _concat(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """Join rows as they would meet in the state: columns by name, in types that hold all."""
+    schema = batches[0].schema
+    batches = [in_order(batch, schema) for batch in batches]
+    for batch in batches[1:]:
+        schema = widened(schema, batch.schema)
+    columns = [
+        pa.concat_arrays([cast_column(array, kind) for array in arrays])
+        for kind, *arrays in zip(schema.types, *(b.columns for b in batches), strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -1,0 +1,96 @@
+"""The blows that a run is dealt: a seeded schedule, and whom each blow hits.
+
+Nothing here is more than a run must survive. A node, or all nodes of one executor, may go when
+the ring is whole; two neighbours when there are two copies; a zone when the copies are in the
+other one. At least two nodes are left.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from millstream.spark.handle import NodeStatus, Status
+
+Kind = Literal["kill", "pause", "freeze", "worker", "executor", "neighbours", "zone"]
+Mode = Literal["single", "kills", "neighbours", "zones"]
+
+LEFT = 2
+_DECKS: dict[Mode, tuple[Kind, ...]] = {
+    "single": ("kill", "pause", "freeze", "worker", "executor"),
+    "kills": ("kill",),
+    "neighbours": ("neighbours", "neighbours", "worker", "pause"),
+    "zones": ("zone",),
+}
+
+
+@dataclass(frozen=True)
+class Blow:
+    """One blow: when the ring is whole, some epochs after the blow before, at one of its nodes.
+
+    ``wait`` (seconds) lets it fall anywhere within an epoch. ``pick`` is a fraction of the list of
+    candidates; ``length`` tells, from 0 to 1, how long a stopped process stays stopped.
+    """
+
+    kind: Kind
+    epochs: int
+    wait: float
+    pick: float
+    length: float
+
+    def of(self, candidates: Sequence[int]) -> int:
+        """Which of the candidates is hit."""
+        return candidates[int(self.pick * len(candidates))]
+
+
+def schedule(seed: int, mode: Mode, count: int) -> list[Blow]:
+    """The blows of a run: every kind of the mode in turn, in an order of the seed's."""
+    dice = random.Random(f"blows {seed}")
+    kinds: list[Kind] = []
+    while len(kinds) < count:
+        deck = list(_DECKS[mode])
+        dice.shuffle(deck)
+        kinds += deck
+    return [
+        Blow(
+            kind,
+            epochs=dice.randint(1, 3),
+            wait=round(dice.uniform(0.0, 1.5), 3),
+            pick=dice.random(),
+            length=dice.random(),
+        )
+        for kind in kinds[:count]
+    ]
+
+
+def is_whole(status: Status, replicas: int, slots: int) -> bool:
+    """Whether every slot has all the copies that it can have, and all are in sync."""
+    copies = min(replicas, len(status.nodes) - 1)
+    fed = sum(node.copies for node in status.nodes)
+    return fed >= copies * slots and all(n.copies == n.in_sync for n in status.nodes)
+
+
+def clockwise(status: Status) -> list[NodeStatus]:
+    """The nodes in the order of the ring, which is that of its drawing."""
+    names = [line.split()[0] for line in status.drawing.splitlines()[1:]]
+    return [node for name in names for node in status.nodes if node.node.startswith(name)]
+
+
+def victims(blow: Blow, status: Status) -> list[NodeStatus]:
+    """The nodes that a blow hits or takes with it; none if too few would be left."""
+    nodes = clockwise(status)
+    if not nodes:
+        return []
+    at = blow.of(range(len(nodes)))
+    hit = [nodes[at]]
+    if blow.kind == "neighbours":
+        hit.append(nodes[(at + 1) % len(nodes)])
+    elif blow.kind == "executor":
+        hit = [node for node in nodes if node.executor == nodes[at].executor]
+    elif blow.kind == "zone":
+        hit = [node for node in nodes if node.zone == nodes[at].zone]
+    elif blow.kind in ("pause", "worker"):
+        return hit  # a pause may cost the node if the machine is slow: as if it were killed
+    return hit if len(nodes) - len(hit) >= LEFT else []

@@ -1,0 +1,73 @@
+"""Ledgers over two owners, and what nodes say to them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from millstream.coordinator.ledger import Ledger
+from millstream.coordinator.record import JobTypes
+from millstream.coordinator.roster import Roster
+from millstream.node.messages import CopyReceipt, NodeReport, Receipt, Receipts
+from millstream.ring.ring import NodeId
+from millstream.ring.zones import Domain
+
+A, B, GONE = NodeId("a"), NodeId("b"), NodeId("gone")
+SLOTS = 8
+LOW, HIGH = range(0, 4), range(4, 8)
+WORDS, PAIRS = 1, 2
+JOBS = {WORDS: "words", PAIRS: "pairs"}
+OWNED = {A: LOW, B: HIGH}
+
+
+def roster_of(*nodes: NodeId, replicas: int = 0) -> Roster:
+    domains = {node: Domain("zone", f"host of {node}", "executor") for node in nodes}
+    return Roster(domains, SLOTS, replicas)
+
+
+def ledger_of(
+    jobs: dict[int, str] | None = None, roster: Roster | None = None, **types: JobTypes
+) -> Ledger:
+    known = {WORDS: types["words"]} if types else {}
+    addresses = {A: "address a", B: "address b"}
+    jobs = jobs or {WORDS: "words"}
+    return Ledger(5, jobs, roster or roster_of(A, B), addresses, known)
+
+
+def receipt(
+    slots: range, job: int = WORDS, epoch: int = 0, try_: int = 0, **options: Any
+) -> Receipt:
+    return Receipt(
+        job=job,
+        epoch=epoch,
+        try_=try_,
+        slots=slots,
+        digest=options.get("digest", "digest"),
+        rows=options.get("rows", 0),
+        keys=0,
+        outputs=0,
+        seconds=0.0,
+        key_type=options.get("key_type"),
+        output=options.get("output"),
+    )
+
+
+def copy(slots: range, job: int = WORDS, digest: str = "digest") -> CopyReceipt:
+    return CopyReceipt(job, slots, digest)
+
+
+def said(*receipts: Receipt, copies: tuple[CopyReceipt, ...] = (), reach: int = -1) -> Receipts:
+    return Receipts(receipts, copies, ((0, reach),), False, NodeReport())
+
+
+def give(ledger: Ledger, **options: Any) -> None:
+    """Receipts of both owners for the epoch under way."""
+    record = ledger.record
+    assert record is not None
+    for node, slots in OWNED.items():
+        kept = {name: value[node] for name, value in options.items()}
+        found = receipt(slots, epoch=record.epoch, try_=record.try_, **kept)
+        ledger.receive(node, said(found))
+
+
+def learnt(ledger: Ledger, epoch: int) -> JobTypes:
+    return ledger.admit(epoch, 0).types[WORDS]

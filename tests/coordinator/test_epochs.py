@@ -1,0 +1,224 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+
+from millstream.coordinator.epochs import EpochResult, run_epoch
+from millstream.coordinator.ledger import Ledger, MissingReceipts, TypeConflict
+from millstream.coordinator.record import EpochRecord
+from millstream.coordinator.service import Coordinator
+from millstream.node.messages import NodeReport, NotDeterministic
+from tests.coordinator.receipts import A, B, give, ledger_of
+
+MISSING = MissingReceipts(0, {"words": 1})
+TRIES = 4
+
+
+class Speaker:
+    """A coordinator that does nothing but keep its ledger and tell what it is asked."""
+
+    def __init__(self) -> None:
+        self.ledger = ledger_of()
+        self.events: list[str] = []
+        self.excused: list[Exception] = []
+        self.problems: dict[str, list[Exception]] = {}
+
+    def does(self, what: str) -> None:
+        """Tell of an event, and raise what a test wants raised there next."""
+        self.events.append(what)
+        if self.problems.get(what):
+            raise self.problems[what].pop(0)
+
+    def admit(self, epoch: int, time: int) -> EpochRecord:
+        self.does("admit")
+        return self.ledger.admit(epoch, time)
+
+    def retry(self) -> EpochRecord:
+        self.does("retry")
+        return self.ledger.retry()
+
+    def make_whole(self, evaluate: Callable[[], None]) -> dict[Any, NodeReport]:
+        self.does("receipts")
+        give(self.ledger)
+        return {A: NodeReport(memory=self.events.count("receipts")), B: NodeReport()}
+
+    def excuses(self, problem: Exception, record: EpochRecord) -> bool:
+        return problem in self.excused
+
+    def commit(self) -> EpochRecord:
+        self.does("commit")
+        return self.ledger.commit()
+
+    def seal(self) -> None:
+        self.does("seal")
+
+
+@dataclass
+class Body:
+    """Tells what is done to it; a problem may be worth another try."""
+
+    speaker: Speaker
+    worth: list[Exception] = field(default_factory=list)
+    discarded: list[int] = field(default_factory=list)
+
+    @contextmanager
+    def attempt(self, record: EpochRecord) -> Iterator[Body]:
+        self.speaker.does("begin")
+        try:
+            yield self
+        finally:
+            self.speaker.does("end")
+
+    def stage(self) -> None:
+        self.speaker.does("stage")
+
+    def evaluate(self) -> None:
+        self.speaker.does("evaluate")
+
+    def call_back(self) -> None:
+        self.speaker.does("call back")
+
+    def discard(self, record: EpochRecord) -> None:
+        self.speaker.does("discard")
+        self.discarded.append(record.try_)
+
+    def worth_another_try(self, problem: Exception) -> bool:
+        return problem in self.worth
+
+    def publish(self, record: EpochRecord) -> None:
+        self.speaker.does("publish")
+
+
+@pytest.fixture
+def speaker() -> Speaker:
+    return Speaker()
+
+
+def run(speaker: Speaker, body: Body | None = None) -> EpochResult:
+    return run_epoch(cast(Coordinator, speaker), 0, 123, body or Body(speaker))
+
+
+GOES_WELL = ["begin", "stage", "receipts", "call back", "commit", "end"]
+PUBLISHED = ["publish", "seal"]
+
+
+def test_an_epoch_is_staged_collected_shown_committed_published_and_sealed_in_this_order(
+    speaker: Speaker,
+) -> None:
+    result = run(speaker)
+
+    assert speaker.events == ["admit", *GOES_WELL, *PUBLISHED]
+    assert (result.record.at, result.record.time) == ((0, 0), 123)
+    assert [receipt.slots for receipt in result.receipts] == [range(0, 4), range(4, 8)]
+    assert result.reports[A].memory == 1
+
+
+@pytest.mark.parametrize("where", ["stage", "receipts", "call back"])
+def test_a_try_that_fails_is_discarded_and_the_error_raised(speaker: Speaker, where: str) -> None:
+    speaker.problems[where] = [ValueError("broken")]
+    body = Body(speaker)
+
+    with pytest.raises(ValueError, match="broken"):
+        run(speaker, body)
+
+    assert speaker.events[-3:] == [where, "end", "discard"]
+    assert body.discarded == [0] and speaker.ledger.committed.epoch == -1
+
+
+def test_types_that_do_not_agree_are_found_before_anything_is_shown(
+    speaker: Speaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def conflict(ledger: Ledger) -> None:
+        raise TypeConflict("words", "keys", "int64 and string")
+
+    monkeypatch.setattr(Ledger, "check_types", conflict)
+
+    with pytest.raises(TypeConflict):
+        run(speaker)
+
+    assert "call back" not in speaker.events and "commit" not in speaker.events
+
+
+def test_missing_receipts_make_another_try(speaker: Speaker) -> None:
+    speaker.problems["receipts"] = [MISSING, MISSING]
+    body = Body(speaker)
+
+    result = run(speaker, body)
+
+    failed = ["begin", "stage", "receipts", "end", "discard", "retry"]
+    assert speaker.events == ["admit", *failed, *failed, *GOES_WELL, *PUBLISHED]
+    assert body.discarded == [0, 1] and result.record.try_ == 2
+
+
+def test_an_epoch_is_tried_four_times_and_no_more(speaker: Speaker) -> None:
+    speaker.problems["receipts"] = [MISSING] * TRIES
+    body = Body(speaker)
+
+    with pytest.raises(MissingReceipts):
+        run(speaker, body)
+
+    assert body.discarded == [0, 1, 2, 3] and speaker.events[-1] == "discard"
+    assert "commit" not in speaker.events
+
+
+def test_what_is_excused_or_worth_it_makes_another_try(speaker: Speaker) -> None:
+    excused, worth = NotDeterministic("words", 0, "0 to 3"), RuntimeError("blocks were lost")
+    speaker.problems["stage"] = [excused, worth]
+    speaker.excused = [excused]
+
+    result = run(speaker, Body(speaker, worth=[worth]))
+
+    assert result.record.try_ == 2
+
+
+def test_what_is_not_excused_is_raised(speaker: Speaker) -> None:
+    speaker.problems["stage"] = [NotDeterministic("words", 0, "0 to 3")]
+
+    with pytest.raises(NotDeterministic):
+        run(speaker)
+
+    assert "retry" not in speaker.events
+
+
+def test_an_owner_that_goes_before_the_commit_is_made_up_for_within_the_try(
+    speaker: Speaker,
+) -> None:
+    speaker.problems["commit"] = [MISSING, MISSING]
+
+    result = run(speaker)
+
+    again = ["receipts", "commit"]
+    assert speaker.events == ["admit", *GOES_WELL[:-1], *again, *again, "end", *PUBLISHED]
+    assert speaker.events.count("call back") == 1
+    assert result.record.try_ == 0 and result.reports[A].memory == 3
+
+
+def test_an_owner_that_cannot_be_made_up_for_makes_another_try(speaker: Speaker) -> None:
+    speaker.problems["commit"] = [MISSING]
+    body = Body(speaker)
+    whole = speaker.make_whole
+
+    def second_fails(evaluate: Callable[[], None]) -> dict[Any, NodeReport]:
+        if speaker.events[-1] == "commit":
+            raise MISSING
+        return whole(evaluate)
+
+    speaker.make_whole = second_fails  # type: ignore[method-assign]
+
+    assert run(speaker, body).record.try_ == 1
+    assert body.discarded == [0]
+
+
+@pytest.mark.parametrize("where", PUBLISHED)
+def test_what_fails_after_the_commit_discards_nothing(speaker: Speaker, where: str) -> None:
+    speaker.problems[where] = [OSError("disk full")]
+    body = Body(speaker)
+
+    with pytest.raises(OSError):
+        run(speaker, body)
+
+    assert body.discarded == [] and speaker.ledger.committed.epoch == 0

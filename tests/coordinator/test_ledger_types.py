@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from millstream.coordinator.ledger import TypeConflict
+from millstream.coordinator.record import JobTypes
+from millstream.state.records import encode_records
+from tests.coordinator.receipts import A, B, give, learnt, ledger_of
+
+
+def outputs(*records: Any) -> pa.Schema:
+    return encode_records(list(records)).schema
+
+
+def test_types_are_learnt_from_the_first_epoch_that_has_data() -> None:
+    ledger = ledger_of()
+    assert ledger.admit(0, 0).types == {}
+    give(ledger)
+    ledger.commit()
+    assert learnt(ledger, 1) == JobTypes()
+    give(ledger, key_type={A: None, B: pa.string()}, output={A: None, B: outputs(("a", 1))})
+    ledger.commit()
+
+    types = learnt(ledger, 2)
+
+    assert types.key == pa.string()
+    assert types.output is not None
+    assert (types.output.names, types.output.types) == (
+        ["key", "value"],
+        [pa.string(), pa.int64()],
+    )
+
+
+def test_null_gives_way_and_integers_go_with_floats() -> None:
+    ledger = ledger_of()
+    ledger.admit(0, 0)
+    give(
+        ledger,
+        key_type={A: pa.null(), B: pa.int64()},
+        output={A: outputs((1, 1)), B: outputs((None, 1.5))},
+    )
+    ledger.check_types()
+    ledger.commit()
+
+    types = learnt(ledger, 1)
+
+    assert types.key == pa.int64()
+    assert types.output is not None and types.output.types == [pa.int64(), pa.float64()]
+
+
+def test_items_of_tuple_keys_that_were_none_are_filled_in_later() -> None:
+    def pair(second: pa.DataType) -> pa.DataType:
+        return pa.struct([("f0", pa.int64()), ("f1", second)])
+
+    ledger = ledger_of()
+    ledger.admit(0, 0)
+    give(ledger, key_type={A: pair(pa.null()), B: None})
+    ledger.commit()
+    assert learnt(ledger, 1).key == pair(pa.null())
+    give(ledger, key_type={A: pair(pa.null()), B: pair(pa.string())})
+    ledger.check_types()
+    ledger.commit()
+
+    assert learnt(ledger, 2).key == pair(pa.string())
+
+
+@pytest.mark.parametrize("kinds", [(pa.int64(), pa.float64()), (pa.string(), pa.bool_())], ids=str)
+def test_keys_of_several_types_are_a_typed_error(kinds: tuple[pa.DataType, pa.DataType]) -> None:
+    ledger = ledger_of()
+    ledger.admit(0, 0)
+    give(ledger, key_type={A: kinds[0], B: kinds[1]})
+
+    with pytest.raises(TypeConflict) as caught:
+        ledger.check_types()
+
+    assert (caught.value.job, caught.value.what) == ("words", "keys")
+    assert str(kinds[0]) in str(caught.value) and str(kinds[1]) in str(caught.value)
+
+
+def test_keys_of_another_type_than_before_are_a_typed_error() -> None:
+    ledger = ledger_of(words=JobTypes(key=pa.string()))
+    ledger.admit(0, 0)
+    give(ledger, key_type={A: pa.int64(), B: None})
+
+    with pytest.raises(TypeConflict, match="int64 and string"):
+        ledger.check_types()
+
+
+def test_outputs_of_several_types_are_a_typed_error() -> None:
+    ledger = ledger_of()
+    ledger.admit(0, 0)
+    give(ledger, output={A: outputs(("a", 1)), B: outputs(("a", "x"))})
+
+    with pytest.raises(TypeConflict) as caught:
+        ledger.check_types()
+
+    assert caught.value.what == "outputs 'value'"
+    assert caught.value.found == "int64 and string"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [outputs(("a", {1})), outputs({"a": 1}), outputs(("a", None))],
+    ids=["pickled", "other columns", "only None"],
+)
+def test_outputs_that_tell_no_type_teach_nothing(other: pa.Schema) -> None:
+    ledger = ledger_of()
+    ledger.admit(0, 0)
+    give(ledger, output={A: other, B: other if "a" not in other.names else outputs(("a", 1))})
+    ledger.check_types()
+    ledger.commit()
+
+    assert learnt(ledger, 1).output is None
+
+
+def test_declared_types_are_kept() -> None:
+    declared = JobTypes(pa.int64(), pa.schema([("n", pa.float64())]))
+    ledger = ledger_of(words=declared)
+    assert learnt(ledger, 0) == declared
+    give(ledger, output={A: outputs(("a", 1)), B: None})
+    ledger.check_types()
+    ledger.commit()
+
+    assert learnt(ledger, 1) == declared
+
+
+def test_a_record_does_not_change_when_types_are_learnt() -> None:
+    ledger = ledger_of()
+    record = ledger.admit(0, 0)
+    give(ledger, key_type={A: pa.string(), B: None})
+
+    ledger.commit()
+
+    assert record.types == {}

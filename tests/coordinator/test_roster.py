@@ -1,0 +1,405 @@
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millstream.coordinator.roster import Missing, Roster, StateLost, from_runs
+from millstream.node.units import SlotMask
+from millstream.ring.placement import Placement
+from millstream.ring.ring import NodeId, RingError
+from millstream.ring.zones import Domain
+
+A, B, C, D = (NodeId(name) for name in "abcd")
+SLOTS = 8
+
+
+def fresh_roster_of(nodes: Iterable[NodeId], replicas: int = 1) -> Roster:
+    """Nodes that share nothing but a zone: backups are the next nodes clockwise."""
+    return Roster({node: Domain("zone", node, node) for node in nodes}, SLOTS, replicas)
+
+
+def roster_of(nodes: Iterable[NodeId], replicas: int = 1) -> Roster:
+    """The same after a commit that found every copy complete."""
+    roster = fresh_roster_of(nodes, replicas)
+    roster.confirm({node: roster.placement.held(node) for node in roster.nodes})
+    return roster
+
+
+def mask(*slots: int, of: int = SLOTS) -> SlotMask:
+    found = np.zeros(of, dtype=bool)
+    found[list(slots)] = True
+    return found
+
+
+def owners(roster: Roster) -> str:
+    return "".join(roster.placement.owner(slot) for slot in range(SLOTS))
+
+
+def copies(roster: Roster) -> list[str]:
+    return ["".join(roster.placement.copies(slot)) for slot in range(SLOTS)]
+
+
+def complete(roster: Roster) -> None:
+    """All copies that are to be made have been made."""
+    for node in roster.nodes:
+        roster.reached(node, ((0, 0),), committed=0)
+
+
+def only(roster: Roster, **in_sync: SlotMask) -> None:
+    """At a commit, owners are complete, and these backups as far as is said."""
+    said = {node: roster.placement.owned(node) for node in roster.nodes}
+    for name, slots in in_sync.items():
+        said[NodeId(name)] |= slots
+    roster.confirm(said)
+
+
+# -- the first placement ---------------------------------------------------------------------
+
+
+def test_the_first_placement_has_equal_arcs_with_the_next_nodes_as_backups() -> None:
+    roster = roster_of([A, B, C, D], replicas=2)
+
+    assert owners(roster) == "aabbccdd"
+    assert copies(roster) == ["bc"] * 2 + ["cd"] * 2 + ["da"] * 2 + ["ab"] * 2
+    assert roster.placement.version == 0 and roster.nodes == (A, B, C, D)
+
+
+def test_neighbours_in_the_ring_share_as_little_as_possible() -> None:
+    domains = {
+        node: Domain(zone, zone, zone) for node, zone in zip((A, B, C, D), "xxyy", strict=True)
+    }
+
+    roster = Roster(domains, SLOTS, 1)
+
+    for slot in range(SLOTS):
+        [backup] = roster.placement.copies(slot)
+        assert domains[roster.placement.owner(slot)] != domains[backup]
+
+
+def test_before_the_first_commit_every_copy_is_in_sync_and_none_is_missing() -> None:
+    roster = fresh_roster_of([A, B, C])
+
+    for node in roster.nodes:
+        assert roster.in_sync(node)[roster.placement.held(node)].all()
+    assert roster.missing(spare_owners=True) == [] and roster.lost == ()
+
+
+def test_before_the_first_commit_nothing_can_be_lost() -> None:
+    roster = fresh_roster_of([A, B, C, D], replicas=0)
+    assert roster.survives([A, B, C])
+
+    roster.lose([A, C])
+    roster.lose([B])
+
+    assert owners(roster) == "dddddddd" and roster.missing(spare_owners=False) == []
+    only(roster)
+    with pytest.raises(StateLost):
+        roster.lose([D])
+
+
+# -- what nodes said -------------------------------------------------------------------------
+
+
+def test_after_a_commit_only_the_copies_that_were_confirmed_are_in_sync() -> None:
+    roster = roster_of([A, B])
+
+    roster.confirm({A: mask(0, 1, 2, 3), B: mask(0, 4, 5, 6, 7)})
+
+    assert roster.copies().tolist() == [2, 1, 1, 1, 1, 1, 1, 1]
+    roster.confirm({A: mask(0, 1, 2, 3)})
+    assert not roster.in_sync(B).any()
+
+
+def test_a_node_cannot_be_in_sync_for_what_it_does_not_hold() -> None:
+    roster = roster_of([A, B, C, D])
+    everything = np.ones(SLOTS, dtype=bool)
+
+    roster.confirm(dict.fromkeys(roster.nodes, everything))
+    roster.reached(A, ((0, 99),), committed=3)
+
+    assert (roster.in_sync(A) == mask(0, 1, 6, 7)).all()
+
+
+def test_a_copy_that_has_come_as_far_as_the_commit_is_in_sync_between_commits() -> None:
+    roster = roster_of([A, B])
+    only(roster)
+
+    roster.reached(B, ((0, 5), (2, 4), (3, 6), (4, -2)), committed=5)
+
+    assert (roster.in_sync(B) == mask(0, 1, 3, 4, 5, 6, 7)).all()
+    roster.reached(NodeId("gone"), ((0, 9),), committed=5)
+
+
+def test_what_was_asked_can_be_changed_without_harm() -> None:
+    roster = roster_of([A, B])
+
+    roster.in_sync(A)[:] = False
+
+    assert roster.copies().tolist() == [2] * SLOTS
+
+
+# -- nodes that go ---------------------------------------------------------------------------
+
+
+def test_the_first_copy_clockwise_that_is_in_sync_becomes_the_owner() -> None:
+    roster = roster_of([A, B, C, D], replicas=2)
+    roster.lose([A])
+    assert owners(roster) == "bbbbccdd" and roster.placement.version == 1
+
+    roster = roster_of([A, B, C, D], replicas=2)
+    only(roster, b=mask(), c=mask(0, 1))
+    roster.lose([A])
+    assert owners(roster) == "ccbbccdd"
+
+
+def test_the_slots_of_one_node_may_go_to_several() -> None:
+    roster = roster_of([A, B, C, D], replicas=2)
+    only(roster, b=mask(1), c=mask(0, 1))
+
+    roster.lose([A])
+
+    assert owners(roster) == "cbbbccdd"
+
+
+def test_several_nodes_go_at_once() -> None:
+    roster = roster_of([A, B, C, D], replicas=2)
+
+    roster.lose([A, B])
+
+    assert owners(roster) == "ccccccdd"
+    assert roster.nodes == (C, D) and roster.lost == (A, B)
+    assert roster.placement.version == 1
+    assert set(roster.placement.nodes) == {C, D}
+
+
+def test_a_node_that_goes_does_not_inherit_from_another_that_goes_with_it() -> None:
+    roster = roster_of([A, B, C])
+
+    with pytest.raises(StateLost):
+        roster.lose([A, B])
+
+
+def test_losing_nobody_or_somebody_unknown_changes_nothing() -> None:
+    roster = roster_of([A, B])
+    before = roster.placement
+
+    roster.lose([])
+    roster.lose([C])
+
+    assert roster.placement is before and roster.lost == ()
+
+
+def test_new_backups_are_fed_at_once_but_not_in_sync_until_they_say_so() -> None:
+    roster = roster_of([A, B, C, D])
+
+    roster.lose([A])
+
+    assert owners(roster) == "bbbbccdd"
+    assert copies(roster) == ["c"] * 4 + ["d"] * 2 + ["b"] * 2
+    assert roster.copies().tolist() == [1, 1, 2, 2, 2, 2, 1, 1]
+    complete(roster)
+    assert roster.copies().tolist() == [2] * SLOTS
+
+
+def test_state_is_lost_with_the_last_complete_copy_and_the_error_says_what_and_with_whom() -> None:
+    roster = roster_of([A, B, C, D], replicas=1)
+    only(roster, b=mask(1))
+
+    with pytest.raises(StateLost) as caught:
+        roster.lose([A])
+
+    lost = caught.value
+    assert (lost.slots, lost.of, lost.nodes, lost.replicas) == (1, SLOTS, (A,), 1)
+    assert "the state of 1 of 8 slots is lost with the nodes a:" in str(lost)
+    assert "all copies went before new ones were made (replicas=1)" in str(lost)
+    copy = pickle.loads(pickle.dumps(lost))
+    assert (type(copy), str(copy)) == (StateLost, str(lost))
+
+
+def test_the_error_names_all_nodes_that_went_and_advises_copies_where_there_were_none() -> None:
+    roster = roster_of([A, B, C, D], replicas=1)
+    roster.lose([C])
+    with pytest.raises(StateLost, match="2 of 8 slots is lost with the nodes c, d"):
+        roster.lose([D])
+
+    alone = roster_of([A, B], replicas=0)
+    with pytest.raises(StateLost, match=r"4 of 8 .* nodes b: state had no second copy"):
+        alone.lose([B])
+
+
+def test_survival_is_foretold_without_a_change() -> None:
+    roster = roster_of([A, B, C, D])
+    only(roster, b=mask(0, 1), c=mask(2, 3), d=mask(4, 5))
+
+    assert roster.survives([A]) and roster.survives([A, C])
+    assert not roster.survives([D]) and not roster.survives([A, B])
+    assert roster.nodes == (A, B, C, D) and roster.placement.version == 0
+
+
+# -- settling --------------------------------------------------------------------------------
+
+
+def test_settling_mints_nothing_when_all_is_where_it_should_be() -> None:
+    roster = roster_of([A, B, C])
+    before = roster.placement
+
+    assert not roster.settle(between_epochs=True)
+    assert not roster.settle(between_epochs=False)
+
+    assert roster.placement is before
+
+
+def test_a_copy_that_is_needed_no_more_is_kept_until_the_backups_are_in_sync() -> None:
+    roster = roster_of([A, B, C, D], replicas=2)
+    roster.move(range(0, 2), C)
+    assert roster.settle(between_epochs=True)
+    assert copies(roster)[0] == "bda"  # wanted: b and d; a is kept until d is in sync
+
+    assert not roster.settle(between_epochs=False)
+    complete(roster)
+    assert roster.settle(between_epochs=False)
+
+    assert copies(roster)[0] == "bd"
+    assert roster.copies().tolist() == [3] * SLOTS
+
+
+def test_a_move_swaps_the_roles_of_owner_and_backup_at_the_next_boundary() -> None:
+    roster = roster_of([A, B, C])
+    before = owners(roster)
+    taken = [slot for slot in range(SLOTS) if before[slot] == "a"][:2]
+
+    roster.move(taken, B)
+    assert not roster.settle(between_epochs=False)
+    assert owners(roster) == before
+    assert roster.settle(between_epochs=True)
+
+    assert [slot for slot in range(SLOTS) if owners(roster)[slot] != before[slot]] == taken
+    for slot in taken:
+        assert roster.placement.owner(slot) == B
+        assert A in roster.placement.copies(slot)  # fed until c, the new backup, is in sync
+        assert C in roster.placement.copies(slot)
+    complete(roster)
+    roster.settle(between_epochs=False)
+    assert [roster.placement.copies(slot) for slot in taken] == [(C,), (C,)]
+
+
+def test_a_move_to_a_node_that_is_not_in_sync_does_not_happen() -> None:
+    roster = roster_of([A, B, C, D])
+    roster.move([0, 1], C)  # holds no copy of them
+    only(roster, b=mask(0))
+    roster.move([0, 1], B)
+
+    roster.settle(between_epochs=True)
+
+    assert owners(roster) == "babbccdd"
+    roster.reached(B, ((0, 0),), committed=0)
+    assert not roster.settle(between_epochs=True)  # it was asked for one boundary
+
+
+def test_a_move_to_a_node_that_died_meanwhile_is_dropped_and_to_an_unknown_one_refused() -> None:
+    roster = roster_of([A, B, C], replicas=2)
+    roster.move([0], B)
+    roster.lose([B])
+    before = owners(roster)
+
+    roster.settle(between_epochs=True)
+
+    assert owners(roster) == before
+    with pytest.raises(RingError):
+        roster.move([0], B)
+
+
+# -- copies that are missing -----------------------------------------------------------------
+
+
+def test_missing_copies_are_made_by_owners() -> None:
+    roster = roster_of([A, B, C, D])
+    roster.lose([A])
+
+    assert roster.missing(spare_owners=False) == [
+        Missing(D, B, (range(6, 8),)),
+        Missing(B, C, (range(0, 2),)),
+    ]
+
+
+def test_owners_are_spared_where_another_copy_is_in_sync() -> None:
+    roster = roster_of([A, B, C, D], replicas=2)
+    only(roster, b=mask(0), c=np.ones(SLOTS, bool), d=np.ones(SLOTS, bool), a=np.ones(SLOTS, bool))
+    lacking = (roster.placement.fed(B) & ~roster.in_sync(B)).nonzero()[0].tolist()
+    assert lacking == [1, 6, 7]
+
+    assert roster.missing(spare_owners=True) == [
+        Missing(A, B, (range(6, 8),)),
+        Missing(C, B, (range(1, 2),)),
+    ]
+    assert roster.missing(spare_owners=False) == [
+        Missing(A, B, (range(1, 2),)),
+        Missing(D, B, (range(6, 8),)),
+    ]
+
+
+def test_runs_give_every_slot_the_value_of_the_run_that_it_is_in() -> None:
+    assert from_runs(((0, 3), (2, -1), (5, 4)), 6).tolist() == [3, 3, -1, -1, -1, 4]
+
+
+# -- any sequence of changes -----------------------------------------------------------------
+
+NODES = [NodeId(f"n{number}") for number in range(5)]
+
+
+@st.composite
+def steps(draw: st.DrawFn) -> list[tuple[str, int, int]]:
+    kinds = st.sampled_from(["lose", "confirm", "reach", "settle", "boundary", "move"])
+    number = st.integers(0, 2**16)
+    return draw(st.lists(st.tuples(kinds, number, number), max_size=12))
+
+
+@given(nodes=st.integers(2, 5), replicas=st.integers(0, 2), fresh=st.booleans(), changes=steps())
+def test_whatever_happens_owners_are_in_sync_and_no_copy_is_dropped_that_is_needed(
+    nodes: int, replicas: int, fresh: bool, changes: list[tuple[str, int, int]]
+) -> None:
+    roster = (fresh_roster_of if fresh else roster_of)(NODES[:nodes], replicas)
+    asked = np.zeros(SLOTS, dtype=bool)
+    for kind, one, other in changes:
+        before, had = roster.placement, roster.copies()
+        chosen = np.array([one >> bit & 1 for bit in range(SLOTS)], dtype=bool)
+        gone: set[NodeId] = set()
+        if kind == "lose":
+            gone = {roster.nodes[other % len(roster.nodes)]}
+            if not roster.survives(gone):
+                with pytest.raises(StateLost):
+                    roster.lose(gone)
+                return
+            roster.lose(gone)
+        elif kind == "confirm":
+            only(roster, **{roster.nodes[other % len(roster.nodes)]: chosen})
+        elif kind == "reach":
+            runs = tuple((slot, int(flag)) for slot, flag in enumerate(chosen))
+            roster.reached(roster.nodes[other % len(roster.nodes)], runs, committed=1)
+        elif kind == "move":
+            asked |= chosen
+            roster.move(np.flatnonzero(chosen).tolist(), roster.nodes[other % len(roster.nodes)])
+        else:
+            roster.settle(between_epochs=kind == "boundary")
+            assert (roster.copies() >= np.minimum(had, replicas + 1)).all()
+        check(roster, before, gone, asked if kind == "boundary" else mask())
+        asked &= kind != "boundary"
+
+
+def check(roster: Roster, before: Placement, gone: set[NodeId], asked: SlotMask) -> None:
+    """Owners are complete and alive, versions grow, and nothing moved that did not have to."""
+    after = roster.placement
+    assert after.version == before.version + (after is not before)
+    for slot in range(SLOTS):
+        owner = after.owner(slot)
+        assert roster.in_sync(owner)[slot] and owner not in roster.lost
+        assert not set(after.copies(slot)) & set(roster.lost)
+        if before.owner(slot) != owner:
+            assert before.owner(slot) in gone or asked[slot]
+    wanted = min(roster.replicas, len(roster.nodes) - 1)
+    assert all(len(after.copies(slot)) >= wanted for slot in range(SLOTS))

@@ -1,0 +1,490 @@
+"""The coordinator with real nodes, in a simulated world in which tests make things go wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from millstream.coordinator.ledger import MissingReceipts
+from millstream.coordinator.roster import StateLost
+from millstream.coordinator.service import RunEnded, StaleTask
+from millstream.node.messages import (
+    NOTHING_COMMITTED,
+    BrokenFeed,
+    Commit,
+    FeedRefused,
+    Fenced,
+    NotDeterministic,
+    UnitCopy,
+)
+from millstream.ring.ring import NodeId
+from millstream.sim import World
+from millstream.sim.workload import JOBS
+from tests.coordinator.clusters import N0, N1, N2, N3, SLOTS, Run
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with World(11) as running:
+        yield running
+
+
+@pytest.fixture
+def run(world: World) -> Run:
+    return Run(world)
+
+
+def whole(run: Run) -> None:
+    """The state as users read it is the plain answer."""
+    assert run.states() == run.expected()
+
+
+# -- epochs ----------------------------------------------------------------------------------
+
+
+def test_every_node_is_told_the_first_placement(run: Run) -> None:
+    run.main(lambda: None)
+
+    placement = run.coordinator.roster.placement
+    assert placement.version == 0
+    for machine in run.cluster.machines.values():
+        assert machine.placement == placement and machine.address(N1) == N1
+        assert machine.committed == NOTHING_COMMITTED
+
+
+def test_epochs_are_committed_one_after_the_other_and_can_be_read(run: Run) -> None:
+    def main() -> None:
+        for epoch in range(3):
+            assert run.epoch().record.at == (epoch, 0)
+            whole(run)
+        assert run.coordinator.ledger.committed == Commit(2, 0)
+        for key, state in run.expected()[1].items():
+            assert run.coordinator.get(1, key) == state
+        assert run.coordinator.get(1, "never seen") is None
+
+    run.main(main)
+
+
+def test_after_a_commit_every_backup_is_in_sync(run: Run) -> None:
+    run.main(lambda: [run.epoch() for _ in range(2)])
+
+    assert run.coordinator.roster.copies().tolist() == [2] * SLOTS
+
+
+def test_the_result_has_a_report_of_every_node_and_the_receipts_of_every_job(run: Run) -> None:
+    result = run.main(run.epoch)
+
+    assert set(result.reports) == {N0, N1, N2}
+    for job in JOBS:
+        slots = [s for r in result.receipts if r.job == job for s in r.slots]
+        assert sorted(slots) == list(range(SLOTS))
+
+
+def test_what_no_sink_looked_at_is_evaluated_before_the_commit(run: Run) -> None:
+    def main() -> None:
+        record = run.coordinator.admit(0, 0)
+        body = run.body([[("a0", 1)], [("b1", 2)]])
+        with body.attempt(record) as attempt:
+            run.coordinator.make_whole(attempt.evaluate)  # nothing was staged
+        assert run.coordinator.ledger.missing() == {}
+
+    run.main(main)
+    assert run.events == ["evaluate"]
+
+
+def test_a_body_that_never_feeds_cannot_commit(run: Run) -> None:
+    def main() -> None:
+        run.coordinator.admit(0, 0)
+        evaluated: list[int] = []
+        with pytest.raises(MissingReceipts, match="12 slots of job 'remember'"):
+            run.coordinator.make_whole(lambda: evaluated.append(1))
+        assert len(evaluated) == 3
+
+    run.main(main)
+
+
+def losing_copies(run: Run, node: NodeId) -> Callable[[], None]:
+    """Let a node lose all copies that are sent to it; gives what ends that."""
+    machine = run.cluster.machines[node]
+    take = machine.take_copy
+
+    def lose(copy: UnitCopy) -> None:
+        raise FeedRefused("lost", stale=False)
+
+    def end() -> None:
+        machine.take_copy = take  # type: ignore[method-assign]
+
+    machine.take_copy = lose  # type: ignore[method-assign]
+    return end
+
+
+def test_a_copy_that_did_not_arrive_is_sent_again_before_the_commit(run: Run) -> None:
+    def main() -> None:
+        run.epoch()
+        run.at["staged"] = losing_copies(run, N1)
+        run.epoch()
+        assert run.coordinator.roster.copies().tolist() == [2] * SLOTS
+        whole(run)
+
+    run.main(main)
+
+
+def test_a_backup_that_stays_behind_is_brought_up_to_date_after_the_commit(run: Run) -> None:
+    def main() -> None:
+        run.epoch()
+        backed_up = run.coordinator.roster.placement.fed(N1)
+        end = losing_copies(run, N1)
+        run.at["publish"] = lambda: counts.append(run.coordinator.roster.copies())
+        run.epoch()
+        end()
+        assert (counts[0] == np.where(backed_up, 1, 2)).all()
+        run.rest(1.0)  # the coordinator's watch, which would see to it as well, comes later
+        assert run.coordinator.roster.copies().tolist() == [2] * SLOTS
+        run.world.crash(N0)
+        run.world.crash(N2)
+        whole(run)
+
+    counts: list[Any] = []
+    run.main(main)
+
+
+# -- nodes that go ---------------------------------------------------------------------------
+
+POINTS = ["stage", "staged", "call back", "publish"]
+
+
+@pytest.mark.parametrize("durability", ["epoch", "interval"])
+@pytest.mark.parametrize("point", POINTS)
+def test_a_node_may_die_at_any_point_of_an_epoch(world: World, point: str, durability: Any) -> None:
+    run = Run(world, durability=durability)
+
+    def main() -> None:
+        run.epoch()
+        run.at[point] = lambda: world.crash(N1)
+        for _ in range(3):
+            run.epoch()
+        assert run.coordinator.roster.lost == (N1,)
+        run.rest(10.0)
+        whole(run)
+        assert run.coordinator.roster.copies().tolist() == [2] * SLOTS
+
+    run.main(main)
+    assert [epoch for epoch, _ in run.published] == [0, 1, 2, 3]
+    assert [outputs for _, outputs in run.published] == run.reference.outputs
+
+
+def test_an_owner_that_goes_after_its_receipts_is_missed_at_the_commit(run: Run) -> None:
+    def main() -> None:
+        run.epoch()
+        run.at["call back"] = lambda: take_over(run)
+        result = run.epoch()
+        assert result.record.try_ == 0
+        whole(run)
+
+    run.main(main)
+    assert run.events.count("call back") == 2  # once in each epoch
+
+
+def take_over(run: Run) -> None:
+    run.world.crash(N1)
+    run.coordinator.suspect(N1)
+    assert run.coordinator.ledger.missing() != {}
+    with pytest.raises(MissingReceipts):
+        run.coordinator.commit()
+
+
+def test_only_the_slots_of_a_lost_node_change_owner_and_versions_grow_by_one(run: Run) -> None:
+    def main() -> None:
+        run.epoch()
+        before = run.coordinator.roster.placement
+        run.world.crash(N2)
+        run.coordinator.suspect(N2)
+        after = run.coordinator.roster.placement
+        assert after.version == before.version + 1
+        for slot in range(SLOTS):
+            if before.owner(slot) == N2:
+                assert after.owner(slot) == before.copies(slot)[0]
+            else:
+                assert after.owner(slot) == before.owner(slot)
+
+    run.main(main)
+
+
+def test_nodes_that_go_together_are_found_together(world: World) -> None:
+    run = Run(world, nodes=4, replicas=1, executors=2)
+
+    def main() -> None:
+        run.epoch()
+        gone = run.cluster.executors["executor-1"]
+        for node in gone:
+            world.crash(node)
+        run.coordinator.suspect(gone[0])
+        assert set(run.coordinator.roster.lost) == set(gone)
+        assert run.coordinator.roster.placement.version == 1
+        run.epoch()
+        whole(run)
+
+    run.main(main)
+
+
+def test_a_node_that_is_silent_for_a_while_is_not_taken_for_dead(run: Run) -> None:
+    def main() -> None:
+        run.epoch()
+        run.world.pause(N1)
+        run.world.at(6.0, lambda: run.world.resume(N1))
+        run.coordinator.suspect(N1)
+        assert run.coordinator.roster.lost == () and run.world.now > 6.0
+        run.epoch()
+        whole(run)
+
+    run.main(main)
+
+
+def test_a_node_that_stays_silent_is_replaced_and_fenced_when_it_comes_back(run: Run) -> None:
+    def main() -> None:
+        run.epoch()
+        started = run.world.now
+        run.world.pause(N1)
+        run.coordinator.suspect(N1)
+        assert run.coordinator.roster.lost == (N1,)
+        assert 10.0 <= run.world.now - started < 14.0
+        for action, body in [("ping", N1), ("assign", N1), ("suspect", (N0, N1, 1))]:
+            with pytest.raises(Fenced):
+                run.coordinator.act(action, body)
+        run.world.resume(N1)
+        run.epoch()
+        run.rest(10.0)
+        assert not run.world.alive(N1)  # it was told to stop
+        whole(run)
+
+    run.main(main)
+
+
+def test_a_node_that_others_cannot_reach_is_fenced_if_its_slots_have_other_copies(
+    run: Run,
+) -> None:
+    def main() -> None:
+        run.epoch()
+        for times in range(4):
+            run.coordinator.suspect(N1, times)
+            assert run.coordinator.roster.lost == ()
+        run.coordinator.suspect(N1, 4)
+        assert run.coordinator.roster.lost == (N1,)
+        run.epoch()
+        whole(run)
+
+    run.main(main)
+
+
+def test_a_node_with_the_only_copy_is_kept_though_others_cannot_reach_it(world: World) -> None:
+    run = Run(world, replicas=0)
+
+    def main() -> None:
+        run.epoch()
+        run.coordinator.suspect(N1, 99)
+        assert run.coordinator.roster.lost == ()
+        whole(run)
+
+    run.main(main)
+
+
+def test_a_node_whose_peers_do_not_answer_is_kept_though_others_cannot_reach_it(
+    world: World,
+) -> None:
+    run = Run(world, nodes=2)
+
+    def main() -> None:
+        run.epoch()
+        world.pause(N0)
+        run.coordinator.suspect(N1, 99)
+        assert run.coordinator.roster.lost == ()
+        world.resume(N0)
+        run.epoch()
+        whole(run)
+
+    run.main(main)
+
+
+def test_a_node_without_a_neighbour_is_watched_by_the_coordinator(world: World) -> None:
+    run = Run(world, nodes=2)
+
+    def main() -> None:
+        run.epoch()
+        for node in (N0, N1):
+            world.cut(node, "driver")  # nobody can tell
+        world.crash(N1)
+        run.rest(8.0)
+        assert run.coordinator.roster.lost == (N1,)
+
+    run.main(main)
+
+
+def test_the_last_complete_copy_that_goes_ends_the_run_with_the_error_that_says_so(
+    world: World,
+) -> None:
+    run = Run(world, replicas=0)
+
+    def main() -> None:
+        run.epoch()
+        world.crash(N1)
+        with pytest.raises(StateLost):
+            run.epoch()
+        lost = run.coordinator.lost
+        assert isinstance(lost, StateLost) and lost.nodes == (N1,)
+        assert run.coordinator.failure() is lost
+        for action, body in [("record", (1, 0)), ("suspect", (N2, None, 1))]:
+            with pytest.raises(StateLost):
+                run.coordinator.act(action, body)
+
+    run.main(main)
+
+
+def test_a_copy_that_was_completed_since_the_last_commit_counts_when_a_node_goes(
+    run: Run,
+) -> None:
+    def main() -> None:
+        run.epoch()
+        roster = run.coordinator.roster
+        nothing = np.zeros(SLOTS, dtype=bool)
+        roster.confirm({n: roster.placement.owned(n) | nothing for n in roster.nodes})
+        assert not roster.survives([N1])  # as far as was told
+        run.world.crash(N1)
+        run.coordinator.suspect(N1)
+        assert roster.lost == (N1,)
+        whole(run)
+
+    run.main(main)
+
+
+def test_new_copies_are_made_between_epochs_and_survive_the_next_loss(world: World) -> None:
+    run = Run(world, nodes=4)
+
+    def main() -> None:
+        for victim in (N3, N1, N0):
+            run.epoch()
+            world.crash(victim)
+            run.coordinator.suspect(victim)
+            run.rest(0.8)
+            if len(run.coordinator.roster.nodes) > 1:
+                assert run.coordinator.roster.copies().tolist() == [2] * SLOTS
+        run.epoch()
+        whole(run)
+
+    run.main(main)
+
+
+def test_a_node_that_missed_the_first_ring_takes_part_after_a_takeover(run: Run) -> None:
+    def main() -> None:
+        run.world.heal("driver", N1)
+        run.world.crash(N0)
+        run.coordinator.suspect(N0)
+        run.epoch()
+        whole(run)
+
+    run.world.cut("driver", N1)
+    run.main(main, until=60.0)
+
+
+# -- moves -----------------------------------------------------------------------------------
+
+
+def test_slots_move_to_a_backup_at_the_next_epoch_and_state_goes_with_them(run: Run) -> None:
+    def main() -> None:
+        run.epoch()
+        slots = run.owned_by(N0)
+        to = run.coordinator.roster.placement.copies(slots[0])[0]
+        run.coordinator.move(slots, to)
+        assert run.owned_by(N0) == slots
+        run.epoch()
+        assert run.owned_by(N0) == [] and set(slots) < set(run.owned_by(to))
+        whole(run)
+        run.rest(5.0)
+        assert run.coordinator.roster.copies().tolist() == [2] * SLOTS
+
+    run.main(main)
+
+
+# -- tasks and the end -----------------------------------------------------------------------
+
+
+def test_tasks_get_the_record_of_the_try_under_way_only(run: Run) -> None:
+    def main() -> None:
+        act = run.coordinator.act
+        with pytest.raises(StaleTask):
+            act("record", (0, 0))
+        record = run.coordinator.admit(0, 5)
+        assert act("record", (0, 0)) is record
+        run.coordinator.retry()
+        with pytest.raises(StaleTask):
+            act("record", (0, 0))
+        assert act("record", (0, 1)).try_ == 1
+
+    run.main(main)
+
+
+def test_failures_of_the_try_under_way_explain_it_and_others_do_not(run: Run) -> None:
+    def main() -> None:
+        coordinator = run.coordinator
+        first, second = BrokenFeed("first"), BrokenFeed("second")
+        coordinator.act("failed", (0, 0, first))
+        assert coordinator.failure() is None
+        coordinator.admit(0, 0)
+        coordinator.act("failed", (0, 1, first))
+        assert coordinator.failure() is None
+        for problem in (first, second):
+            coordinator.act("failed", (0, 0, problem))
+        assert coordinator.failure() is second
+        coordinator.retry()
+        assert coordinator.failure() is None
+
+    run.main(main)
+
+
+def test_other_input_is_excused_after_a_takeover_only(run: Run) -> None:
+    def main() -> None:
+        coordinator, told = run.coordinator, NotDeterministic("remember", 0, "0 to 3")
+        record = coordinator.admit(0, 0)
+        assert not coordinator.excuses(told, record)
+        run.world.crash(N1)
+        coordinator.suspect(N1)
+        assert coordinator.excuses(told, record)
+        assert not coordinator.excuses(ValueError("x"), record)
+        coordinator.act("failed", (0, 0, told))
+        assert coordinator.excuses(RuntimeError("Spark's words for it"), record)
+        assert not coordinator.excuses(told, coordinator.retry())
+
+    run.main(main)
+
+
+def test_nodes_that_arrive_are_counted_once(run: Run) -> None:
+    assert [run.coordinator.act("arrived", node) for node in (N0, N1, N0)] == [1, 2, 2]
+
+
+def test_an_unknown_action_is_refused(run: Run) -> None:
+    with pytest.raises(StaleTask, match="no action 'dance'"):
+        run.coordinator.act("dance", None)
+    assert run.coordinator.act("ping", N0) is None
+
+
+def test_the_end_stops_all_nodes_and_state_cannot_be_read_any_more(run: Run) -> None:
+    def main() -> None:
+        run.epoch()
+        run.coordinator.close()
+        run.coordinator.close()
+        run.rest(1.0)
+        assert not any(run.world.alive(node) for node in (N0, N1, N2))
+        with pytest.raises(RunEnded):
+            run.coordinator.get(1, "a0")
+        with pytest.raises(RunEnded):
+            next(run.coordinator.items(1))
+        run.coordinator.suspect(N0)  # nobody is looked for any more
+        assert run.coordinator.roster.lost == ()
+
+    run.main(main)
+
+
+def test_an_end_before_the_beginning_is_nothing_special(run: Run) -> None:
+    run.coordinator.close()

@@ -1,0 +1,486 @@
+"""Backups and takeover, as the machine sees them: unit copies, tuple logs, replays, deltas."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from millstream.node.messages import BrokenFeed, Commit, CopyReceipt, End, FeedRefused
+from millstream.ring.ring import Ring
+from tests.node.machines import (
+    ALL,
+    HIGH,
+    JOB,
+    LOW,
+    MANY,
+    ME,
+    OTHER,
+    THIRD,
+    Node,
+    digest,
+    placed,
+)
+from tests.work.running import SLOTS
+
+MINE = placed([ME], other=ALL)
+TAKEN_OVER = placed([OTHER], 1)
+
+
+def pair() -> tuple[Node, Node]:
+    """A primary and the backup of all its slots."""
+    return Node(placement=MINE), Node(node=OTHER, placement=MINE)
+
+
+def logging_pair() -> tuple[Node, Node]:
+    """The same, with tuple logs."""
+    return (
+        Node(placement=MINE, durability="interval"),
+        Node(node=OTHER, placement=MINE, durability="interval"),
+    )
+
+
+def bring(primary: Node, backup: Node) -> list[int]:
+    """Make a background checkpoint; gives what the backup answers."""
+    answers = []
+    for due in primary.machine.due():
+        answers.append(backup.machine.take_delta(primary.machine.delta(due, due.slots)))
+        primary.machine.delivered(backup.machine.node, due.slots, answers[-1])
+    return answers
+
+
+# -- copies of units -------------------------------------------------------------------------
+
+
+def test_a_copy_gives_the_backup_the_same_state_once_the_epoch_is_committed() -> None:
+    primary, backup = pair()
+    primary.run(0, MANY)
+    primary.copy_to(backup)
+
+    [receipt] = primary.receipts(0).receipts
+    said = backup.receipts(0)
+    assert said.receipts == () and said.copies == (CopyReceipt(JOB, ALL, receipt.digest),)
+    assert backup.held() == {}
+    for node in (primary, backup):
+        node.seal(0)
+
+    assert backup.held() == primary.held() == {key: [value] for key, value in MANY}
+    assert backup.state() == {} and backup.store.get(JOB, "1") is None
+
+
+def test_a_copy_goes_to_every_backup_of_its_slots_and_to_nobody_else() -> None:
+    node = Node(placement=placed([ME], other=LOW, third=HIGH))
+
+    for slots, expected in [(LOW, (OTHER,)), (HIGH, (THIRD,)), (ALL, (OTHER, THIRD))]:
+        node.run(0, MANY, slots=slots, try_=len(expected))
+        [unit] = node.units
+        assert node.machine.copies_of(unit)[1] == expected
+
+
+def test_a_copy_that_comes_twice_counts_once() -> None:
+    primary, backup = pair()
+    for epoch in (0, 1):
+        primary.run(epoch, [("a", epoch)])
+        for _ in range(2):
+            primary.copy_to(backup)
+        assert len(backup.receipts(epoch).copies) == 1
+    backup.seal(1)
+
+    assert backup.held() == {"a": [0, 1]}
+
+
+def test_a_copy_of_the_next_epoch_seals_the_one_before() -> None:
+    primary, backup = pair()
+    for epoch in (0, 1):
+        primary.run(epoch, [("a", epoch)])
+        primary.copy_to(backup)
+
+    assert backup.held() == {"a": [0]} and backup.machine.committed == Commit(0, 0)
+
+
+def test_a_newer_try_voids_the_copies_of_the_older() -> None:
+    primary, backup = pair()
+    primary.run(0, [("a", 1)], try_=0)
+    primary.copy_to(backup)
+    primary.run(0, [("a", 2)], try_=1)
+    primary.copy_to(backup)
+
+    assert backup.receipts(0, 0).copies == () and len(backup.receipts(0, 1).copies) == 1
+    backup.seal(0, try_=1)
+
+    assert backup.held() == {"a": [2]}
+
+
+def test_a_copy_of_an_older_try_or_a_committed_epoch_is_void() -> None:
+    primary, backup = pair()
+    primary.run(0, [("a", 1)])
+    copy, _ = primary.machine.copies_of(primary.units[0])
+    newer = replace(copy.receipt, try_=1)
+    backup.machine.take_copy(replace(copy, receipt=newer))
+
+    for _ in range(2):
+        with pytest.raises(FeedRefused) as caught:
+            backup.machine.take_copy(copy)
+        assert caught.value.stale
+        backup.seal(0, try_=1)
+
+
+def test_a_node_that_owns_the_slots_takes_no_copy_of_the_owner_before_it() -> None:
+    primary, backup = pair()
+    primary.run(0, [("a", 1)])
+    backup.assign(TAKEN_OVER)
+
+    with pytest.raises(FeedRefused, match="since ring 1, after ring 0") as caught:
+        primary.copy_to(backup)
+
+    assert caught.value.stale
+    assert backup.run(0, [("a", 2)]) == [("a", [2])]
+
+
+def test_a_backup_that_has_a_copy_takes_over_with_it() -> None:
+    primary, backup = pair()
+    for epoch in (0, 1):
+        primary.run(epoch, [("a", epoch)])
+        primary.copy_to(backup)
+
+    backup.assign(TAKEN_OVER)
+
+    assert backup.receipts(1).receipts == primary.receipts(1).receipts
+    assert backup.state() == {"a": [0]}
+    backup.seal(1)
+    assert backup.state() == {"a": [0, 1]} and backup.store.get(JOB, "a") == {"seen": [0, 1]}
+
+
+def test_after_a_takeover_a_feed_gets_its_outputs_though_the_unit_was_copied() -> None:
+    primary, backup = pair()
+    outputs = primary.run(0, MANY)
+    primary.copy_to(backup)
+    backup.assign(TAKEN_OVER)
+
+    assert backup.run(0, MANY, attempt=2) == outputs
+    assert backup.units == []  # what was frozen stays so
+    assert backup.run(0, MANY, attempt=3) == outputs
+    assert len(backup.receipts(0).receipts) == 1
+    backup.seal(0)
+    assert backup.state() == {key: [value] for key, value in MANY}
+
+
+def test_after_a_takeover_a_feed_that_is_cut_otherwise_freezes_only_what_is_missing() -> None:
+    ring = Ring.even([ME, OTHER], SLOTS)
+    before = placed(ring, other=LOW, me=HIGH)
+    primary, heir = Node(placement=before), Node(node=OTHER, placement=before)
+    primary.run(0, MANY, slots=LOW)
+    primary.copy_to(heir)
+    heir.assign(placed(ring.moved(LOW, OTHER), 1))
+
+    outputs = heir.run(0, MANY, slots=ALL)
+
+    assert sorted(outputs) == sorted((key, [value]) for key, value in MANY)
+    assert [unit.slots for unit in heir.units] == [HIGH]
+    assert [receipt.slots for receipt in heir.receipts(0).receipts] == [LOW, HIGH]
+    heir.seal(0)
+    assert heir.state() == {key: [value] for key, value in MANY}
+
+
+def test_receipts_are_for_owned_slots_and_copy_receipts_for_the_others() -> None:
+    primary, backup = pair()
+    primary.run(0, MANY)
+    primary.copy_to(backup)
+    ring = Ring.even([ME], SLOTS).moved(range(2, 5), OTHER)
+    for node in (primary, backup):
+        node.assign(placed(ring, 1, other=ALL, me=ALL))
+
+    said = backup.receipts(0)
+
+    assert [receipt.slots for receipt in said.receipts] == [range(2, 5)]
+    assert [copy.slots for copy in said.copies] == [range(0, 2), range(5, SLOTS)]
+    assert [r.slots for r in primary.receipts(0).receipts] == [range(0, 2), range(5, SLOTS)]
+
+
+def test_units_are_sent_again_to_a_peer_that_should_have_them_in_this_try_only() -> None:
+    node = Node(placement=placed([ME], other=LOW))
+    for slots in (LOW, HIGH):
+        node.run(0, MANY, slots=slots, try_=1)
+
+    assert [unit.slots for unit in node.machine.units_for(OTHER, 0, 1)] == [LOW]
+    assert node.machine.units_for(THIRD, 0, 1) == []
+    assert node.machine.units_for(OTHER, 0, 0) == node.machine.units_for(OTHER, 1, 1) == []
+
+
+# -- tuple logs ------------------------------------------------------------------------------
+
+
+def test_a_log_has_no_effect_until_it_is_replayed_by_a_new_owner() -> None:
+    _, backup = logging_pair()
+    for epoch in range(3):
+        backup.log(epoch, [("a", epoch), ("b", epoch)])
+    said = backup.receipts(2)
+    assert said.receipts == () and len(said.copies) == 1
+    assert said.reach == ((0, 1),) and not said.replaying
+    assert backup.held() == {}
+
+    backup.assign(TAKEN_OVER)
+    assert backup.receipts(2).replaying and backup.receipts(2).receipts == ()
+    assert backup.replay() == 3
+
+    assert backup.state() == {"a": [0, 1], "b": [0, 1]}
+    said = backup.receipts(2)
+    assert [receipt.slots for receipt in said.receipts] == [ALL] and not said.replaying
+    backup.seal(2)
+    assert backup.state() == {"a": [0, 1, 2], "b": [0, 1, 2]}
+
+
+def test_the_outputs_of_a_replay_are_those_that_the_lost_owner_gave() -> None:
+    primary, backup = logging_pair()
+    outputs = primary.run(0, MANY)
+    backup.log(0, MANY)
+    backup.assign(TAKEN_OVER)
+    backup.replay()
+
+    assert backup.run(0, MANY, attempt=7) == outputs and backup.units == []
+
+
+def test_logs_are_replayed_unit_by_unit_in_the_order_of_epochs() -> None:
+    _, backup = logging_pair()
+    for epoch in range(2):
+        for slots in (HIGH, LOW):
+            backup.log(epoch, MANY, slots=slots)
+    backup.seal(1)
+    backup.assign(TAKEN_OVER)
+
+    assert backup.replay() == 4
+
+    assert backup.state() == {key: [value, value] for key, value in MANY}
+    assert backup.store.holdings.through.tolist() == [1] * SLOTS
+
+
+def test_logs_that_a_slot_has_passed_are_not_replayed_though_others_need_them() -> None:
+    primary, backup = logging_pair()
+    for epoch in range(2):
+        primary.commit(epoch, MANY)
+        for slots in (LOW, HIGH):
+            backup.log(epoch, MANY, slots=slots)
+        backup.seal(epoch)
+    [due] = primary.machine.due()
+    backup.machine.take_delta(primary.machine.delta(due, LOW))
+    backup.assign(TAKEN_OVER)
+
+    assert backup.replay() == 2
+
+    assert backup.state() == primary.state()
+
+
+def test_a_broken_log_is_not_kept() -> None:
+    _, backup = logging_pair()
+    blocks = backup.blocks([("a", 1)], [("b", 2)])
+
+    with pytest.raises(BrokenFeed):
+        backup.machine.take_log(backup.feed(0, copy=True), blocks[:1], End(2, digest(blocks)))
+
+    assert backup.receipts(0).copies == ()
+
+
+def test_a_log_from_the_owner_before_is_void_for_the_owner() -> None:
+    _, backup = logging_pair()
+    backup.assign(TAKEN_OVER)
+
+    with pytest.raises(FeedRefused) as caught:
+        backup.log(0, [("a", 1)], ring=0)
+
+    assert caught.value.stale
+
+
+def test_the_bytes_of_logs_are_counted_until_a_delta_covers_them() -> None:
+    primary, backup = logging_pair()
+    assert backup.machine.log_bytes == 0
+    sizes = []
+    for epoch in range(2):
+        primary.run(epoch, MANY)
+        backup.log(epoch, MANY)
+        sizes.append(backup.machine.log_bytes)
+    assert sizes[1] == 2 * sizes[0] > 0
+    for node in (primary, backup):
+        node.seal(1)
+    assert backup.machine.log_bytes == sizes[1]
+
+    assert bring(primary, backup) == [1]
+
+    assert backup.machine.log_bytes == 0
+
+
+# -- deltas ----------------------------------------------------------------------------------
+
+
+def test_a_delta_brings_a_backup_to_the_committed_epoch() -> None:
+    primary, backup = logging_pair()
+    for epoch in range(3):
+        primary.commit(epoch, [("a", epoch), (str(epoch), epoch)])
+
+    assert bring(primary, backup) == [2]
+
+    assert backup.held() == primary.state()
+    assert backup.receipts(2).reach == ((0, 2),)
+    assert bring(primary, backup) == []  # nothing is due
+
+
+def test_a_delta_after_logs_gives_the_same_as_the_logs() -> None:
+    primary, backup = logging_pair()
+    for epoch in range(3):
+        primary.run(epoch, [("a", epoch)])
+        backup.log(epoch, [("a", epoch)])
+    bring(primary, backup)  # through epoch 1: epoch 2 is under way
+    for node in (primary, backup):
+        node.seal(2)
+    assert backup.held() == {"a": [0, 1]}
+
+    backup.assign(TAKEN_OVER)
+    assert backup.replay() == 1
+
+    assert backup.state() == primary.state() == {"a": [0, 1, 2]}
+
+
+def test_a_delta_that_would_leave_a_gap_is_not_taken_and_the_answer_says_where_it_begins() -> None:
+    primary, backup = logging_pair()
+    primary.commit(0, [("a", 0)])
+    [due] = primary.machine.due()
+    missed = primary.machine.delta(due, due.slots)
+    primary.machine.delivered(OTHER, ALL, 0)
+    primary.commit(1, [("a", 1)])
+    [due] = primary.machine.due()
+    assert due.since == 0
+
+    assert backup.machine.take_delta(primary.machine.delta(due, due.slots)) == -1
+    assert backup.held() == {}
+    assert backup.machine.take_delta(missed) == 0
+    assert backup.machine.take_delta(primary.machine.delta(due, due.slots)) == 1
+
+    assert backup.held() == {"a": [0, 1]}
+
+
+def test_a_delta_that_comes_again_changes_nothing() -> None:
+    primary, backup = logging_pair()
+    primary.commit(0, [("a", 0)])
+    [due] = primary.machine.due()
+    first = primary.machine.delta(due, due.slots)
+    primary.commit(1, [("a", 1)])
+    bring(primary, backup)
+
+    assert backup.machine.take_delta(first) == 1
+
+    assert backup.held() == {"a": [0, 1]}
+
+
+def test_a_delta_from_the_owner_before_is_void_for_the_owner() -> None:
+    primary, backup = logging_pair()
+    primary.commit(0, [("a", 0)])
+    [due] = primary.machine.due()
+    backup.assign(TAKEN_OVER)
+
+    with pytest.raises(FeedRefused) as caught:
+        backup.machine.take_delta(primary.machine.delta(due, due.slots))
+
+    assert caught.value.stale and backup.held() == {}
+
+
+def test_a_delta_promises_no_more_than_what_the_new_owner_has_replayed() -> None:
+    before, after = placed([OTHER], me=ALL, third=ALL), placed([ME], 1, third=ALL)
+    heir, backup = (
+        Node(node=node, placement=before, durability="interval") for node in (ME, THIRD)
+    )
+    for node in (heir, backup):
+        for epoch in (0, 1):
+            node.log(epoch, [("a", epoch)])
+            node.seal(epoch)
+        node.assign(after)
+
+    bring(heir, backup)  # the heir has not replayed anything yet
+    heir.replay()
+    bring(heir, backup)
+    backup.assign(placed([THIRD], 2))
+    backup.replay()
+
+    assert backup.state() == heir.state() == {"a": [0, 1]}
+
+
+def test_a_delta_promises_no_epochs_from_before_its_owner_came_to_own_a_slot() -> None:
+    halves = placed([ME, OTHER], me=HIGH, third=ALL)
+    heir, lost, backup = (
+        Node(node=node, placement=halves, durability="interval") for node in (ME, OTHER, THIRD)
+    )
+    heir.run(0, MANY, slots=LOW)
+    lost.run(0, MANY, slots=HIGH)
+    heir.log(0, MANY, slots=HIGH)
+    for slots in (LOW, HIGH):
+        backup.log(0, MANY, slots=slots)
+    for node in (heir, lost, backup):
+        node.seal(0)
+    [high] = lost.machine.due()
+    heir.machine.take_delta(lost.machine.delta(high, HIGH))  # and the backup misses it
+    for node in (heir, backup):
+        node.assign(placed([ME], 1, third=ALL))
+    heir.run(1, [])
+    backup.log(1, [])
+    for node in (heir, backup):
+        node.seal(1)
+
+    bring(heir, backup)
+    backup.assign(placed([THIRD], 2))
+    backup.replay()
+
+    assert backup.state() == heir.state() == {key: [value] for key, value in MANY}
+
+
+def test_keys_that_came_with_a_delta_are_found_after_a_takeover() -> None:
+    primary, backup = logging_pair()
+    primary.commit(0, [("a", 0)])
+    bring(primary, backup)
+
+    backup.assign(TAKEN_OVER)
+
+    assert backup.state() == {"a": [0]}
+    assert backup.store.get(JOB, "a") == {"seen": [0]}
+
+
+# -- snapshots -------------------------------------------------------------------------------
+
+
+def test_a_snapshot_makes_a_backup_of_a_node_that_had_nothing() -> None:
+    primary, newcomer = pair()
+    primary.commit(0, MANY)
+    primary.commit(1, MANY)
+    newcomer.assign(placed([ME], 1))
+    newcomer.assign(placed([ME], 2, other=ALL), committed=Commit(1, 0))
+    assert newcomer.receipts(1).reach == ((0, -2),)
+
+    for snapshot in primary.machine.view(ALL):
+        newcomer.machine.install(snapshot)
+
+    assert newcomer.held() == primary.state()
+    assert newcomer.receipts(1).reach == ((0, 1),)
+    newcomer.assign(placed([OTHER], 3))
+    assert newcomer.store.get(JOB, "7") == {"seen": [7, 7]}
+
+
+def test_copies_that_came_before_the_snapshot_follow_it() -> None:
+    primary, newcomer = pair()
+    primary.commit(0, [("a", 0)])
+    [snapshot] = primary.machine.view(ALL)
+    newcomer.assign(placed([ME], 1))
+    for node in (primary, newcomer):
+        node.assign(placed([ME], 2, other=ALL), committed=Commit(0, 0))
+    primary.run(1, [("a", 1)])
+    primary.copy_to(newcomer)
+    newcomer.seal(1)
+    assert newcomer.held() == {}
+
+    newcomer.machine.install(snapshot)
+
+    assert newcomer.held() == {"a": [0, 1]} and newcomer.receipts(1).reach == ((0, 1),)
+
+
+def test_a_snapshot_of_another_incarnation_is_refused() -> None:
+    primary, backup = pair()
+    [snapshot] = primary.machine.view(ALL)
+
+    with pytest.raises(FeedRefused):
+        backup.machine.install(replace(snapshot, incarnation=9))

@@ -1,0 +1,456 @@
+"""Node services that speak to each other in a simulated world, with a driver that only tells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import pytest
+
+from millstream.coordinator.feeder import end_of
+from millstream.errors import MillstreamError
+from millstream.node import service as service_module
+from millstream.node.machine import Durability, NodeMachine
+from millstream.node.messages import (
+    Assign,
+    BrokenFeed,
+    Commit,
+    CopyOrder,
+    Feed,
+    FeedRefused,
+    Fenced,
+    NodeReport,
+    Receipts,
+)
+from millstream.node.server import digest_blocks
+from millstream.node.service import NodeOptions, NodeService
+from millstream.ring.placement import Placement
+from millstream.ring.ring import NodeId
+from millstream.sim import World
+from millstream.state.blocks import slices, to_bytes
+from millstream.state.pickling import loads
+from millstream.state.records import decode_records
+from millstream.wire.blocks import BLOCK_SCHEMA
+from millstream.wire.net import Delivery
+from tests.node.machines import ALL, HIGH, HISTORY, JOB, LOW, MANY, ME, OTHER, THIRD, placed
+from tests.work.running import SLOTS, blocks_of_pairs
+
+T = TypeVar("T")
+BACKED_UP = placed([ME], other=ALL)
+MEMORY = 12_345
+
+
+class Scene:
+    """Three nodes, a driver, and a task that feeds; ``placement`` is what the driver tells."""
+
+    def __init__(
+        self,
+        world: World,
+        placement: Placement = BACKED_UP,
+        durability: Durability = "epoch",
+        **options: Any,
+    ) -> None:
+        self.world, self.placement = world, placement
+        self.durability, self.options = durability, NodeOptions(**options)
+        self.committed = Commit(-1, 0)
+        self.asked: list[tuple[str, Any]] = []
+        self.calls: list[tuple[NodeId, str]] = []
+        self.stopped: list[NodeId] = []
+        self.problem: MillstreamError | None = None
+        self.driver, self.task = world.process("driver"), world.process("task")
+        world.serve("driver", "driver", self.act)
+        self.machines: dict[NodeId, NodeMachine] = {}
+        self.services = {node: self._start(node) for node in (ME, OTHER, THIRD)}
+        for machine in self.machines.values():
+            machine.assign(self.assignment())
+
+    def _start(self, node: NodeId) -> NodeService:
+        machine = NodeMachine(
+            node, {JOB: HISTORY}, SLOTS, digest_blocks, lambda: 0.0, self.durability
+        )
+        self.machines[node] = machine
+        service = NodeService(
+            machine,
+            self.world.process(node),
+            "driver",
+            self.options,
+            memory=lambda: MEMORY,
+            stop=lambda: self.stopped.append(node),
+        )
+
+        def act(action: str, body: Any) -> Any:
+            self.calls.append((node, action))
+            return service.act(action, body)
+
+        self.world.serve(node, node, act, service.exchange)
+        return service
+
+    def assignment(self) -> Assign:
+        addresses = {node: str(node) for node in (ME, OTHER, THIRD)}
+        return Assign(1, self.placement, addresses, self.committed)
+
+    def act(self, action: str, body: Any) -> Any:
+        self.asked.append((action, body))
+        if self.problem is not None:
+            raise self.problem
+        return self.assignment() if action == "assign" else None
+
+    def run(self, main: Callable[[], T], process: str = "task", seconds: float = 100.0) -> T:
+        return self.world.run(main, process, self.world.now + seconds)
+
+    def rest(self, seconds: float) -> None:
+        self.run(lambda: self.task.sleep(seconds), seconds=seconds + 1)
+
+    def call(self, node: NodeId, action: str, body: object = None) -> Any:
+        return self.run(lambda: self.task.call(node, action, body))
+
+    def header(self, epoch: int, **options: Any) -> Feed:
+        version, committed = self.placement.version, Commit(epoch - 1, 0)
+        feed = Feed(1, JOB, epoch, 0, 0, version, ALL, committed, epoch)
+        return replace(feed, **options)
+
+    def feed(self, epoch: int, pairs: list[Any], **options: Any) -> list[Any]:
+        """Feed the owner of the first slot, and with logs the backups as well."""
+        header = self.header(epoch, **options)
+        rows = rows_of(pairs, header.slots)
+        owner = self.placement.owner(header.slots.start)
+        peers = self.placement.copies(header.slots.start) if self.durability == "interval" else ()
+        copies = [Delivery(peer, replace(header, copy=True)) for peer in peers]
+        outputs = self.run(
+            lambda: self.task.feed(
+                Delivery(owner, header), copies, rows, end_of(rows), lambda: False
+            )
+        )
+        return [record for batch in outputs for record in decode_records(batch)]
+
+    def commit(self, epoch: int, pairs: list[Any]) -> None:
+        """Run an epoch and tell all nodes that it is committed."""
+        self.feed(epoch, pairs)
+        self.rest(0.2)  # copies of logs are on their own
+        self.committed = Commit(epoch, 0)
+        for node in self.machines:
+            if self.world.alive(node):
+                self.call(node, "seal", self.committed)
+
+    def receipts(self, node: NodeId, epoch: int) -> Receipts:
+        found: Receipts = self.call(node, "receipts", (epoch, 0))
+        return found
+
+    def held(self, node: NodeId) -> dict[Any, Any]:
+        [view] = self.machines[node].view(ALL)
+        scratch = NodeMachine(ME, {JOB: HISTORY}, SLOTS, digest_blocks, lambda: 0.0)
+        scratch.assign(Assign(1, placed([OTHER], me=ALL), {}))
+        scratch.install(replace(view, through=0))
+        scratch.assign(Assign(1, placed([ME], 1), {}))
+        return {key: state["seen"] for key, state in scratch.store.items(JOB, ALL)}
+
+    def suspicions(self) -> list[Any]:
+        return [body for action, body in self.asked if action == "suspect"]
+
+
+def rows_of(pairs: list[Any], slots: range = ALL) -> pa.Table:
+    rows = [
+        (0, JOB, 0, 0, 0, sequence, len(pairs), to_bytes(part))
+        for sequence, block in enumerate(blocks_of_pairs(HISTORY, pairs))
+        for _, part in slices(block, [slots.start, slots.stop])
+    ]
+    columns = zip(*rows, strict=True) if rows else [[] for _ in BLOCK_SCHEMA]
+    return pa.table([list(column) for column in columns], schema=BLOCK_SCHEMA)
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with World(5) as running:
+        yield running
+
+
+@pytest.fixture
+def scene(world: World) -> Scene:
+    return Scene(world)
+
+
+# -- feeds and copies ------------------------------------------------------------------------
+
+
+def test_when_a_feed_is_answered_its_copies_are_with_the_backups(scene: Scene) -> None:
+    assert sorted(scene.feed(0, [("a", 1), ("b", 2)])) == [("a", [1]), ("b", [2])]
+
+    [receipt] = scene.receipts(ME, 0).receipts
+    [copy] = scene.receipts(OTHER, 0).copies
+    assert (copy.slots, copy.digest) == (ALL, receipt.digest)
+    assert scene.receipts(THIRD, 0).copies == ()
+    assert scene.receipts(ME, 0).report == NodeReport({JOB: 0}, MEMORY, 0)
+
+
+def test_attempts_side_by_side_get_the_same_outputs_and_count_once(scene: Scene) -> None:
+    rows, header = rows_of(MANY), scene.header(0)
+
+    def attempt() -> list[pa.RecordBatch]:
+        return scene.task.feed(Delivery(ME, header), [], rows, end_of(rows), lambda: False)
+
+    found = scene.run(lambda: scene.task.gather([attempt] * 3))
+
+    decoded = [[r for b in outputs for r in decode_records(b)] for outputs in found]  # type: ignore[union-attr]
+    assert len(decoded[0]) == len(MANY) and decoded[1:] == decoded[:1] * 2
+    assert len(scene.receipts(ME, 0).receipts) == 1
+
+
+def test_a_feed_that_breaks_off_before_its_end_marker_is_void(scene: Scene) -> None:
+    batches = rows_of(MANY).to_batches()
+
+    def broken() -> None:
+        scene.services[ME].exchange(scene.header(0), iter(batches))
+
+    with pytest.raises(BrokenFeed):
+        scene.run(broken, ME)
+    assert scene.receipts(ME, 0).receipts == ()
+
+
+def test_with_logs_backups_are_fed_and_the_owner_copies_nothing(world: World) -> None:
+    scene = Scene(world, durability="interval")
+
+    scene.feed(0, MANY)
+    scene.rest(0.5)
+
+    assert len(scene.receipts(OTHER, 0).copies) == 1
+    assert scene.receipts(OTHER, 0).report.log_bytes > 0
+    assert "copy" not in {action for _, action in scene.calls}
+
+
+def test_a_node_learns_from_a_feed_which_ring_and_commit_are_in_force(scene: Scene) -> None:
+    scene.feed(0, [("a", 1)])
+    scene.placement, scene.committed = placed([ME], 1, other=ALL, third=ALL), Commit(0, 0)
+
+    assert scene.feed(1, [("a", 2)]) == [("a", [1, 2])]
+
+    # The backups learn it from the copies.
+    assert {machine.version for machine in scene.machines.values()} == {1}
+    assert scene.machines[OTHER].committed == Commit(0, 0)
+    assert scene.asked.count(("assign", ME)) == 1
+
+
+def test_a_backup_that_is_gone_is_reported_again_and_again_until_it_answers(
+    scene: Scene,
+) -> None:
+    scene.world.cut(ME, OTHER)
+    for attempt in range(3):
+        scene.feed(0, MANY, try_=attempt)
+    scene.rest(1.0)
+    assert sorted(scene.suspicions()) == [(OTHER, ME, times) for times in (1, 2, 3)]
+
+    scene.world.heal(ME, OTHER)
+    scene.feed(0, MANY, try_=3)
+    scene.world.crash(OTHER)
+    scene.feed(0, MANY, try_=4)
+    scene.rest(1.0)
+
+    assert scene.suspicions()[3:] == [(OTHER, ME, 1)]
+
+
+def test_a_node_that_hears_it_is_fenced_stops(scene: Scene) -> None:
+    scene.problem = Fenced("out")
+    scene.world.crash(OTHER)
+
+    scene.feed(0, MANY)
+    scene.rest(1.0)
+
+    assert scene.stopped == [ME]
+
+
+def test_a_copy_that_was_refused_is_no_reason_to_suspect_a_peer(scene: Scene) -> None:
+    scene.machines[OTHER].assign(Assign(1, placed([OTHER], 1), {}))
+
+    scene.feed(0, MANY)
+    scene.rest(1.0)
+
+    assert scene.suspicions() == []
+
+
+def test_what_was_frozen_is_sent_again_to_one_peer_on_demand(world: World) -> None:
+    scene = Scene(world, placed([ME], other=ALL, third=ALL))
+    for peer in (OTHER, THIRD):
+        world.cut(ME, peer)
+    scene.feed(0, MANY)
+    for peer in (OTHER, THIRD):
+        world.heal(ME, peer)
+
+    scene.call(ME, "resend", (THIRD, 0, 0))
+
+    assert len(scene.receipts(THIRD, 0).copies) == 1 and scene.receipts(OTHER, 0).copies == ()
+
+
+# -- actions ---------------------------------------------------------------------------------
+
+
+def test_a_node_answers_with_its_name_and_stops_when_told(scene: Scene) -> None:
+    assert scene.call(ME, "ping") == ME
+    scene.call(ME, "stop")
+    assert scene.stopped == [ME]
+    with pytest.raises(BrokenFeed, match="no action 'dance'"):
+        scene.call(ME, "dance")
+
+
+def test_state_is_read_where_it_is_owned(scene: Scene) -> None:
+    scene.commit(0, [("a", 1)])
+
+    assert loads(scene.call(ME, "get", (JOB, "a"))) == {"seen": [1]}
+    assert loads(scene.call(OTHER, "get", (JOB, "a"))) is None
+    assert [(key, loads(value)) for key, value in scene.call(ME, "items", (JOB, ALL))] == [
+        ("a", {"seen": [1]})
+    ]
+
+
+# -- taking over -----------------------------------------------------------------------------
+
+
+def test_logs_are_replayed_as_soon_as_a_node_is_told_that_it_owns_them(world: World) -> None:
+    scene = Scene(world, durability="interval")
+    scene.commit(0, MANY)
+    scene.commit(1, MANY)
+    world.crash(ME)
+    scene.placement = placed([OTHER], 1)
+
+    scene.call(OTHER, "assign", scene.assignment())
+    scene.rest(0.5)
+
+    assert not scene.receipts(OTHER, 1).replaying
+    assert scene.feed(2, [("1", 9)]) == [("1", [1, 1, 9])]
+
+
+def test_snapshots_make_a_new_backup_a_few_keys_at_a_time(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service_module, "_KEYS_AT_ONCE", 10)
+    scene.commit(0, MANY)
+    scene.placement = placed([ME], 1, other=ALL, third=ALL)
+    for node in (ME, THIRD):
+        scene.call(node, "assign", scene.assignment())
+    assert scene.receipts(THIRD, 0).reach == ((0, -2),)
+
+    scene.call(OTHER, "supply", CopyOrder(1, THIRD, (LOW, HIGH), scene.committed))
+
+    assert scene.receipts(THIRD, 0).reach == ((0, 0),)
+    assert scene.held(THIRD) == {key: [value] for key, value in MANY}
+    assert scene.calls.count((THIRD, "install")) >= 4
+
+
+def test_an_order_of_another_incarnation_is_not_followed(scene: Scene) -> None:
+    scene.commit(0, MANY)
+
+    scene.call(ME, "supply", CopyOrder(2, OTHER, (ALL,), scene.committed))
+
+    assert (OTHER, "install") not in scene.calls
+
+
+def test_a_donor_catches_up_before_it_copies(scene: Scene) -> None:
+    scene.feed(0, MANY)
+    scene.placement = placed([ME], 1, other=ALL, third=ALL)
+
+    scene.call(ME, "supply", CopyOrder(1, THIRD, (ALL,), Commit(0, 0)))
+    assert scene.machines[ME].committed == Commit(0, 0)
+
+
+# -- background checkpoints ------------------------------------------------------------------
+
+
+def test_checkpoints_bring_backups_up_to_date_and_evict_their_logs(world: World) -> None:
+    scene = Scene(world, durability="interval", checkpoint_every=2.0)
+    for service in scene.services.values():
+        service.start()
+    scene.commit(0, MANY)
+    scene.commit(1, MANY)
+    assert scene.machines[OTHER].log_bytes > 0
+
+    scene.rest(5.0)
+
+    assert scene.machines[OTHER].log_bytes == 0
+    assert scene.held(OTHER) == {key: [value, value] for key, value in MANY}
+    assert scene.machines[ME].due() == []
+
+
+def test_in_epoch_mode_no_checkpoints_are_made(scene: Scene) -> None:
+    for service in scene.services.values():
+        service.start()
+    scene.commit(0, MANY)
+    scene.rest(10.0)
+
+    assert "delta" not in {action for _, action in scene.calls}
+
+
+def test_a_backup_that_missed_a_delta_gets_a_snapshot(world: World) -> None:
+    scene = Scene(world, durability="interval")
+    scene.commit(0, MANY)
+    scene.machines[ME].delivered(OTHER, ALL, 0)  # it was not: the backup has only the log of it
+    scene.machines[OTHER].store.shelf.clear()
+    scene.commit(1, MANY)
+
+    scene.call(ME, "checkpoint")
+    scene.rest(2.0)
+
+    assert scene.held(OTHER) == {key: [value, value] for key, value in MANY}
+
+
+def test_a_backup_whose_logs_are_full_asks_for_checkpoints_early(world: World) -> None:
+    scene = Scene(world, durability="interval", checkpoint_every=1e6, log_limit=100)
+    scene.commit(0, MANY)
+    assert (ME, "checkpoint") in scene.calls
+    assert scene.machines[OTHER].log_bytes > 100  # nothing is dropped
+
+    scene.commit(1, MANY)  # asks again, now that there is a commit
+    scene.rest(2.0)
+
+    assert scene.machines[OTHER].receipts(1, 0, NodeReport()).reach == ((0, 1),)
+    assert scene.held(OTHER) != {}
+
+
+# -- watching --------------------------------------------------------------------------------
+
+
+def watching(world: World, placement: Placement) -> Scene:
+    scene = Scene(world, placement, watch_every=0.5, watch_timeout=2.0)
+    for service in scene.services.values():
+        service.start()
+    return scene
+
+
+def test_a_node_that_dies_is_reported_by_the_next_one_clockwise(world: World) -> None:
+    scene = watching(world, placed([ME, OTHER, THIRD]))
+    scene.rest(5.0)
+    assert scene.suspicions() == []
+    world.crash(OTHER)
+
+    scene.rest(1.6)
+
+    assert scene.suspicions()[:2] == [(OTHER, THIRD, 1), (OTHER, THIRD, 2)]
+    assert {(watched, by) for watched, by, _ in scene.suspicions()} == {(OTHER, THIRD)}
+
+
+def test_a_copy_from_the_neighbour_is_as_good_as_a_ping(world: World) -> None:
+    scene = watching(world, placed([ME, OTHER], other=LOW))
+    pings = [0, 0]
+    for copies in (0, 1):
+        scene.calls.clear()
+        for _ in range(20):
+            if copies:
+                scene.feed(0, MANY, slots=LOW, try_=len(scene.calls))
+            scene.rest(0.2)
+        pings[copies] = scene.calls.count((ME, "ping"))
+
+    assert pings[0] >= 6 and pings[1] == 0
+
+
+def test_a_node_that_is_alone_or_not_in_the_ring_watches_nobody(world: World) -> None:
+    scene = watching(world, placed([ME], other=ALL))
+
+    scene.rest(5.0)
+
+    assert scene.calls == []
+
+
+def test_refusals_travel_with_their_type(scene: Scene) -> None:
+    with pytest.raises(FeedRefused) as caught:
+        scene.feed(0, MANY, incarnation=0)
+
+    assert caught.value.stale

@@ -1,0 +1,103 @@
+"""Whole runs, simulated: nothing is lost and nothing counted twice, whatever happens."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from millstream.coordinator.ledger import Ledger
+from millstream.sim.__main__ import main
+from millstream.sim.cluster import Size
+from millstream.sim.links import Faults
+from millstream.sim.scenario import Failed, Scenario, play, simulate
+from millstream.sim.spark import Malice, Shape
+
+SEEDS = 200
+
+
+@pytest.mark.slow
+def test_no_seed_breaks_a_promise(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--seeds", str(SEEDS)]) == 0, capsys.readouterr().err
+
+
+chances = st.sampled_from([0.0, 0.01, 0.05])
+
+
+@st.composite
+def scenarios(draw: st.DrawFn) -> Scenario:
+    nodes = draw(st.integers(2, 5))
+    slots = draw(st.integers(nodes, 12))
+    bad = draw(chances)
+    return Scenario(
+        seed=draw(st.integers(0, 2**32)),
+        size=Size(
+            nodes=nodes,
+            executors=draw(st.integers(1, nodes)),
+            slots=slots,
+            replicas=draw(st.integers(0, 3)),
+            durability=draw(st.sampled_from(["epoch", "interval"])),
+            log_limit=draw(st.sampled_from([200, 1_000_000])),
+        ),
+        shape=Shape(slots, draw(st.integers(1, 5)), draw(st.integers(1, 3))),
+        malice=Malice(
+            kill=draw(st.sampled_from([0.0, 0.3])),
+            speculate=draw(st.sampled_from([0.0, 0.3])),
+            rerun=draw(st.sampled_from([0.0, 0.3])),
+            twice=draw(st.sampled_from([0.0, 0.3])),
+            partly=draw(st.sampled_from([0.0, 0.3])),
+        ),
+        faults=Faults(
+            lose_request=bad,
+            lose_answer=bad,
+            duplicate=draw(chances),
+            break_feed=draw(chances),
+            slow=draw(st.sampled_from([0.0, 0.005])),
+        ),
+        epochs=draw(st.integers(1, 5)),
+        blows=draw(st.integers(0, 6)),
+        rate=draw(st.sampled_from([0.003, 0.02])),
+        moves=draw(st.sampled_from([0.0, 0.5])),
+        reckless=False,
+    )
+
+
+@pytest.mark.slow
+@settings(
+    max_examples=40,
+    deadline=None,
+    phases=[Phase.explicit, Phase.generate, Phase.shrink],
+    suppress_health_check=[HealthCheck.too_slow],
+)
+@given(scenarios())
+def test_no_scenario_breaks_a_promise(scenario: Scenario) -> None:
+    play(scenario)
+
+
+def test_the_same_seed_takes_the_same_course() -> None:
+    one, other = simulate(7), simulate(7)
+
+    assert one == other
+    assert one.fingerprint != play(replace(one.scenario, seed=8)).fingerprint
+
+
+def test_a_broken_promise_is_told_with_its_seed_and_the_last_steps(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Ledger, "missing", lambda ledger: {})
+
+    found = None
+    for seed in range(100):
+        try:
+            simulate(seed)
+        except Failed as failed:
+            found = (seed, str(failed))
+            break
+
+    assert found is not None
+    seed, told = found
+    assert told.startswith(f"seed {seed}: I") and "the last steps:\nt=" in told
+    assert main(["--seed", str(seed)]) == 1
+    assert capsys.readouterr().out == told + "\n"

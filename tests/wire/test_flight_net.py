@@ -1,0 +1,483 @@
+from __future__ import annotations
+
+import pickle
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as flight
+import pytest
+
+from millstream.node.messages import FeedRefused
+from millstream.wire import flight_net
+from millstream.wire.auth import ServerAuth, new_secret
+from millstream.wire.blocks import BLOCK_SCHEMA
+from millstream.wire.calls import (
+    Endpoint,
+    InternalError,
+    Unreachable,
+    client_of,
+    drop_client,
+    server_error,
+)
+from millstream.wire.flight_net import FlightNet
+from millstream.wire.net import Delivery
+
+SECRET = new_secret()
+END = ("the end", 3)
+PATIENCE = 20.0  # for what should come at once
+
+
+def rows_of(*blocks: bytes) -> pa.Table:
+    rows = [(0, 0, 0, 0, 0, sequence, 1, block) for sequence, block in enumerate(blocks)]
+    columns = zip(*rows, strict=True) if rows else [[] for _ in BLOCK_SCHEMA]
+    return pa.table([list(column) for column in columns], schema=BLOCK_SCHEMA)
+
+
+ROWS = rows_of(b"one", b"two", b"three")
+ANSWER = pa.record_batch({"n": [1, 2, 3]})
+
+
+@dataclass
+class Fed:
+    """What a server got in one feed."""
+
+    header: Any
+    blocks: list[bytes] = field(default_factory=list)
+    end: Any = None
+
+
+class Server(flight.FlightServerBase):  # type: ignore[misc]
+    """Keeps what it is fed, and answers when and what it is told to."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(address, auth_handler=ServerAuth(SECRET))
+        self.fed: list[Fed] = []
+        self.arrived = threading.Event()
+        self.may_answer = threading.Event()
+        self.may_answer.set()
+        self.refuse_first: Exception | None = None
+        self.problem: Exception | None = None
+        self.answers = [ANSWER]
+        self.act: Callable[[str, Any], Any] = lambda action, body: (action, body)
+
+    def do_action(self, context: Any, action: Any) -> list[bytes]:
+        try:
+            return [pickle.dumps(self.act(action.type, pickle.loads(action.body)))]
+        except Exception as problem:
+            raise server_error(problem) from problem
+
+    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        if self.refuse_first is not None:
+            raise server_error(self.refuse_first)
+        fed = Fed(pickle.loads(descriptor.command))
+        for chunk in reader:
+            if chunk.data is not None:
+                fed.blocks += chunk.data.column("block").to_pylist()
+            if chunk.app_metadata is not None:
+                fed.end = pickle.loads(chunk.app_metadata)
+        self.fed.append(fed)
+        self.arrived.set()
+        self.may_answer.wait(PATIENCE)
+        if self.problem is not None:
+            raise server_error(self.problem)
+        writer.begin(self.answers[0].schema if self.answers else pa.schema([]))
+        for batch in self.answers:
+            writer.write_batch(batch)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    # Not tmp_path: the path of a Unix socket must be short.
+    with tempfile.TemporaryDirectory(prefix="ms-") as name:
+        yield Path(name)
+
+
+class Servers:
+    """Servers by name, each on a socket of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._running: dict[str, Server] = {}
+
+    def address(self, name: str) -> str:
+        return f"grpc+unix://{self._folder}/{name}.sock"
+
+    def start(self, name: str) -> Server:
+        server = self._running[name] = Server(self.address(name))
+        return server
+
+    def end(self) -> None:
+        for name, server in self._running.items():
+            server.may_answer.set()
+            drop_client(Endpoint(self.address(name), SECRET))
+            server.shutdown()
+
+
+@pytest.fixture
+def servers(folder: Path) -> Iterator[Servers]:
+    found = Servers(folder)
+    yield found
+    found.end()
+
+
+@pytest.fixture
+def primary(servers: Servers) -> Server:
+    return servers.start("primary")
+
+
+@pytest.fixture
+def net() -> FlightNet:
+    return FlightNet(SECRET)
+
+
+def never() -> bool:
+    return False
+
+
+def feed(
+    net: FlightNet,
+    servers: Servers,
+    *copies: str,
+    rows: pa.Table = ROWS,
+    abandoned: Callable[[], bool] = never,
+) -> list[Any]:
+    """Feed the primary and these copies; gives the numbers that the primary answers."""
+    outputs = net.feed(
+        Delivery(servers.address("primary"), "to the primary"),
+        [Delivery(servers.address(name), f"to {name}") for name in copies],
+        rows,
+        END,
+        abandoned,
+    )
+    return [number for batch in outputs for number in batch.column("n").to_pylist()]
+
+
+# -- calls -----------------------------------------------------------------------------------
+
+
+def test_a_call_brings_back_the_answer_or_the_error(
+    net: FlightNet, servers: Servers, primary: Server
+) -> None:
+    address = servers.address("primary")
+    assert net.call(address, "echo", {"a": 1}) == ("echo", {"a": 1})
+
+    def refuse(action: str, body: Any) -> Any:
+        raise FeedRefused("no", stale=True)
+
+    primary.act = refuse
+    with pytest.raises(FeedRefused) as caught:
+        net.call(address, "echo")
+    assert caught.value.stale
+
+
+def test_gathered_calls_run_side_by_side_and_give_results_and_errors_in_order(
+    net: FlightNet,
+) -> None:
+    together = threading.Barrier(3)
+
+    def call(number: int) -> int:
+        together.wait(PATIENCE)
+        if number == 1:
+            raise FeedRefused("no", stale=False)
+        return number
+
+    one, problem, other = net.gather([lambda n=n: call(n) for n in range(3)])  # type: ignore[misc]
+
+    assert (one, other) == (0, 2) and isinstance(problem, FeedRefused)
+
+
+def test_gathering_nothing_gives_nothing_and_one_call_its_outcome(net: FlightNet) -> None:
+    def fail() -> int:
+        raise ValueError("no")
+
+    assert net.gather([]) == []
+    assert net.gather([lambda: 7]) == [7]
+    [problem] = net.gather([fail])
+    assert isinstance(problem, ValueError)
+
+
+def test_what_is_spawned_runs_in_the_background_under_its_name(net: FlightNet) -> None:
+    found: list[threading.Thread] = []
+    done = threading.Event()
+
+    def work() -> None:
+        found.append(threading.current_thread())
+        done.set()
+
+    net.spawn(work, "watch")
+
+    assert done.wait(PATIENCE)
+    assert found[0].daemon and found[0].name == "millstream-watch"
+
+
+def test_locks_are_reentrant_and_exclude_other_threads(net: FlightNet) -> None:
+    lock = net.lock()
+    entered = threading.Event()
+
+    def enter() -> None:
+        with lock:
+            entered.set()
+
+    with lock, lock:
+        net.spawn(enter, "enter")
+        assert not entered.wait(0.05)
+    assert entered.wait(PATIENCE)
+
+
+def test_the_clock_goes_on_while_time_passes(net: FlightNet) -> None:
+    before = net.now()
+
+    net.sleep(0.01)
+
+    assert net.now() - before >= 0.01
+
+
+# -- feeds -----------------------------------------------------------------------------------
+
+
+def test_a_feed_brings_header_rows_and_end_marker_and_gives_back_the_outputs(
+    net: FlightNet, servers: Servers, primary: Server
+) -> None:
+    primary.answers = [ANSWER, ANSWER.slice(0, 0), ANSWER.slice(1)]
+
+    assert feed(net, servers) == [1, 2, 3, 2, 3]
+
+    assert primary.fed == [Fed("to the primary", [b"one", b"two", b"three"], END)]
+
+
+def test_a_feed_without_rows_or_without_outputs_goes_through(
+    net: FlightNet, servers: Servers, primary: Server
+) -> None:
+    primary.answers = []
+
+    assert feed(net, servers, rows=rows_of()) == []
+
+    assert primary.fed == [Fed("to the primary", [], END)]
+
+
+def test_copies_get_the_same_rows_under_their_own_header(
+    net: FlightNet, servers: Servers, primary: Server
+) -> None:
+    backups = [servers.start(name) for name in ("one", "two")]
+
+    assert feed(net, servers, "one", "two") == [1, 2, 3]
+
+    # The feed has waited for them.
+    for name, backup in zip(("one", "two"), backups, strict=True):
+        assert backup.fed == [Fed(f"to {name}", [b"one", b"two", b"three"], END)]
+
+
+@pytest.mark.parametrize("fate", ["not there", "refuses first", "refuses", "fails"])
+def test_a_copy_that_fails_does_not_hurt_the_primary(
+    net: FlightNet,
+    servers: Servers,
+    primary: Server,
+    fate: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loud: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", loud.append)
+    if fate != "not there":
+        backup = servers.start("backup")
+        backup.refuse_first = FeedRefused("no", stale=True) if fate == "refuses first" else None
+        backup.problem = {
+            "refuses": FeedRefused("no", stale=True),
+            "fails": ZeroDivisionError("oops"),
+        }.get(fate)
+    healthy = servers.start("healthy")
+
+    assert feed(net, servers, "backup", "healthy") == [1, 2, 3]
+
+    assert len(primary.fed) == len(healthy.fed) == 1
+    assert loud == []
+
+
+def test_a_copy_that_is_slow_is_waited_for_a_little_and_then_given_up(
+    net: FlightNet, servers: Servers, primary: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flight_net, "_COPIES_WAIT", 0.2)
+    backup = servers.start("backup")
+    backup.may_answer.clear()
+    started = time.monotonic()
+
+    assert feed(net, servers, "backup") == [1, 2, 3]
+
+    assert 0.2 <= time.monotonic() - started < PATIENCE / 2
+    backup.may_answer.set()
+
+
+def test_the_primary_is_fed_while_a_copy_is_silent(
+    net: FlightNet, servers: Servers, primary: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flight_net, "_COPIES_WAIT", 0.0)
+    backup = servers.start("backup")
+    backup.may_answer.clear()
+
+    assert feed(net, servers, "backup") == [1, 2, 3]
+
+    assert backup.may_answer.is_set() is False and len(primary.fed) == 1
+
+
+# -- feeds that fail -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("when", ["first", "after the end"])
+def test_an_error_of_the_primary_is_raised_as_it_was(
+    net: FlightNet, servers: Servers, primary: Server, when: str
+) -> None:
+    problem = FeedRefused("slot 3 is not owned", stale=False)
+    if when == "first":
+        primary.refuse_first = problem
+    else:
+        primary.problem = problem
+
+    with pytest.raises(FeedRefused) as caught:
+        feed(net, servers)
+
+    assert caught.value.args == problem.args
+
+
+def test_a_refusal_reaches_the_sender_of_more_than_fits_into_the_pipe(
+    net: FlightNet, servers: Servers, primary: Server
+) -> None:
+    primary.refuse_first = FeedRefused("slot 3 is not owned", stale=False)
+    rows = pa.concat_tables([rows_of(b"x" * 2**20)] * 32)
+
+    with pytest.raises(FeedRefused):
+        feed(net, servers, rows=rows)
+
+
+def test_an_error_that_nobody_foresaw_is_typed_too(
+    net: FlightNet, servers: Servers, primary: Server
+) -> None:
+    primary.problem = ZeroDivisionError("division by zero")
+
+    with pytest.raises(InternalError, match="ZeroDivisionError"):
+        feed(net, servers)
+
+
+def test_a_primary_that_is_not_there_is_unreachable(net: FlightNet, servers: Servers) -> None:
+    with pytest.raises(Unreachable) as caught:
+        feed(net, servers)
+
+    assert caught.value.refused and caught.value.address == servers.address("primary")
+
+
+def test_a_feed_to_a_silent_primary_is_given_up_when_it_is_abandoned(
+    net: FlightNet, servers: Servers, primary: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flight_net, "_LOOK_EVERY", 0.02)
+    primary.may_answer.clear()
+    looks = []
+
+    def abandoned() -> bool:
+        looks.append(primary.arrived.is_set())
+        return len(looks) >= 3 and looks[-1]
+
+    with pytest.raises(Unreachable, match="the feed was abandoned") as caught:
+        feed(net, servers, abandoned=abandoned)
+
+    assert len(looks) >= 3 and not caught.value.refused
+    primary.may_answer.set()
+    primary.arrived.clear()
+    assert feed(net, servers) == [1, 2, 3]  # the connection is as good as before
+
+
+def test_a_feed_that_is_abandoned_during_the_handshake_is_given_up_as_well(
+    net: FlightNet, servers: Servers, primary: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flight_net, "_LOOK_EVERY", 0.02)
+    primary.may_answer.clear()
+    looked = threading.Event()
+
+    def slow(endpoint: Endpoint) -> Any:
+        looked.wait(PATIENCE)
+        time.sleep(0.1)  # the look that found it abandoned is over
+        return client_of(endpoint)
+
+    def abandoned() -> bool:
+        looked.set()
+        return True
+
+    monkeypatch.setattr(flight_net, "client_of", slow)
+    threading.Timer(2.0, primary.may_answer.set).start()
+
+    with pytest.raises(Unreachable):
+        feed(net, servers, abandoned=abandoned)
+
+
+def test_nobody_asks_about_a_feed_that_is_done(
+    net: FlightNet, servers: Servers, primary: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flight_net, "_LOOK_EVERY", 0.02)
+    looks: list[bool] = []
+
+    def abandoned() -> bool:
+        looks.append(True)
+        return False
+
+    feed(net, servers, abandoned=abandoned)
+    found = len(looks)
+    time.sleep(0.1)  # several looks, if there were any
+
+    assert len(looks) == found
+
+
+# -- refused, or only silent -----------------------------------------------------------------
+
+
+def failure(net: FlightNet, address: str, timeout: float = 5.0) -> Unreachable:
+    with pytest.raises(Unreachable) as caught:
+        net.call(address, "ping", None, timeout)
+    return caught.value
+
+
+def test_a_socket_that_was_never_there_refuses(net: FlightNet, servers: Servers) -> None:
+    assert failure(net, servers.address("nobody")).refused
+
+
+def test_a_socket_whose_process_is_gone_refuses(net: FlightNet, folder: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(f"{folder}/dead.sock")  # the file stays, as after SIGKILL
+
+    assert Path(f"{folder}/dead.sock").exists()
+    assert failure(net, f"grpc+unix://{folder}/dead.sock").refused
+
+
+def test_a_closed_port_refuses(net: FlightNet) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+
+    assert failure(net, f"grpc://127.0.0.1:{port}").refused
+
+
+def test_a_server_that_went_after_a_call_refuses_the_next_but_one_at_the_latest(
+    net: FlightNet, servers: Servers, primary: Server
+) -> None:
+    address = servers.address("primary")
+    assert net.call(address, "ping") == ("ping", None)
+    primary.shutdown()
+
+    failure(net, address)  # may be told as a connection that broke
+
+    assert failure(net, address).refused
+
+
+def test_a_server_that_takes_too_long_does_not_refuse(
+    net: FlightNet, servers: Servers, primary: Server
+) -> None:
+    done = threading.Event()
+    primary.act = lambda action, body: done.wait(PATIENCE)
+
+    late = failure(net, servers.address("primary"), timeout=0.2)
+    done.set()
+
+    assert not late.refused
