@@ -239,4 +239,4 @@ def _service(machine: NodeMachine, net: Net, checkpoint_every: float) -> NodeSer
 def _assignment(backup: str) -> Assign:
     copies = {_BACKUP: np.ones(SLOTS, dtype=bool)}
     placement = Placement.of(Ring.even([_PRIMARY], SLOTS), copies)
-    return Assign(_INCARNATION, placement, {_BACKUP: backup}, first=True)
+    return Assign(_INCARNATION, placement, {_BACKUP: backup})

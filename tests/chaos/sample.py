@@ -9,7 +9,8 @@ import json
 from dataclasses import replace
 
 from tests.chaos.clusters import cluster
-from tests.chaos.runner import Plan, run_once
+from tests.chaos.plans import Plan
+from tests.chaos.runner import run_once
 
 _QUICK = Plan(seed=0, nodes=5, blows=3, epochs=8)
 PLANS = {

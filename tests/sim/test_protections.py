@@ -113,27 +113,30 @@ def no_role_swap(patch: Patch) -> None:
     patch.setattr(Roster, "_kept", lambda roster, node, short: np.zeros_like(short))
 
 
+# A seed that was seen to fail without the protection comes first; the others only if it no longer
+# does.
 @pytest.mark.parametrize(
-    "switch_off",
+    ("switch_off", "known"),
     [
-        no_receipts,
-        no_freezing,
-        no_fence,
-        no_continuity,
-        no_end_markers,
-        no_eviction_by_epoch,
-        no_replay_order,
-        no_tombstones,
-        no_private_copies,
-        no_role_swap,
+        (no_receipts, 4),
+        (no_freezing, 69),
+        (no_fence, 259),
+        (no_continuity, 6),
+        (no_end_markers, 0),
+        (no_eviction_by_epoch, 0),
+        (no_replay_order, 119),
+        (no_tombstones, 0),
+        (no_private_copies, 0),
+        (no_role_swap, 7),
     ],
 )
 def test_without_a_protection_a_promise_is_broken(
-    switch_off: Callable[[Patch], None], monkeypatch: Patch
+    switch_off: Callable[[Patch], None], known: int, monkeypatch: Patch
 ) -> None:
+    simulate(known)  # with all protections, all is well
     switch_off(monkeypatch)
 
-    for seed in range(SEEDS):
+    for seed in (known, *range(SEEDS)):
         try:
             simulate(seed)
         except Failed:

@@ -126,7 +126,9 @@ class Coordinator:
         self._ledger = Ledger(1, jobs, self._roster, self._addresses, types, logs=logs)
         warning = shortage(domains.values(), replicas)
         if warning:
-            log.warning("%s", warning)
+            # On one host there is nothing that anybody could mend.
+            hosts = {(domain.zone, domain.host) for domain in domains.values()}
+            log.log(logging.WARNING if len(hosts) > 1 else logging.INFO, "%s", warning)
         self._ask_all("assign", self._assignment())  # who misses it will ask
         log.info("ring\n%s", draw(self.roster.placement, domains))
         self._net.spawn(self._watch, "watch")

@@ -58,7 +58,7 @@ class Checkpoints:
 
     def begin(self, slots: SlotMask, through: npt.NDArray[np.int64]) -> None:
         """Start to retain for slots that this node has come to own."""
-        self._floor[slots] = through[slots]
+        self._floor[slots] = np.maximum(through[slots], -1)
 
     def retain(self, retained: Retained) -> None:
         """Keep a fragment that was just sealed."""

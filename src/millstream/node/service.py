@@ -27,6 +27,7 @@ from millstream.node.messages import (
     Delta,
     End,
     Feed,
+    FeedRefused,
     Fenced,
     NodeReport,
     Receipts,
@@ -81,6 +82,7 @@ class NodeService:
         self._checkpointing = net.lock()
         self._heard: dict[NodeId, float] = {}
         self._failures: dict[NodeId, int] = {}
+        self._broken: MillstreamError | None = None  # what a replay ended with
 
     @property
     def node(self) -> NodeId:
@@ -121,7 +123,12 @@ class NodeService:
     def _catch_up(self, ring: int, committed: Commit) -> None:
         """Learn what the sender of a message knows already: its ring, its newest commit."""
         if ring > self._machine.version:
-            self._assign(self._net.call(self._coordinator, "assign", self.node, _ASK_TIMEOUT))
+            try:
+                message = self._net.call(self._coordinator, "assign", self.node, _ASK_TIMEOUT)
+            except Fenced as told:
+                self._stop()
+                raise FeedRefused(str(told), stale=False) from None
+            self._assign(message)
         if committed.epoch > self._machine.committed.epoch:
             self._on_seal(committed)
 
@@ -198,11 +205,17 @@ class NodeService:
                     replay = self._machine.next_replay()
                 if replay is None:
                     return
-                reduced, receipt = self._machine.reduce(replay.work)
+                try:
+                    reduced, receipt = self._machine.reduce(replay.work)
+                except MillstreamError as problem:
+                    self._broken = problem
+                    return
                 with self._books:
                     self._machine.replayed(replay, reduced, receipt)
 
     def _on_receipts(self, body: tuple[int, int]) -> Receipts:
+        if self._broken is not None:
+            raise self._broken
         with self._books:
             report = NodeReport(self._machine.store.keys(), self._memory(), self._machine.log_bytes)
             return self._machine.receipts(*body, report)

@@ -142,7 +142,8 @@ class SlotStore:
         """The state of some slots, as it is now; no later change shows in it."""
         through = self.holdings.through[slots.start : slots.stop]
         if (through == UNKNOWN).any():
-            raise NotHeld(f"node {self._node} has no copy of slots {slots.start} to {slots.stop}")
+            last = slots.stop - 1
+            raise NotHeld(f"node {self._node} has no copy of slots {slots.start} to {last}")
         snapshots = []
         bounds = [0, *(np.flatnonzero(np.diff(through)) + 1).tolist(), len(through)]
         for start, stop in pairwise(bounds):
@@ -212,7 +213,8 @@ class SlotStore:
         """The committed keys of some slots of this node, with their state."""
         part = slice(slots.start, slots.stop)
         if not self.holdings.owned[part].all():
-            raise NotHeld(f"node {self._node} does not own all of slots {slots}")
+            last = slots.stop - 1
+            raise NotHeld(f"node {self._node} does not own all of slots {slots.start} to {last}")
         mask = self._mask(slots, self.holdings.owned[part])
         return list(self.reducing[job].items(mask))
 

@@ -103,6 +103,8 @@ class _Stream:
                 raise Unreachable(self._endpoint.address, "the feed was abandoned")
             descriptor = flight.FlightDescriptor.for_command(pickle.dumps(self._header, 5))
             writer, self._reader = client.do_exchange(descriptor)
+            if self._cancelled:  # in between
+                self._reader.cancel()
             with writer:
                 try:
                     writer.begin(BLOCK_SCHEMA)
@@ -111,7 +113,9 @@ class _Stream:
                     writer.write_metadata(pickle.dumps(self._end, 5))
                     writer.done_writing()
                 except pa.ArrowException:
-                    self._reader.read_all()  # the node hung up: its own words say why
+                    # The node hung up: its own words say why. Not read_all(), which after a
+                    # cancel interrupts the main thread as Ctrl-C does.
+                    list(self._reader)
                     raise
                 return [chunk.data for chunk in self._reader if chunk.data.num_rows]
         except MillstreamError:

@@ -1,0 +1,61 @@
+"""What a chaos run is to do, and what it came to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from millstream.node.machine import Durability
+from tests.chaos.blows import Mode
+from tests.chaos.clusters import Master
+from tests.chaos.workload import Shape
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """One run: all that its outcome depends on, apart from time."""
+
+    seed: int
+    mode: Mode = "single"
+    replicas: int = 1
+    durability: Durability = "epoch"
+    nodes: int = 6
+    blows: int = 5
+    epochs: int = 20
+
+
+@dataclass
+class Outcome:
+    """What a run came to."""
+
+    plan: Plan
+    master: Master
+    blows: list[str] = field(default_factory=list)
+    landed: int = 0
+    epochs: int = 0
+    lost: int = 0
+    seconds: float = 0.0
+    slow: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    log: list[str] = field(default_factory=list)
+
+    @property
+    def exact(self) -> bool:
+        return not self.problems
+
+    def line(self) -> str:
+        plan = self.plan
+        parts = [
+            f"seed {plan.seed}",
+            f"{self.master} {plan.durability} {plan.mode} replicas={plan.replicas}",
+            str(Shape.of(plan.seed)),
+            f"blows {self.landed} of {plan.blows}",
+            f"epochs {self.epochs}",
+            f"nodes lost {self.lost} of {plan.nodes}",
+            f"exact {'yes' if self.exact else 'NO'}",
+            f"{self.seconds:.1f} s",
+        ]
+        return " | ".join(parts)
+
+    def report(self) -> str:
+        parts = [f"--- {self.line()}", "blows:", *self.blows, "problems:", *self.problems]
+        return "\n".join([*parts, "slow epochs:", *self.slow, "log:", *self.log, "---"])
