@@ -256,8 +256,9 @@ _WORDS_PER_STEP = 150
 def pauses(folder: Path, size: Size) -> list[Result]:
     """The longest reduce pause while checkpoints are made in the background every 2 s.
 
-    A step is an epoch of 150 words. *In a loop* the next step begins when the last is done;
-    *paced*, 100 steps fall due every second (15,000 tuples/s) and count from that moment on.
+    A step is an epoch of 150 words. *Paced*, 100 steps fall due every second, the paper's 15,000
+    tuples a second, and count from that moment on: that is the result. *In a loop* the next step
+    begins when the last is done, some thousand a second, far more epochs than Spark can admit.
     """
     words = Words(size.pause_keys)
     with distant_pair(folder) as primary:
@@ -277,11 +278,11 @@ def pauses(folder: Path, size: Size) -> list[Result]:
         table += [one.row(f"{name}, no checkpoints"), other.row(f"{name}, checkpoints")]
     note_table(table)
     return [
-        Result("max_pause_paced_without_ms", without[0].longest_pause, "ms"),
-        Result("max_pause_paced_ms", during[0].longest_pause, "ms"),
-        Result("max_pause_without_ms", without[1].longest_pause, "ms"),
-        Result("max_own_pause_ms", during[1].longest_own_pause, "ms"),
-        Goal("max_pause_ms", during[1].longest_pause, "ms", PAUSE_MS),
+        Result("max_pause_loop_without_ms", without[1].longest_pause, "ms"),
+        Result("max_pause_loop_ms", during[1].longest_pause, "ms"),
+        Result("max_pause_without_ms", without[0].longest_pause, "ms"),
+        Result("max_own_pause_ms", during[0].longest_own_pause, "ms"),
+        Goal("max_pause_ms", during[0].longest_pause, "ms", PAUSE_MS),
     ]
 
 

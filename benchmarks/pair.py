@@ -36,7 +36,7 @@ from millstream.wire.net import Delivery, Net
 from millstream.work.chunk import Chunk
 from millstream.work.keying import keyed
 from millstream.work.packing import packer_for
-from millstream.work.pausing import settle_process
+from millstream.work.pausing import settle_node
 
 SLOTS = 4096
 EXPONENT = ZipfText(words=1).exponent
@@ -173,6 +173,7 @@ class Primary:
         order = CopyOrder(_INCARNATION, _BACKUP, (range(SLOTS),), self._newest)
         self.service.act("supply", order)
         self._machine.delivered(_BACKUP, range(SLOTS), self._newest.epoch)
+        self._machine.evict()
 
     def checkpoint(self) -> None:
         """Bring the backup up to date, as the clock does in production."""
@@ -205,7 +206,6 @@ def distant_pair(folder: Path, *, checkpoint_every: float = 2.0) -> Iterator[Pri
     try:
         if not ready.poll(60.0):
             raise RuntimeError("the backup did not start")
-        settle_process()
         yield Primary(FlightNet(secret), address, checkpoint_every=checkpoint_every)
     finally:
         process.kill()
@@ -213,7 +213,6 @@ def distant_pair(folder: Path, *, checkpoint_every: float = 2.0) -> Iterator[Pri
 
 
 def _serve_backup(address: str, secret: bytes, ready: Connection) -> None:
-    settle_process()
     service = _service(_machine(_BACKUP), FlightNet(secret), 2.0)
     service.act("assign", _assignment(address))
     server = NodeServer(address, secret, service)
@@ -233,7 +232,9 @@ def _machine(node: NodeId) -> NodeMachine:
 
 def _service(machine: NodeMachine, net: Net, checkpoint_every: float) -> NodeService:
     options = NodeOptions(checkpoint_every=checkpoint_every)
-    return NodeService(machine, net, _NOBODY, options, memory, stop=lambda: None)
+    # As in a node's own process.
+    tidy = settle_node()
+    return NodeService(machine, net, _NOBODY, options, memory, stop=lambda: None, tidy=tidy)
 
 
 def _assignment(backup: str) -> Assign:

@@ -97,17 +97,22 @@ class Checkpoints:
         part = known[slots.start : slots.stop]
         np.maximum(part, through, out=part)
 
-    def evict(self, shares: Sequence[Share], through: npt.NDArray[np.int64]) -> None:
-        """Drop the fragments that every backup has."""
+    def evict(self, shares: Sequence[Share], through: npt.NDArray[np.int64]) -> list[Retained]:
+        """Give up the fragments that every backup has.
+
+        The caller lets go of them, one by one: with all at once, other threads would have to wait.
+        """
         kept = int(min((through[s.slots.start : s.slots.stop].min() for s in shares), default=-1))
         peers = {peer for share in shares for peer in share.copies}
         for share in shares:
             for peer in share.copies:
                 kept = min(kept, int(self._since(peer, share.slots).min()))
+        gone = [retained for retained in self._retained if retained.epoch <= kept]
         self._retained = [retained for retained in self._retained if retained.epoch > kept]
         np.maximum(self._floor, kept, out=self._floor)
         for peer in [peer for peer in self._acknowledged if peer not in peers]:
             del self._acknowledged[peer]
+        return gone
 
     def clear(self) -> None:
         self._retained.clear()

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.flow.workflow import JobVertex
-from millstream.node.checkpoints import Due
+from millstream.node.checkpoints import Due, Retained
 from millstream.node.messages import (
     NOTHING_COMMITTED,
     Assign,
@@ -373,8 +373,11 @@ class NodeMachine:
     def due(self) -> list[Due]:
         """The deltas that would bring the backups of this node's slots up to date."""
         shares, through = self._own_shares(), self.store.holdings.through
-        self.store.checkpoints.evict(shares, through)
         return list(self.store.checkpoints.due(shares, through))
+
+    def evict(self) -> list[Retained]:
+        """Give up what every backup has; to be let go of one by one."""
+        return self.store.checkpoints.evict(self._own_shares(), self.store.holdings.through)
 
     def _own_shares(self) -> list[Share]:
         placement = self.store.holdings.placement
@@ -388,7 +391,7 @@ class NodeMachine:
         parts = []
         for job, reducing in self.store.reducing.items():
             mine = [
-                reducing.part(kept.fragment, self._both(kept.slots, slots))
+                reducing.part(kept.fragment, _both(kept.slots, slots))
                 for kept in due.retained
                 if kept.job == job
             ]
@@ -406,12 +409,6 @@ class NodeMachine:
             self.store.key_types,
         )
 
-    def _both(self, one: range, other: range) -> SlotMask:
-        """The slots of two ranges; of others, a retained fragment may say what is not so."""
-        mask = np.zeros(self.store.slots, dtype=bool)
-        mask[max(one.start, other.start) : min(one.stop, other.stop)] = True
-        return mask
-
     def take_delta(self, delta: Delta) -> int:
         """Apply a delta where it leaves no gap; how far the slots are complete, at least."""
         self._check_incarnation(delta.incarnation)
@@ -423,6 +420,11 @@ class NodeMachine:
     def delivered(self, peer: NodeId, slots: range, through: int) -> None:
         """A backup has said how far it is."""
         self.store.checkpoints.acknowledge(peer, slots, through)
+
+
+def _both(one: range, other: range) -> range:
+    """The slots of two ranges; of others, a retained fragment may say what is not so."""
+    return range(max(one.start, other.start), min(one.stop, other.stop))
 
 
 def _key_type(batches: Sequence[pa.RecordBatch]) -> pa.DataType | None:

@@ -33,7 +33,7 @@ from millstream.ring.ring import NodeId
 from millstream.ring.zones import Domain
 from millstream.wire.calls import Endpoint, Unreachable
 from millstream.wire.flight_net import FlightNet
-from millstream.work.pausing import Tidying, settle_process
+from millstream.work.pausing import settle_node
 
 _READY = b"ready "
 _START_TIMEOUT = 60.0
@@ -122,7 +122,7 @@ def main() -> None:
         clock=time.perf_counter,
         durability=config.durability,
     )
-    settle_process()
+    tidy = settle_node()
     end = threading.Event()
     net = FlightNet(config.coordinator.secret)
     service = NodeService(
@@ -133,7 +133,7 @@ def main() -> None:
         memory,
         # A moment later, so that whoever asked gets an answer.
         stop=lambda: threading.Timer(0.05, end.set).start(),
-        tidy=Tidying(),
+        tidy=tidy,
     )
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's to handle
     signal.signal(signal.SIGTERM, lambda *_: end.set())

@@ -43,8 +43,8 @@ from millstream.wire.net import Net
 
 _COPY_TIMEOUT = 5.0
 _ASK_TIMEOUT = 5.0
-# What is encoded in one go, and so holds up the other threads: some milliseconds.
-_KEYS_AT_ONCE = 4_000
+# What is encoded in one go, while no other thread reduces: a few milliseconds.
+_KEYS_AT_ONCE = 2_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,7 +259,7 @@ class NodeService:
     def _supply(self, peer: NodeId, slots: range) -> None:
         keys = self._machine.store.most_keys(slots)
         for part in _cut(slots, keys):
-            with self._books:
+            with self._both():
                 views = self._machine.view(part)
             for view in views:
                 self._call(peer, "install", (view, self._machine.version), 30.0)
@@ -281,16 +281,23 @@ class NodeService:
         self._net.spawn(self._checkpoint, "checkpoint")
 
     def _checkpoint(self) -> None:
-        """Bring every backup up to date; reduce never waits for it."""
+        """Bring every backup up to date, bit by bit."""
         with self._checkpointing:
             with self._books:
                 dues = self._machine.due()
             for due in dues:
                 for part in _cut(due.slots, due.keys):
                     self._bring(due, part)
+            with self._books:
+                gone = self._machine.evict()
+            dues.clear()
+            while gone:
+                gone.pop()
 
     def _bring(self, due: Due, slots: range) -> None:
-        delta = self._machine.delta(due, slots)
+        # To wait for this for a moment is quicker than to share the interpreter with it.
+        with self._state:
+            delta = self._machine.delta(due, slots)
         calls = [partial(self._call, peer, "delta", delta, _COPY_TIMEOUT) for peer in due.peers]
         for peer, answer in zip(due.peers, self._net.gather(calls), strict=True):
             self._mind(peer, answer)

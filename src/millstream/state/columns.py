@@ -43,9 +43,8 @@ class ColumnFragment:
     def without_rows(cls, forgotten: list[Any]) -> ColumnFragment:
         return cls([], np.zeros(0, np.int32), None, forgotten, np.zeros(0, np.int64))
 
-    def part(self, slots: SlotMask) -> ColumnFragment:
-        """The rows of some slots; of forgotten keys it does not know the slot."""
-        chosen = slots[self.slots]
+    def part(self, chosen: npt.NDArray[np.bool_]) -> ColumnFragment:
+        """Some of the rows; of forgotten keys it does not know the slot, and keeps them all."""
         if chosen.all():
             return self
         if self.rows is None or not chosen.any():
@@ -182,7 +181,7 @@ class ColumnState:
             rows = rows[rows >= 0]
             self._forget(rows if slots is None else rows[slots[self._slots[rows]]])
         if slots is not None:
-            fragment = fragment.part(slots)
+            fragment = fragment.part(slots[fragment.slots])
         if fragment.rows is None or not fragment.keys:
             return
         if self.schema is None:

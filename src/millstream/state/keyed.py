@@ -14,13 +14,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Set
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from millstream.state.pickling import dumps, loads
 
+T = TypeVar("T")
 Entries = dict[str, Any]
 SlotMask = npt.NDArray[np.bool_]
 """One flag for every slot of the job."""
@@ -209,18 +210,16 @@ class KeyedFragment:
     other: dict[int, dict[Any, Change]] = field(default_factory=dict)
     visits: Visits = field(default_factory=list)
 
-    def part(self, slots: SlotMask) -> KeyedFragment:
+    def part(self, slots: range) -> KeyedFragment:
         """What it has for some slots."""
-        chosen = set(np.flatnonzero(slots).tolist())
-        visits = [
-            (time, {slot: keys for slot, keys in visited.items() if slot in chosen})
-            for time, visited in self.visits
-        ]
-        return KeyedFragment(
-            {slot: writes for slot, writes in self.plain.items() if slot in chosen},
-            {slot: changes for slot, changes in self.other.items() if slot in chosen},
-            visits,
-        )
+        visits = [(time, _part(visited, slots)) for time, visited in self.visits]
+        return KeyedFragment(_part(self.plain, slots), _part(self.other, slots), visits)
+
+
+def _part(table: dict[int, T], slots: range) -> dict[int, T]:
+    if len(slots) < len(table):
+        return {slot: table[slot] for slot in slots if slot in table}
+    return {slot: value for slot, value in table.items() if slot in slots}
 
 
 class KeyedState:

@@ -47,8 +47,8 @@ class _ColumnReducing:
         with without_collector():
             return decode_columns(data)
 
-    def part(self, fragment: ColumnFragment, slots: SlotMask) -> ColumnFragment:
-        return fragment.part(slots)
+    def part(self, fragment: ColumnFragment, slots: range) -> ColumnFragment:
+        return fragment.part((fragment.slots >= slots.start) & (fragment.slots < slots.stop))
 
     def merge(self, fragments: Sequence[ColumnFragment]) -> ColumnFragment:
         return merge_columns(fragments)

@@ -58,7 +58,7 @@ class _KeyedReducing:
         with without_collector():
             return decode_keyed(data)
 
-    def part(self, fragment: KeyedFragment, slots: SlotMask) -> KeyedFragment:
+    def part(self, fragment: KeyedFragment, slots: range) -> KeyedFragment:
         return fragment.part(slots)
 
     def merge(self, fragments: Sequence[KeyedFragment]) -> KeyedFragment:

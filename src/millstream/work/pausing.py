@@ -10,8 +10,10 @@ new since the last epoch.
 from __future__ import annotations
 
 import gc
+import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 _lock = threading.Lock()
@@ -19,6 +21,7 @@ _paused = 0
 _was_on = True
 
 _SETTLING = 3
+_SWITCH = 0.0005
 _settled = 0
 
 
@@ -32,6 +35,17 @@ def settle_process() -> None:
         _settled += 1
         gc.collect()
         gc.freeze()
+
+
+def settle_node() -> Tidying:
+    """Make a process fit for large state and several threads; gives what tidies up in it.
+
+    A reduction passes through many calls that let other threads run. Each time it would wait for
+    Python's usual 5 ms if one of them computes, such as a checkpoint.
+    """
+    settle_process()
+    sys.setswitchinterval(_SWITCH)
+    return Tidying()
 
 
 @contextmanager
@@ -55,18 +69,22 @@ def without_collector() -> Iterator[None]:
 class Tidying:
     """Collects in a process that keeps large state, when it is told to and not by itself.
 
-    Objects that survive are not looked at again, until after many rounds all are, once: a cycle
-    may have become garbage among them.
+    Objects that survive are not looked at again, but for one look at all of them every
+    ``all_every`` seconds: a cycle may have become garbage among them.
     """
 
-    def __init__(self, all_after: int = 1000) -> None:
-        self._all_after = all_after
-        self._rounds = 0
+    def __init__(
+        self, all_every: float = 1800.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._all_every = all_every
+        self._clock = clock
+        self._last = clock()
         gc.disable()
 
     def __call__(self) -> None:
-        self._rounds += 1
-        if self._rounds % self._all_after == 0:
+        now = self._clock()
+        if now - self._last >= self._all_every:
+            self._last = now
             gc.unfreeze()
         gc.collect()
         gc.freeze()

@@ -62,7 +62,7 @@ class Reducing(Protocol[F]):
     def decode(self, data: bytes | pa.Buffer) -> F:
         """Read a delta of an authenticated peer."""
 
-    def part(self, fragment: F, slots: SlotMask) -> F:
+    def part(self, fragment: F, slots: range) -> F:
         """What a fragment has for some slots; perhaps with forgotten keys of others."""
 
     def merge(self, fragments: Sequence[F]) -> F:
