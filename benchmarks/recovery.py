@@ -66,7 +66,7 @@ class Size:
 FULL = Size(
     keys=(10_000, 100_000, 1_000_000),
     failures=(1, 2, 3),
-    rounds=3,
+    rounds=5,
     seconds=240.0,
     epochs=250,
     spark_keys=1_000_000,

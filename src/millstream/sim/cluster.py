@@ -6,16 +6,20 @@ The coordinator, the nodes and their state machines are the classes that run in 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from millstream.coordinator.record import JobTypes
 from millstream.coordinator.service import Coordinator, Member
 from millstream.node.machine import Durability, NodeMachine
+from millstream.node.messages import Receipt
 from millstream.node.server import digest_blocks
 from millstream.node.service import NodeOptions, NodeService
+from millstream.node.units import Work
 from millstream.ring.ring import NodeId
 from millstream.ring.zones import Domain
-from millstream.sim.network import World
+from millstream.sim.network import SimNet, World
 from millstream.sim.workload import JOBS
+from millstream.work.units import Reduced
 
 DRIVER = "driver"
 
@@ -69,12 +73,23 @@ class Cluster:
             memory=lambda: 0,
             stop=lambda: self.world.at(0.05, lambda: self.world.crash(node)),
         )
+        self._slow_down(machine, net)
         self.world.serve(node, node, service.act, service.exchange)
         service.start()
         self.machines[node] = machine
         self.executors.setdefault(executor, []).append(node)
         zone = f"zone-{number % 2}"
         return Member(node, node, Domain(zone, executor, executor))
+
+    def _slow_down(self, machine: NodeMachine, net: SimNet) -> None:
+        """Let a reduction take its time, so that other things happen meanwhile."""
+        reduce = machine.reduce
+
+        def slowly(work: Work) -> tuple[Reduced[Any], Receipt]:
+            net.sleep(self.world.random.choice((0.0, 0.001, 0.05)))
+            return reduce(work)
+
+        machine.reduce = slowly  # type: ignore[method-assign]
 
     def begin(self) -> None:
         """Form the ring; to be called within the driver."""

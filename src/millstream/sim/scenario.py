@@ -8,6 +8,7 @@ run may end, but only with an error that says so.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -68,10 +69,10 @@ class Scenario:
             malice=Malice(
                 kill=rng.choice((0.0, 0.1, 0.3)),
                 speculate=rng.choice((0.0, 0.2)),
-                rerun=rng.choice((0.0, 0.3)),
-                twice=rng.choice((0.0, 0.2)),
+                rerun=0.5 if flaky else rng.choice((0.0, 0.3)),
+                twice=0.5 if flaky else rng.choice((0.0, 0.2)),
                 partly=0.0 if flaky else rng.choice((0.0, 0.2)),
-                flaky=0.1 if flaky else 0.0,
+                flaky=0.2 if flaky else 0.0,
             ),
             faults=Faults(
                 lose_request=bad,
@@ -134,7 +135,8 @@ class _Run:
         self._checks = Checks(self._cluster, self._reference)
         self._published: list[tuple[int, dict[int, list[Pair]]]] = []
         self._input = random.Random(f"input {scenario.seed}")
-        self._out_of_reach: set[str] = set()
+        # How many blows each node suffers from at the moment.
+        self._out_of_reach: Counter[str] = Counter()
         self._blows = 0
         self._steps = 0
         self._over = False
@@ -216,13 +218,13 @@ class _Run:
         else:
             victims = [world.random.choice(nodes)]
         victims = [node for node in victims if world.alive(node)]
-        gone = self._out_of_reach | set(victims)
+        gone = {*+self._out_of_reach, *victims}
         if not victims or (not self._scenario.reckless and not self._spares(gone)):
             return
         self._blows += 1
         kind = world.random.choice(("crash", "crash", "pause", "cut"))
         for node in victims:
-            self._out_of_reach.add(node)
+            self._out_of_reach[node] += 1
             if kind == "crash":
                 world.crash(node)
             elif kind == "pause":
@@ -257,8 +259,7 @@ class _Run:
 
         def over() -> None:
             end()
-            # It may have missed something; until it has caught up, it counts as out of reach.
-            world.at(0.0, lambda: self._out_of_reach.discard(node))
+            self._out_of_reach[node] -= 1
 
         world.at(world.random.choice((0.05, 1.0, 6.0, 30.0)), over)
 
