@@ -217,7 +217,7 @@ def test_a_cut_loses_requests_in_one_direction(scene: Scene) -> None:
     reasons = [
         scene.run(lambda: scene.failing("echo", timeout=2)).reason.split()[-1] for _ in range(20)
     ]
-    assert set(reasons) == {"addresses", "Exceeded"}
+    assert set(reasons) == {"closed)", "Exceeded"}  # nobody refuses: it lives
     assert scene.nodes[0].acted == []
     backward = lambda: scene.nodes[0].net.call("at driver", "echo", 5)  # noqa: E731
     world.serve("driver", "at driver", lambda action, body: None)
