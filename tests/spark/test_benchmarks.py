@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +22,16 @@ from benchmarks.peers.ours import BuiltinArrow, BuiltinSql, StatefulFunction
 from benchmarks.peers.spark import GroupByCount
 
 pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(autouse=True)
+def as_before() -> Iterator[None]:
+    """Undo what a process does that becomes a node: see ``settle_node``."""
+    interval = sys.getswitchinterval()
+    yield
+    sys.setswitchinterval(interval)
+    gc.unfreeze()
+    gc.enable()
 
 
 @pytest.mark.parametrize(
