@@ -244,6 +244,16 @@ def test_survival_is_foretold_without_a_change() -> None:
 # -- settling --------------------------------------------------------------------------------
 
 
+def test_an_epoch_without_news_asks_for_no_new_placement(monkeypatch: pytest.MonkeyPatch) -> None:
+    roster = roster_of((A, B, C))
+    roster.settle(between_epochs=True)
+    monkeypatch.delattr(Roster, "_mint")
+
+    roster.confirm({node: roster.placement.held(node) for node in roster.nodes})
+
+    assert roster.settle(between_epochs=True) is False
+
+
 def test_settling_mints_nothing_when_all_is_where_it_should_be() -> None:
     roster = roster_of([A, B, C])
     before = roster.placement

@@ -141,7 +141,7 @@ class Node:
     def copy_to(self, other: Node) -> None:
         """Copy what the last feed froze."""
         for unit in self.units:
-            other.machine.take_copy(self.machine.copies_of(unit)[0])
+            other.machine.take_copy(self.machine.copy_of(unit))
 
     def replay(self) -> int:
         """Replay the logs of slots that were taken over; says how many there were."""

@@ -184,6 +184,19 @@ def test_when_a_feed_is_answered_its_copies_are_with_the_backups(scene: Scene) -
     assert scene.receipts(ME, 0).report == NodeReport({JOB: 0}, MEMORY, 0)
 
 
+def test_without_backups_nothing_is_serialised(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = Scene(world, placed([ME]))
+
+    def encode(*_: object) -> bytes:
+        raise AssertionError("encoded for nobody")
+
+    monkeypatch.setattr(type(scene.machines[ME].store.reducing[JOB]), "encode", encode)
+
+    assert scene.feed(0, [("a", 1)]) == [("a", [1])]
+
+
 def test_attempts_side_by_side_get_the_same_outputs_and_count_once(scene: Scene) -> None:
     rows, header = rows_of(MANY), scene.header(0)
 

@@ -65,6 +65,8 @@ class Roster:
             node: np.ones(slots, dtype=bool) for node in domains
         }
         self._moves: list[tuple[SlotMask, NodeId]] = []
+        # Whether something came up that may call for another placement.
+        self._unsettled = False
         self._lost: list[NodeId] = []
 
     @property
@@ -105,13 +107,16 @@ class Roster:
         for node in self.domains:
             said = in_sync.get(node)
             held = self.placement.held(node)
-            self._in_sync[node] = held & said if said is not None else np.zeros_like(held)
+            now = held & said if said is not None else np.zeros_like(held)
+            self._unsettled |= not np.array_equal(now, self._in_sync[node])
+            self._in_sync[node] = now
 
     def reached(self, node: NodeId, reach: Runs, committed: int) -> None:
         """A node said between two commits how far its copies are."""
         if node in self.domains:
             said = from_runs(reach, self.placement.ring.slots) >= committed
             self._in_sync[node] |= said & self.placement.held(node)
+            self._unsettled = True
 
     # -- changes -------------------------------------------------------------------------
 
@@ -122,6 +127,7 @@ class Roster:
         mask = np.zeros(self.placement.ring.slots, dtype=bool)
         mask[list(slots)] = True
         self._moves.append((mask, to))
+        self._unsettled = True
 
     def survives(self, dead: Iterable[NodeId]) -> bool:
         """Whether every slot has a complete copy besides those of some nodes."""
@@ -154,6 +160,7 @@ class Roster:
         for node in gone:
             del self.domains[node], self._in_sync[node]
         self._mint(ring)
+        self._unsettled = True
 
     def _clockwise(self, node: NodeId) -> list[NodeId]:
         """The other nodes, nearest clockwise first; those that own nothing come last."""
@@ -166,6 +173,8 @@ class Roster:
 
         Owners change here only between epochs, with no unit in flight.
         """
+        if not self._unsettled:
+            return False
         ring = self.placement.ring
         if between_epochs:
             for mask, to in self._moves:
@@ -176,7 +185,9 @@ class Roster:
             self._moves = []
         before = self.placement
         self._mint(ring)
-        return self.placement is not before
+        minted = self.placement is not before
+        self._unsettled = minted or bool(self._moves)
+        return minted
 
     def _mint(self, ring: Ring) -> None:
         """Mint the placement of a ring, if it is a new one."""
@@ -208,6 +219,13 @@ class Roster:
         if node in ring.nodes:
             owned[ring.slots_of(node)] = True
         return owned
+
+    @property
+    def is_short(self) -> bool:
+        """Whether some node has no complete copy of what it is to back up."""
+        return any(
+            bool((self.placement.fed(node) & ~mask).any()) for node, mask in self._in_sync.items()
+        )
 
     def missing(self, *, spare_owners: bool) -> list[Missing]:
         """The copies that are to be made, and from whom; owners are spared if another can."""

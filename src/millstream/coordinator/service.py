@@ -189,7 +189,7 @@ class Coordinator:
             evaluate()
         else:
             reports = self._collect()
-        self.ledger.require_complete()
+            self.ledger.require_complete()
         if self._resend():
             reports = self._collect()
         return reports
@@ -239,7 +239,7 @@ class Coordinator:
         for node in self.roster.nodes:
             # Not awaited: the next feed carries the commit and implies the seal.
             self._net.spawn(partial(self._quietly, node, "seal", self.ledger.committed), "seal")
-        if self.roster.missing(spare_owners=False):
+        if self.roster.is_short:
             self._net.spawn(self._heal, "heal")
 
     def failure(self) -> MillstreamError | None:
@@ -496,7 +496,7 @@ class Coordinator:
             for node, answer in self._ask_all("ping", None, _PING_TIMEOUT).items():
                 if isinstance(answer, Unreachable):
                     self._net.spawn(partial(self._suspect_quietly, node), "suspect")
-            if self.ledger.record is None and self.roster.missing(spare_owners=False):
+            if self.ledger.record is None and self.roster.is_short:
                 self._net.spawn(self._heal, "heal")
 
     def _suspect_quietly(self, node: NodeId) -> None:

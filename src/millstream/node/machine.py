@@ -235,17 +235,20 @@ class NodeMachine:
 
     # -- copies --------------------------------------------------------------------------
 
-    def copies_of(self, unit: Unit) -> tuple[UnitCopy, tuple[NodeId, ...]]:
-        """A unit in the form in which it travels, and the backups that it goes to."""
+    def backups_of(self, unit: Unit) -> list[NodeId]:
+        """The backups that a unit goes to."""
         placement = self.store.holdings.placement
         assert placement is not None
+        peers = dict.fromkeys(p for share in placement.shares(unit.slots) for p in share.copies)
+        return [peer for peer in peers if peer != self.node]
+
+    def copy_of(self, unit: Unit) -> UnitCopy:
+        """A unit in the form in which it travels; serialised once."""
         if unit.delta is None:
             unit.delta = self.store.reducing[unit.job].encode(unit.fragment)
-        peers = dict.fromkeys(p for share in placement.shares(unit.slots) for p in share.copies)
-        copy = UnitCopy(
+        return UnitCopy(
             self._incarnation, self.version, self.node, self._committed, unit.receipt, unit.delta
         )
-        return copy, tuple(peer for peer in peers if peer != self.node)
 
     def units_for(self, peer: NodeId, epoch: int, try_: int) -> list[Unit]:
         """The frozen units of an epoch of which a peer should have a copy."""

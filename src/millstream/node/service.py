@@ -128,7 +128,7 @@ class NodeService:
             except Fenced as told:
                 self._stop()
                 raise FeedRefused(str(told), stale=False) from None
-            self._assign(message)
+            self._on_assign(message)
         if committed.epoch > self._machine.committed.epoch:
             self._on_seal(committed)
 
@@ -143,9 +143,9 @@ class NodeService:
         """Copy frozen units to their backups, side by side; who cannot be reached is reported."""
         calls, peers = [], []
         for unit in units:
-            copy, backups = self._machine.copies_of(unit)
-            for peer in backups:
+            for peer in self._machine.backups_of(unit):
                 if only is None or peer == only:
+                    copy = self._machine.copy_of(unit)
                     peers.append(peer)
                     calls.append(partial(self._call, peer, "copy", copy, _COPY_TIMEOUT))
         answers = self._net.gather(calls)
@@ -189,9 +189,6 @@ class NodeService:
         return answer(body)
 
     def _on_assign(self, message: Assign) -> None:
-        self._assign(message)
-
-    def _assign(self, message: Assign) -> None:
         with self._both():
             self._machine.assign(message)
         if self._machine.next_replay() is not None:
