@@ -20,8 +20,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from millstream.coordinator.reading import RunEnded
 from millstream.coordinator.roster import StateLost
-from millstream.coordinator.service import RunEnded
 from millstream.errors import ConfigError, MillstreamError, WorkflowError
 from millstream.flow.functions import arrow, dataframe, sql
 from millstream.flow.reducers import Combinable, combinable

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from millstream.coordinator.epochs import EpochResult, run_epoch
+from millstream.coordinator.reading import StateReader
 from millstream.coordinator.record import EpochRecord
 from millstream.node.machine import Durability
 from millstream.ring.ring import NodeId
@@ -94,7 +95,7 @@ class Run:
 
     def states(self) -> dict[int, dict[str, Any]]:
         """What users read."""
-        return {job: dict(self.coordinator.items(job)) for job in (1, 2)}
+        return {job: dict(StateReader(self.coordinator).items(job)) for job in (1, 2)}
 
     def expected(self) -> dict[int, dict[str, Any]]:
         return self.reference.after[-1]

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.coordinator.roster import Missing, Roster, StateLost, from_runs
-from millstream.node.units import SlotMask
-from millstream.ring.placement import Placement
+from millstream.ring.placement import Placement, SlotMask
 from millstream.ring.ring import NodeId, RingError
 from millstream.ring.zones import Domain
 

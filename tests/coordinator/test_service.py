@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from millstream.coordinator.ledger import MissingReceipts
+from millstream.coordinator.reading import RunEnded, StateReader
 from millstream.coordinator.roster import StateLost
-from millstream.coordinator.service import RunEnded, StaleTask
+from millstream.coordinator.service import StaleTask
 from millstream.node.messages import (
     NOTHING_COMMITTED,
     BrokenFeed,
@@ -62,8 +63,8 @@ def test_epochs_are_committed_one_after_the_other_and_can_be_read(run: Run) -> N
             whole(run)
         assert run.coordinator.ledger.committed == Commit(2, 0)
         for key, state in run.expected()[1].items():
-            assert run.coordinator.get(1, key) == state
-        assert run.coordinator.get(1, "never seen") is None
+            assert StateReader(run.coordinator).get(1, key) == state
+        assert StateReader(run.coordinator).get(1, "never seen") is None
 
     run.main(main)
 
@@ -477,9 +478,9 @@ def test_the_end_stops_all_nodes_and_state_cannot_be_read_any_more(run: Run) -> 
         run.rest(1.0)
         assert not any(run.world.alive(node) for node in (N0, N1, N2))
         with pytest.raises(RunEnded):
-            run.coordinator.get(1, "a0")
+            StateReader(run.coordinator).get(1, "a0")
         with pytest.raises(RunEnded):
-            next(run.coordinator.items(1))
+            next(StateReader(run.coordinator).items(1))
         run.coordinator.suspect(N0)  # nobody is looked for any more
         assert run.coordinator.roster.lost == ()
 

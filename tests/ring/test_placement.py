@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from millstream.errors import ConfigError
-from millstream.ring.placement import Mask, Placement, Share
+from millstream.ring.placement import Placement, Share, SlotMask
 from millstream.ring.ring import NodeId, Ring, RingError
 from millstream.ring.zones import Domain, backups_of, interleave
 from tests.ring.key_strategies import untimed
@@ -28,7 +28,7 @@ def rings(draw: st.DrawFn) -> Ring:
 
 
 @st.composite
-def masks_for(draw: st.DrawFn, ring: Ring) -> dict[NodeId, Mask]:
+def masks_for(draw: st.DrawFn, ring: Ring) -> dict[NodeId, SlotMask]:
     """Any masks, also of nodes outside of the ring, in long runs and in single slots."""
     nodes = draw(st.sets(st.sampled_from("abcdefxyz").map(NodeId)))
     found = {}
@@ -47,7 +47,7 @@ def placements(draw: st.DrawFn) -> Placement:
     return Placement.of(ring, draw(masks_for(ring)))
 
 
-def mask(slots: int, *true: int | range) -> Mask:
+def mask(slots: int, *true: int | range) -> SlotMask:
     found = np.zeros(slots, np.bool_)
     for where in true:
         found[list(where) if isinstance(where, range) else where] = True

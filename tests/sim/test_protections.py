@@ -16,7 +16,8 @@ from millstream.node.machine import NodeMachine
 from millstream.node.messages import End, Feed
 from millstream.node.shelf import Shelf
 from millstream.node.store import SlotStore
-from millstream.node.units import Block, SlotMask, Unit, Work
+from millstream.node.units import Block, Unit, Work
+from millstream.ring.placement import SlotMask
 from millstream.sim.scenario import Failed, simulate
 from millstream.state.keyed import GONE, Change, KeyedFragment, State
 from millstream.work.keyed_reducing import FunctionReducing

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 import millstream as ms
-from millstream.coordinator.service import RunEnded
+from millstream.coordinator.reading import RunEnded
 from millstream.errors import ConfigError, MillstreamError, WorkflowError
 from millstream.spark.run import CheckpointInUse
 from tests.spark.words import count, expected_counts, run_to_end, split, write_books

@@ -21,11 +21,12 @@ import millstream as ms
 from millstream.errors import Place
 from millstream.flow.workflow import JobVertex
 from millstream.ring.keys import NAN
+from millstream.ring.placement import SlotMask
 from millstream.state.blocks import KEY, SLOT
 from millstream.work.chunk import Chunk
 from millstream.work.failures import RecordError, UserFunctionError
 from millstream.work.reducing import reducing_for
-from millstream.work.units import Reducing, SlotMask, UnitContext
+from millstream.work.units import Reducing, UnitContext
 from tests.state.python_values import Basket, same, untimed
 from tests.work.running import ALL, SLOTS, Running, blocks_of, blocks_of_pairs, job_of
 

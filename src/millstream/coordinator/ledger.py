@@ -17,8 +17,8 @@ from millstream.coordinator.record import EpochRecord, JobTypes
 from millstream.coordinator.roster import Roster, from_runs
 from millstream.errors import MillstreamError
 from millstream.node.messages import NOTHING_COMMITTED, Commit, CopyReceipt, Receipt, Receipts
-from millstream.node.units import SlotMask
 from millstream.ring.keys import canonical_type
+from millstream.ring.placement import SlotMask
 from millstream.ring.ring import NodeId
 from millstream.state.values import is_pickled, unify, unify_nulls
 

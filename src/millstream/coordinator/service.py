@@ -8,13 +8,11 @@ simulator runs this very code.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
-
-import numpy as np
 
 from millstream.coordinator.ledger import Ledger
 from millstream.coordinator.record import EpochRecord, JobTypes
@@ -27,15 +25,12 @@ from millstream.node.messages import (
     Fenced,
     NodeReport,
     NotDeterministic,
-    NotHeld,
     Receipts,
 )
-from millstream.node.units import SlotMask, runs_of
 from millstream.ring.drawing import draw
-from millstream.ring.placement import Placement
+from millstream.ring.placement import Placement, SlotMask
 from millstream.ring.ring import NodeId
 from millstream.ring.zones import Domain, shortage
-from millstream.state.pickling import loads
 from millstream.wire.calls import Unreachable
 from millstream.wire.net import Net
 
@@ -48,11 +43,6 @@ _SUPPLY_TIMEOUT = 300.0
 _ASK_AGAIN = 0.05
 _WATCH_EVERY = 2.0
 _ROUNDS = 3
-_SLOTS_AT_ONCE = 128
-
-
-class RunEnded(MillstreamError):
-    """Something was asked of a run that has ended."""
 
 
 class StaleTask(MillstreamError):
@@ -129,7 +119,7 @@ class Coordinator:
             # On one host there is nothing that anybody could mend.
             hosts = {(domain.zone, domain.host) for domain in domains.values()}
             log.log(logging.WARNING if len(hosts) > 1 else logging.INFO, "%s", warning)
-        self._ask_all("assign", self._assignment())  # who misses it will ask
+        self.ask_all("assign", self._assignment())  # who misses it will ask
         log.info("ring\n%s", draw(self.roster.placement, domains))
         self._net.spawn(self._watch, "watch")
 
@@ -154,6 +144,14 @@ class Coordinator:
                 roster.lost,
                 self.ledger.committed.epoch,
             )
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    @property
+    def net(self) -> Net:
+        return self._net
 
     @property
     def lost(self) -> StateLost | None:
@@ -200,7 +198,7 @@ class Coordinator:
         assert record is not None
         while True:
             version = self.roster.placement.version
-            answers = self._ask_all("receipts", record.at)
+            answers = self.ask_all("receipts", record.at)
             replaying = False
             for node, answer in answers.items():
                 if isinstance(answer, Receipts):
@@ -223,7 +221,7 @@ class Coordinator:
         lagging = self.ledger.lagging()
         self._net.gather(
             [
-                partial(self._ask, owner, "resend", (backup, *record.at), 2 * _ASK_TIMEOUT)
+                partial(self.ask, owner, "resend", (backup, *record.at), 2 * _ASK_TIMEOUT)
                 for owner, backup in lagging
             ]
         )
@@ -269,70 +267,23 @@ class Coordinator:
             for node in self.roster.nodes if self._roster is not None else ():
                 self._quietly(node, "stop", None, timeout=1.0)
 
-    # -- reading state -------------------------------------------------------------------
-
-    def get(self, job: int, key: object) -> Any:
-        """A key's committed state."""
-        self._await_seals()
-        answers = self._reading(lambda: self._ask_all("get", (job, key)))
-        found = [loads(answer) for answer in answers]
-        return next((state for state in found if state is not None), None)
-
-    def _reading(self, ask: Callable[[], Mapping[NodeId, Any]]) -> list[Any]:
-        while True:
-            version = self.roster.placement.version
-            answers = ask()
-            for node, answer in answers.items():
-                if isinstance(answer, Unreachable):
-                    self.suspect(node)
-                elif isinstance(answer, Exception):
-                    raise answer
-            if version == self.roster.placement.version and not any(
-                isinstance(answer, Exception) for answer in answers.values()
-            ):
-                return list(answers.values())
-
-    def items(self, job: int) -> Iterator[tuple[Any, Any]]:
-        """All committed keys of a job, owner by owner; epochs may be committed meanwhile."""
-        self._await_seals()
-        left = np.ones(self.roster.placement.ring.slots, dtype=bool)
-        while left.any():
-            start = int(left.argmax())
-            share = self.roster.placement.shares(range(start, len(left)))[0]
-            run = next(iter(runs_of(left, share.slots)))
-            part = range(run.start, min(run.stop, run.start + _SLOTS_AT_ONCE))
-            try:
-                answer = self._ask(share.owner, "items", (job, part), 60.0)
-            except Unreachable:
-                self.suspect(share.owner)
-                continue
-            except NotHeld:
-                self._net.sleep(_ASK_AGAIN)  # it will be told of the ring in force
-                continue
-            left[part.start : part.stop] = False
-            for key, value in answer:
-                yield key, loads(value)
-
-    def _await_seals(self) -> None:
-        if self._closed:
-            raise RunEnded("the run has ended and its state with it; read state before stop()")
-        self._reading(lambda: self._ask_all("seal", self.ledger.committed, timeout=60.0))
-
     # -- asking nodes --------------------------------------------------------------------
 
-    def _ask(self, node: NodeId, action: str, body: object, timeout: float = _ASK_TIMEOUT) -> Any:
+    def ask(self, node: NodeId, action: str, body: object, timeout: float = _ASK_TIMEOUT) -> Any:
+        """Ask a node; raises ``Unreachable`` or what the node says."""
         return self._net.call(self._addresses[node], action, body, timeout)
 
-    def _ask_all(
+    def ask_all(
         self, action: str, body: object, timeout: float = _ASK_TIMEOUT
     ) -> dict[NodeId, Any]:
+        """Ask all nodes side by side; each gives an answer or the exception that came instead."""
         nodes = self.roster.nodes
-        answers = self._net.gather([partial(self._ask, n, action, body, timeout) for n in nodes])
+        answers = self._net.gather([partial(self.ask, n, action, body, timeout) for n in nodes])
         return dict(zip(nodes, answers, strict=True))
 
     def _quietly(self, node: NodeId, action: str, body: object, timeout: float = 10.0) -> None:
         try:
-            self._ask(node, action, body, timeout)
+            self.ask(node, action, body, timeout)
         except MillstreamError:
             return  # who is gone is noticed elsewhere; a seal comes again with the next feed
 
@@ -382,14 +333,14 @@ class Coordinator:
     def _can_do_without(self, node: NodeId) -> bool:
         """Whether nodes that answer now have complete copies of all that a node owns."""
         others = [other for other in self.roster.nodes if other != node]
-        answers = self._net.gather([partial(self._ask, o, "ping", None, 1.0) for o in others])
+        answers = self._net.gather([partial(self.ask, o, "ping", None, 1.0) for o in others])
         silent = [o for o, a in zip(others, answers, strict=True) if isinstance(a, Exception)]
         return self.roster.survives([node, *silent])
 
     def _verdict(self, node: NodeId, timeout: float) -> Verdict:
         asked = self._net.now()
         try:
-            self._ask(node, "ping", None, timeout)
+            self.ask(node, "ping", None, timeout)
         except Unreachable as problem:
             with self._lock:
                 return self._suspicions.failed(node, problem.refused, asked, self._net.now())
@@ -413,7 +364,7 @@ class Coordinator:
         """Whether a node refuses its callers, asked twice; silence is another matter."""
         for _ in range(2):
             try:
-                self._ask(node, "ping", None, _SWEEP_TIMEOUT)
+                self.ask(node, "ping", None, _SWEEP_TIMEOUT)
                 return False
             except Unreachable as problem:
                 if not problem.refused:
@@ -456,7 +407,7 @@ class Coordinator:
     def _ask_reach(self, nodes: Iterable[NodeId]) -> None:
         """Ask nodes how far their copies are: they may be complete since the last commit."""
         known = list(nodes)
-        answers = self._net.gather([partial(self._ask, n, "receipts", (-1, 0)) for n in known])
+        answers = self._net.gather([partial(self.ask, n, "receipts", (-1, 0)) for n in known])
         for node, answer in zip(known, answers, strict=True):
             if isinstance(answer, Receipts):
                 with self._lock:
@@ -473,7 +424,7 @@ class Coordinator:
         self._net.gather(
             [
                 partial(
-                    self._ask,
+                    self.ask,
                     order.donor,
                     "supply",
                     CopyOrder(incarnation, order.to, order.slots, committed),
@@ -493,7 +444,7 @@ class Coordinator:
         """Look at all nodes now and then: a node without a neighbour has no other watch."""
         while not self._closed and self._lost is None:
             self._net.sleep(_WATCH_EVERY)
-            for node, answer in self._ask_all("ping", None, _PING_TIMEOUT).items():
+            for node, answer in self.ask_all("ping", None, _PING_TIMEOUT).items():
                 if isinstance(answer, Unreachable):
                     self._net.spawn(partial(self._suspect_quietly, node), "suspect")
             if self.ledger.record is None and self.roster.is_short:

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from millstream.node.units import SlotMask
-from millstream.ring.placement import Share
+from millstream.ring.placement import Share, SlotMask
 from millstream.ring.ring import NodeId
 
 

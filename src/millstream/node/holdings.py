@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from millstream.node.messages import Feed, FeedRefused
-from millstream.node.units import SlotMask
-from millstream.ring.placement import Placement
+from millstream.ring.placement import Placement, SlotMask
 from millstream.ring.ring import NodeId
 
 EMPTY = -1

@@ -35,8 +35,8 @@ from millstream.node.messages import (
     UnitCopy,
 )
 from millstream.node.store import SlotStore, UnknownJob
-from millstream.node.units import Block, SlotMask, Unit, Work, runs_of
-from millstream.ring.placement import Placement, Share
+from millstream.node.units import Block, Unit, Work, runs_of
+from millstream.ring.placement import Placement, Share, SlotMask
 from millstream.ring.ring import NodeId
 from millstream.state.blocks import KEY, from_bytes
 from millstream.state.values import unify_nulls
@@ -188,13 +188,8 @@ class NodeMachine:
         with without_collector():
             reduced = self.store.reducing[feed.job].reduce(batches, unit)
         outputs = reduced.outputs
-        return reduced, Receipt(
-            job=feed.job,
-            epoch=feed.epoch,
-            try_=feed.try_,
-            slots=feed.slots,
-            digest=work.digest,
-            rows=feed.rows,
+        return reduced, replace(
+            _received(work),
             keys=reduced.keys,
             outputs=sum(batch.num_rows for batch in outputs),
             seconds=self._clock() - started,
@@ -273,20 +268,7 @@ class NodeMachine:
         """Keep what a primary was fed; it counts once the epoch is committed."""
         self.admit(feed)
         work = self._work(feed, blocks, end)
-        receipt = Receipt(
-            job=feed.job,
-            epoch=feed.epoch,
-            try_=feed.try_,
-            slots=feed.slots,
-            digest=work.digest,
-            rows=feed.rows,
-            keys=0,
-            outputs=0,
-            seconds=0.0,
-            key_type=None,
-            output=None,
-        )
-        self._keep(Unit(receipt, log=work))
+        self._keep(Unit(_received(work), log=work))
 
     def _keep(self, unit: Unit) -> None:
         """Keep the first copy of a unit; if it is not the one that was frozen, its digest tells."""
@@ -423,6 +405,12 @@ class NodeMachine:
     def delivered(self, peer: NodeId, slots: range, through: int) -> None:
         """A backup has said how far it is."""
         self.store.checkpoints.acknowledge(peer, slots, through)
+
+
+def _received(work: Work) -> Receipt:
+    """The receipt of a feed that was not reduced yet."""
+    feed = work.feed
+    return Receipt(feed.job, feed.epoch, feed.try_, feed.slots, work.digest, feed.rows)
 
 
 def _both(one: range, other: range) -> range:

@@ -68,11 +68,11 @@ class Receipt:
     slots: range
     digest: str
     rows: int
-    keys: int
-    outputs: int
-    seconds: float
-    key_type: pa.DataType | None
-    output: pa.Schema | None
+    keys: int = 0
+    outputs: int = 0
+    seconds: float = 0.0
+    key_type: pa.DataType | None = None
+    output: pa.Schema | None = None
 
 
 @dataclass(frozen=True)

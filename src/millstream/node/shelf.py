@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from millstream.node.units import SlotMask, Unit, covered
+from millstream.node.units import Unit, covered
+from millstream.ring.placement import SlotMask
 
 
 @dataclass

@@ -19,10 +19,10 @@ from millstream.node.checkpoints import Checkpoints, Retained
 from millstream.node.holdings import UNKNOWN, Holdings
 from millstream.node.messages import NotHeld, Runs, Snapshot
 from millstream.node.shelf import Lot, Shelf
-from millstream.node.units import SlotMask, Unit, covered, runs_of
+from millstream.node.units import Unit, covered, runs_of
 from millstream.ring.hashing import hash_key
 from millstream.ring.keys import canonical_key
-from millstream.ring.placement import Placement
+from millstream.ring.placement import Placement, SlotMask
 from millstream.ring.ring import NodeId
 from millstream.state.values import unify_nulls
 from millstream.work.pausing import without_collector

@@ -7,13 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from millstream.node.messages import CopyReceipt, Feed, Receipt
+from millstream.ring.placement import SlotMask
 from millstream.state.blocks import Origin
-
-SlotMask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)

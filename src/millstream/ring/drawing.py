@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from millstream.errors import ConfigError
-from millstream.ring.placement import Mask, Placement
+from millstream.ring.placement import Placement, SlotMask
 from millstream.ring.ring import NodeId
 from millstream.ring.zones import Domain
 
@@ -44,7 +44,7 @@ def draw(placement: Placement, domains: Mapping[NodeId, Domain], width: int = 64
     return "\n".join(lines)
 
 
-def _bar(owned: Mask, fed: Mask, width: int) -> str:
+def _bar(owned: SlotMask, fed: SlotMask, width: int) -> str:
     columns = min(width, owned.size)
     edges = np.arange(columns) * owned.size // columns
     lengths = np.diff(edges, append=owned.size)

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from millstream.errors import ConfigError
 from millstream.ring.ring import NodeId, Ring, RingError
 
-Mask: TypeAlias = npt.NDArray[np.bool_]
+SlotMask: TypeAlias = npt.NDArray[np.bool_]
 """One bit per slot."""
 
 
@@ -67,7 +67,7 @@ class Placement:
                 raise ConfigError(f"a slot's owner must not get its copies, {what}")
 
     @classmethod
-    def of(cls, ring: Ring, copies: Mapping[NodeId, Mask]) -> Placement:
+    def of(cls, ring: Ring, copies: Mapping[NodeId, SlotMask]) -> Placement:
         """Return the placement where each node gets copies of the slots that its mask names.
 
         What a node owns itself is left out. The copies of a slot are in order clockwise from its
@@ -142,18 +142,18 @@ class Placement:
             for share in self._all_shares[first : last + 1]
         ]
 
-    def fed(self, node: NodeId) -> Mask:
+    def fed(self, node: NodeId) -> SlotMask:
         """Return of which slots the node gets copies."""
         lengths = np.diff([*(start for start, _ in self.arcs), self.ring.slots])
         return np.repeat(np.array([node in nodes for _, nodes in self.arcs], np.bool_), lengths)
 
-    def owned(self, node: NodeId) -> Mask:
+    def owned(self, node: NodeId) -> SlotMask:
         """Return which slots the node owns: none, if it is not in the ring."""
         if node not in self.ring.nodes:
             return np.zeros(self.ring.slots, np.bool_)
         return np.asarray(self.ring.table == self.ring.nodes.index(node))
 
-    def held(self, node: NodeId) -> Mask:
+    def held(self, node: NodeId) -> SlotMask:
         """Return which slots the node owns or gets copies of."""
         return self.owned(node) | self.fed(node)
 

@@ -12,9 +12,9 @@ from millstream.coordinator.service import Coordinator
 from millstream.node.holdings import UNKNOWN
 from millstream.node.machine import NodeMachine
 from millstream.node.messages import Commit, Receipt
-from millstream.node.units import SlotMask, Unit, Work, covered
+from millstream.node.units import Unit, Work, covered
 from millstream.ring.hashing import hash_key
-from millstream.ring.placement import Placement
+from millstream.ring.placement import Placement, SlotMask
 from millstream.ring.ring import NodeId
 from millstream.sim.cluster import Cluster
 from millstream.sim.workload import JOBS, Pair, Reference

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from millstream.coordinator.epochs import run_epoch
+from millstream.coordinator.reading import StateReader
 from millstream.coordinator.roster import StateLost
 from millstream.node.messages import NotDeterministic
 from millstream.ring.ring import NodeId
@@ -270,7 +271,7 @@ class _Run:
             return
         last = self._scenario.epochs - 1
         for job in (1, 2):
-            found = dict(self._cluster.coordinator.items(job))
+            found = dict(StateReader(self._cluster.coordinator).items(job))
             expected = self._reference.state(last, job)
             if found != expected:
                 raise Violation(f"I1: job {job} ends with {found}, not {expected}")
@@ -282,7 +283,7 @@ class _Run:
         shown: dict[str, Any] = {}
         for _, outputs in self._published:
             shown.update(outputs[1])
-        found = dict(self._cluster.coordinator.items(1))
+        found = dict(StateReader(self._cluster.coordinator).items(1))
         kept = {k: (len(e.get("history", ())), e.get("note", -1)) for k, e in found.items()}
         for key, value in shown.items():
             if kept.get(key, (0, -1)) != value:

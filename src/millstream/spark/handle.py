@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from pyspark.sql.streaming.query import StreamingQuery
 
+from millstream.coordinator.reading import StateReader
 from millstream.coordinator.service import Coordinator, Overview
 from millstream.errors import ConfigError
 from millstream.flow.plan import Plan
@@ -57,17 +58,17 @@ class JobState:
     """The committed state of one job."""
 
     def __init__(self, coordinator: Coordinator, job: int) -> None:
-        self._coordinator = coordinator
+        self._reader = StateReader(coordinator)
         self._job = job
 
     def get(self, key: object, default: Any = None) -> Any:
         """The state of a key: its entries, or the result of a combinable reducer."""
-        found = self._coordinator.get(self._job, key)
+        found = self._reader.get(self._job, key)
         return default if found is None else found
 
     def items(self) -> Iterator[tuple[Any, Any]]:
         """All keys with their state."""
-        yield from self._coordinator.items(self._job)
+        yield from self._reader.items(self._job)
 
 
 class Run:

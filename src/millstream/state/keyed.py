@@ -17,13 +17,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
+from millstream.ring.placement import SlotMask
 from millstream.state.pickling import dumps, loads
 
 T = TypeVar("T")
 Entries = dict[str, Any]
-SlotMask = npt.NDArray[np.bool_]
 """One flag for every slot of the job."""
 
 

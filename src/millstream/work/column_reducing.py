@@ -16,10 +16,10 @@ from millstream.flow.reducers import (
 from millstream.flow.workflow import JobVertex
 from millstream.ring.hashing import hash_column, slot_of
 from millstream.ring.keys import KeyTypeError, canonical_column, decode_keys
+from millstream.ring.placement import SlotMask
 from millstream.state.blocks import KEY, SLOT
 from millstream.state.columns import ColumnFragment, ColumnState, widened_types
 from millstream.state.deltas import decode_columns, encode_columns, merge_columns
-from millstream.state.keyed import SlotMask
 from millstream.state.values import ValueTypeError, shown
 from millstream.work.failures import calling, record_error
 from millstream.work.keying import group

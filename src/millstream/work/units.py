@@ -14,9 +14,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import pyarrow as pa
 
 from millstream.flow.workflow import JobVertex
-from millstream.state.keyed import SlotMask
-
-__all__ = ["Reduced", "Reducing", "SlotMask", "UnitContext", "ttl_of"]
+from millstream.ring.placement import SlotMask
 
 
 @dataclass(frozen=True)
