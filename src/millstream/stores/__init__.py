@@ -1,0 +1,1 @@
+"""Where checkpoints are durable: one protocol, several back-ends, opened by URL."""

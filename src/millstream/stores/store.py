@@ -1,0 +1,122 @@
+"""The store protocol: durable values under text keys, whatever keeps them.
+
+All back-ends promise the same, and one suite (``tests/contract``) holds them to it:
+
+* ``put`` has made every item durable when it returns: a crash of this process, of the store's
+  server or of the machine right after it loses nothing. It is not atomic over its items: after an
+  error or a crash some of them may be there, each whole or not at all. An item that was there is
+  replaced.
+* ``put_if_absent`` is atomic and durable, and decides races: of several writers, in any processes
+  on any machines, exactly one is told True. Its keys are never written with ``put``.
+* ``get`` and ``scan`` see whatever this process wrote, and what others wrote under keys that were
+  new. That another process has *replaced* or deleted a value may be noticed late, by the next
+  ``scan`` of its prefix at the latest: those who share keys write each of them once.
+* A value comes back as it was written, or ``CorruptRecord`` is raised: never other bytes.
+* A store that is away for a while is waited for (``patience`` in the URL, in seconds, 30 by
+  default), then ``StoreUnavailable``. A store without space raises ``StoreFull``, and goes on when
+  there is space again.
+* All of this from several threads at once.
+
+Keys are text of 1 to 400 bytes as UTF-8, without control characters; ``/`` separates parts, by
+convention. Values are of any size that fits into memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from millstream.errors import MillstreamError
+
+MAX_KEY_BYTES = 400
+
+
+class StoreError(MillstreamError):
+    """A store could not do what it was asked to."""
+
+
+class StoreUnavailable(StoreError):
+    """A store did not answer for as long as one was ready to wait."""
+
+
+class StoreFull(StoreError):
+    """There is no space left where a store writes."""
+
+
+class BadKey(StoreError):
+    """A key that no store takes."""
+
+
+@dataclass(frozen=True)
+class Damage:
+    """A record that is not as it was written: what it was, where it lies, and what is wrong."""
+
+    key: str | None
+    place: str
+    offset: int
+    why: str
+
+    def __str__(self) -> str:
+        record = "a record" if self.key is None else f"the record of {self.key!r}"
+        return f"{record} at {self.place}, offset {self.offset}: {self.why}"
+
+
+class CorruptRecord(StoreError):
+    """A value was found damaged."""
+
+    def __init__(self, damage: Damage) -> None:
+        super().__init__(damage)
+        self.damage = damage
+
+    def __str__(self) -> str:
+        return f"{self.damage}; other epochs may be whole: see `millstream checkpoint verify`"
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a store holds: bytes where they are kept, and the files, rows or entries they are in."""
+
+    bytes: int
+    files: int
+
+
+class Store(Protocol):
+    """Durable values under text keys."""
+
+    def put(self, items: Mapping[str, bytes]) -> None:
+        """Write values; all of them are durable when this returns."""
+
+    def put_if_absent(self, key: str, value: bytes) -> bool:
+        """Write a value unless the key has one; whether it was written. Durable."""
+
+    def get(self, keys: Iterable[str]) -> dict[str, bytes]:
+        """The values of those keys that have one."""
+
+    def scan(self, prefix: str = "") -> list[str]:
+        """The keys that begin with a prefix, in the order of their bytes."""
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """Forget keys; those that are not there are no matter. Space is given back in time."""
+
+    def verify(self) -> Iterator[Damage]:
+        """Look at everything there is, and tell what is damaged; changes nothing."""
+
+    def usage(self) -> Usage:
+        """What is kept, roughly."""
+
+    def close(self) -> None:
+        """Let go of files and connections; again: nothing."""
+
+
+def check_key(key: str) -> str:
+    """A key, or ``BadKey``."""
+    if not isinstance(key, str):
+        raise BadKey(f"a key must be text, got {key!r}")
+    length = len(key.encode("utf-8", "surrogatepass"))
+    if not 1 <= length <= MAX_KEY_BYTES or not key.isprintable():
+        raise BadKey(
+            f"a key must be 1 to {MAX_KEY_BYTES} bytes of printable text, got {key[:80]!r} "
+            f"({length} bytes)"
+        )
+    return key
