@@ -1,0 +1,149 @@
+"""The chain in the store: one total order of claims and manifests, decided by put-if-absent.
+
+Link p is put, if absent, under ``chain/p``; whoever comes second reads on. So a driver that was
+replaced finds the claim of its successor where its next manifest should go, and stops; and a
+manifest that came just before a claim is seen by the claimant, who then tries the next position.
+
+Old links are deleted from the front. A driver that slept through that would find its position
+free again, and so it makes sure afterwards that the link before its own is still there.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+
+from millstream.checkpoints.lineage import Lineage, lineage_of
+from millstream.checkpoints.manifest import BadManifest, Claim, Link, Manifest, decode, encode
+from millstream.errors import MillstreamError
+from millstream.stores.store import CorruptRecord, Damage, Store, StoreError
+
+PREFIX = "chain/"
+
+
+class Superseded(MillstreamError):
+    """Another driver has claimed the checkpoint."""
+
+    def __init__(self, incarnation: int, by: int | None, who: str) -> None:
+        super().__init__(incarnation, by, who)
+        self.incarnation, self.by, self.who = incarnation, by, who
+
+    def __str__(self) -> str:
+        newer = "a newer one" if self.by is None else f"incarnation {self.by}"
+        return (
+            f"incarnation {self.incarnation} of this workflow was replaced by {newer}{self.who}: "
+            "nothing of the epoch under way was published here. Two drivers cannot run on one "
+            "checkpoint; if both are wanted, give each a checkpoint of its own"
+        )
+
+
+class CommitUnknown(MillstreamError):
+    """The store went away while a manifest was written; it may be durable, or not."""
+
+    def __init__(self, epoch: int, problem: str) -> None:
+        super().__init__(epoch, problem)
+        self.epoch, self.problem = epoch, problem
+
+    def __str__(self) -> str:
+        return (
+            f"whether epoch {self.epoch} is committed is not known: {self.problem}. Nothing is "
+            "lost: start the workflow again on the same checkpoint when the store is back"
+        )
+
+
+class Chain:
+    """The chain of one checkpoint, read and written."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def read(self, on_damage: Callable[[Damage], None] | None = None) -> Lineage:
+        """Read the whole chain.
+
+        Damaged and missing links are told, and the rest is read, with ``on_damage``; without it
+        the first of them is raised. What they committed shows as a gap between manifests.
+        """
+        links: list[Link] = []
+        expected = -1
+        for key in self._store.scan(PREFIX):
+            position = _position(key)
+            if 0 <= expected < position:
+                _tell(_broken(_key(expected), "the link is missing"), on_damage)
+            try:
+                links.append(self._link(key))
+            except CorruptRecord as corrupt:
+                _tell(corrupt, on_damage)
+            expected = position + 1
+        return replace(lineage_of(links), position=max(expected, 0))
+
+    def _link(self, key: str) -> Link:
+        value = self._store.get([key]).get(key)
+        if value is None:
+            raise _broken(key, "the link is missing")
+        return _decode(value, key)
+
+    def claim(self, seen: Lineage, after: int, time: int, host: str, pid: int) -> Lineage | None:
+        """Claim the checkpoint after an epoch; None if the chain has grown since it was seen."""
+        number = seen.incarnation + 1
+        claim = Claim(seen.position, number, after, time, host, pid, uuid.uuid4().hex)
+        return seen.then(claim) if self._put(claim) else None
+
+    def commit(self, seen: Lineage, manifest: Manifest) -> Lineage:
+        """Commit epochs: the manifest becomes the next link, or ``Superseded`` is raised."""
+        manifest = replace(manifest, position=seen.position, token=uuid.uuid4().hex)
+        try:
+            won = self._put(manifest)
+        except StoreError as problem:
+            raise CommitUnknown(manifest.epoch, str(problem)) from problem
+        if not won or not self._is_connected(manifest.position):
+            raise self._superseded(manifest)
+        return seen.then(manifest)
+
+    def _put(self, link: Link) -> bool:
+        return self._store.put_if_absent(_key(link.position), encode(link))
+
+    def _is_connected(self, position: int) -> bool:
+        before = _key(position - 1)
+        return position == 0 or before in self._store.get([before])
+
+    def _superseded(self, manifest: Manifest) -> Superseded:
+        key = _key(manifest.position)
+        found = self._store.get([key]).get(key)
+        if found is not None:
+            link = decode(found, key)
+            if isinstance(link, Claim):
+                who = f" (process {link.pid} on {link.host})"
+                return Superseded(manifest.incarnation, link.incarnation, who)
+        return Superseded(manifest.incarnation, None, "")
+
+    def forget(self, before: int) -> None:
+        """Delete the links before a position, oldest first."""
+        old = [key for key in self._store.scan(PREFIX) if _position(key) < before]
+        for key in old:
+            self._store.delete([key])
+
+
+def _key(position: int) -> str:
+    return f"{PREFIX}{position:012d}"
+
+
+def _position(key: str) -> int:
+    return int(key[len(PREFIX) :])
+
+
+def _tell(corrupt: CorruptRecord, on_damage: Callable[[Damage], None] | None) -> None:
+    if on_damage is None:
+        raise corrupt
+    on_damage(corrupt.damage)
+
+
+def _decode(value: bytes, key: str) -> Link:
+    try:
+        return decode(value, key)
+    except BadManifest as problem:
+        raise _broken(key, str(problem)) from problem
+
+
+def _broken(key: str, why: str) -> CorruptRecord:
+    return CorruptRecord(Damage(key, "the chain", 0, why))

@@ -1,0 +1,222 @@
+"""Manifests and claims: the links of the chain that says which epochs are committed.
+
+They are JSON, for people and tools; only the records that they name hold users' objects. A
+*piece* is the changes of the epochs (since, through] to a range of slots of one job; a *base* is
+the whole state of a range of slots of all jobs, each part of it through an epoch of its own.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from millstream.errors import MillstreamError
+
+FORMAT = 1
+Form = Literal["stateful", "combining", "aggregate", "arrow"]
+
+
+class BadManifest(MillstreamError):
+    """A link of the chain is not what this version of Millstream writes."""
+
+
+@dataclass(frozen=True)
+class JobNote:
+    """What a checkpoint must know of a job.
+
+    ``reducer`` tells reducers apart whose state differs; a job that is not ``durable`` begins
+    with empty state after a restart.
+    """
+
+    name: str
+    form: Form
+    reducer: str
+    durable: bool = True
+    key_type: pa.DataType | None = None
+    output: pa.Schema | None = None
+
+
+@dataclass(frozen=True)
+class WorkflowNote:
+    """What a checkpoint must know of a workflow: what cannot change without a word."""
+
+    name: str
+    slots: int
+    jobs: tuple[JobNote, ...]
+    sources: tuple[str, ...] = ()
+
+    def job(self, name: str) -> JobNote | None:
+        return next((job for job in self.jobs if job.name == name), None)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A record with the changes of some epochs to a range of slots of one job."""
+
+    key: str
+    job: str
+    slots: range
+    since: int
+    through: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Base:
+    """A record with the whole state of a range of slots, in parts of their own.
+
+    Every part is complete through ``through`` at least, and through ``reaches`` at most.
+    """
+
+    key: str
+    slots: range
+    through: int
+    reaches: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Staged:
+    """Outputs that a sink keeps out of sight until the manifest that names them is durable."""
+
+    epoch: int
+    attempt: str
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A driver's word that it runs the workflow from now on, after an epoch of the chain."""
+
+    position: int
+    incarnation: int
+    after: int
+    time: int
+    host: str
+    pid: int
+    token: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The durable record that commits the epochs (parent, epoch]."""
+
+    position: int
+    incarnation: int
+    epoch: int
+    try_: int
+    parent: int
+    time: int
+    workflow: WorkflowNote
+    pieces: tuple[Piece, ...]
+    bases: tuple[Base, ...]
+    staged: tuple[Staged, ...]
+    published: int
+    token: str = ""
+
+
+Link = Claim | Manifest
+
+
+def encode(link: Link) -> bytes:
+    """A link as it is stored."""
+    kind = "claim" if isinstance(link, Claim) else "manifest"
+    fields = {name: getattr(link, name) for name in link.__dataclass_fields__}
+    fields = {name.rstrip("_"): _plain(value) for name, value in fields.items()}
+    return json.dumps({"format": FORMAT, "kind": kind, **fields}, separators=(",", ":")).encode()
+
+
+def decode(data: bytes, key: str) -> Link:
+    """Read a link."""
+    try:
+        found = json.loads(data)
+        if found["format"] != FORMAT:
+            raise BadManifest(
+                f"{key} has format {found['format']!r}, and this version reads {FORMAT}; use the "
+                "version of Millstream that wrote it"
+            )
+        return _claim(found) if found["kind"] == "claim" else _manifest(found)
+    except (KeyError, TypeError, ValueError) as problem:
+        raise BadManifest(f"{key} is not a link of a checkpoint's chain: {problem!r}") from None
+
+
+def as_json(link: Link) -> dict[str, Any]:
+    """A link as tools show it: without serialised types."""
+    shown: dict[str, Any] = json.loads(encode(link))
+    if isinstance(link, Manifest):
+        for job, note in zip(shown["workflow"]["jobs"], link.workflow.jobs, strict=True):
+            job["key_type"] = None if note.key_type is None else str(note.key_type)
+            output = note.output
+            job["output"] = None if output is None else {f.name: str(f.type) for f in output}
+    return shown
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, WorkflowNote):
+        jobs = [
+            {
+                **asdict(replace(job, key_type=None, output=None)),
+                "key_type": _type_text(job.key_type),
+                "output": _schema_text(job.output),
+            }
+            for job in value.jobs
+        ]
+        return {**asdict(replace(value, jobs=())), "jobs": jobs, "sources": list(value.sources)}
+    if isinstance(value, tuple):
+        return [_flat(item) for item in value]
+    return value
+
+
+def _flat(item: Any) -> dict[str, Any]:
+    flat = asdict(item)
+    if "slots" in flat:
+        flat["slots"] = [item.slots.start, item.slots.stop]
+    return flat
+
+
+def _claim(found: dict[str, Any]) -> Claim:
+    return Claim(**{name: found[name] for name in Claim.__dataclass_fields__})
+
+
+def _manifest(found: dict[str, Any]) -> Manifest:
+    note = found["workflow"]
+    jobs = tuple(
+        JobNote(**{**job, "key_type": _type(job["key_type"]), "output": _schema(job["output"])})
+        for job in note["jobs"]
+    )
+    return Manifest(
+        position=found["position"],
+        incarnation=found["incarnation"],
+        epoch=found["epoch"],
+        try_=found["try"],
+        parent=found["parent"],
+        time=found["time"],
+        workflow=WorkflowNote(note["name"], note["slots"], jobs, tuple(note["sources"])),
+        pieces=tuple(Piece(**{**p, "slots": range(*p["slots"])}) for p in found["pieces"]),
+        bases=tuple(Base(**{**b, "slots": range(*b["slots"])}) for b in found["bases"]),
+        staged=tuple(Staged(**staged) for staged in found["staged"]),
+        published=found["published"],
+        token=found["token"],
+    )
+
+
+def _schema_text(schema: pa.Schema | None) -> str | None:
+    return None if schema is None else base64.b64encode(schema.serialize().to_pybytes()).decode()
+
+
+def _schema(text: str | None) -> pa.Schema | None:
+    if text is None:
+        return None
+    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text, validate=True)))
+
+
+def _type_text(kind: pa.DataType | None) -> str | None:
+    return None if kind is None else _schema_text(pa.schema([("key", kind)]))
+
+
+def _type(text: str | None) -> pa.DataType | None:
+    schema = _schema(text)
+    return None if schema is None else schema.field(0).type
