@@ -1,0 +1,41 @@
+"""The options of a store, as they stand in its URL behind the question mark."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from urllib.parse import parse_qsl
+
+from millstream.errors import ConfigError
+
+DEFAULT_PATIENCE = 30.0
+
+
+def split_options(url: str, allowed: Collection[str]) -> tuple[str, dict[str, str]]:
+    """A URL without its options, and the options; refuses those that a back-end does not know."""
+    bare, _, query = url.partition("?")
+    options: dict[str, str] = {}
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        scheme = url.partition(":")[0]
+        if name not in allowed:
+            raise ConfigError(
+                f"{scheme}:// has no option {name!r}; it has {', '.join(sorted(allowed))}"
+            )
+        if name in options:
+            raise ConfigError(f"the option {name!r} of {scheme}:// is given twice")
+        options[name] = value
+    return bare, options
+
+
+def patience_of(options: Mapping[str, str]) -> float:
+    """For how many seconds a store that is away is waited for."""
+    text = options.get("patience", "")
+    if not text:
+        return DEFAULT_PATIENCE
+    try:
+        patience = float(text)
+    except ValueError:
+        patience = math.nan
+    if not 0 <= patience < math.inf:
+        raise ConfigError(f"patience is a number of seconds, 0 or more, got {text!r}")
+    return patience
