@@ -1,0 +1,95 @@
+"""What a checkpoint can do without: records that no retained epoch needs, and old links.
+
+It may be computed beside a run, from a lineage that is a little old: of the newest incarnation
+(and of any that came since) only records are garbage that lie before all that is retained, because
+a younger one that no manifest names may be on its way into the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from millstream.checkpoints.chain import Chain
+from millstream.checkpoints.lineage import Lineage
+from millstream.checkpoints.manifest import Manifest
+from millstream.checkpoints.records import DATA, BadRecord, origin_of
+from millstream.checkpoints.restoring import Contents, EpochIncomplete, contents_of
+from millstream.errors import ConfigError
+from millstream.stores.store import Store
+
+
+@dataclass(frozen=True)
+class Garbage:
+    """Keys of records to delete, and the position before which links of the chain are."""
+
+    records: tuple[str, ...]
+    links_before: int
+
+
+def garbage(lineage: Lineage, keys: Iterable[str], retain: int | None = None) -> Garbage:
+    """Find what is not needed for the newest ``retain`` manifests, or for all that are there.
+
+    ``keys`` are those of the records in the store, listed after the lineage was read.
+    """
+    if retain is not None and retain < 1:
+        raise ConfigError(f"at least one epoch must be retained, got {retain}")
+    retained = lineage.manifests if retain is None else lineage.manifests[-retain:]
+    needed: set[str] = set()
+    since: list[int] = []
+    for manifest in retained:
+        contents = _contents(lineage, manifest)
+        if contents is None:
+            needed.update(_named(manifest))
+        else:
+            needed.update(contents.keys)
+            since.append(contents.since)
+    if lineage.newest is not None:
+        needed.update(_still_to_come(lineage.newest))
+    floor = min(since, default=-1)
+    records = [
+        key for key in keys if key not in needed and _is_over(key, lineage.incarnation, floor)
+    ]
+    return Garbage(tuple(records), _links_before(lineage, retained, floor))
+
+
+def remove(store: Store, found: Garbage) -> None:
+    """Delete garbage, links first: a crash between leaves records that are garbage still."""
+    Chain(store).forget(found.links_before)
+    store.delete(found.records)
+
+
+def _contents(lineage: Lineage, manifest: Manifest) -> Contents | None:
+    try:
+        return contents_of(lineage, manifest.epoch)
+    except EpochIncomplete:
+        return None  # its own base is gone: it stands there only because younger epochs need it
+
+
+def _named(manifest: Manifest) -> list[str]:
+    return [*(base.key for base in manifest.bases), *(piece.key for piece in manifest.pieces)]
+
+
+def _still_to_come(newest: Manifest) -> list[str]:
+    """Bases that begin to count with a later epoch."""
+    return [base.key for base in newest.bases if base.reaches > newest.epoch]
+
+
+def _is_over(key: str, incarnation: int, floor: int) -> bool:
+    """Whether nobody can name a record any more that no retained epoch needs."""
+    try:
+        written, by = origin_of(key)
+    except BadRecord:
+        return False
+    # Before the floor, not at it: a base of that very epoch may just be on its way.
+    return key.startswith(DATA) and (by < incarnation or (by == incarnation and written < floor))
+
+
+def _links_before(lineage: Lineage, retained: tuple[Manifest, ...], floor: int) -> int:
+    newest = lineage.newest
+    if newest is None:
+        return lineage.claim.position if lineage.claim else 0
+    # A restart publishes what the newest manifest does not yet call published.
+    after = min(floor, newest.published)
+    needed = [link.position for link in lineage.manifests if link.epoch > after]
+    return min([retained[0].position, *needed])
