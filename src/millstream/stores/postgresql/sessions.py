@@ -1,0 +1,219 @@
+"""Connections to the server that can be written to, and the few of them that a store keeps."""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+import select
+import threading
+import time
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import psycopg
+
+from millstream.errors import ConfigError
+from millstream.stores.postgresql.address import Address
+from millstream.stores.store import StoreError
+from millstream.stores.waiting import Away
+
+T = TypeVar("T")
+
+log = logging.getLogger("millstream")
+
+_LOOK_AGAIN = 0.2
+_SETTINGS = """
+    SELECT current_setting('fsync'), reset_val, current_setting('synchronous_standby_names'),
+        set_config('synchronous_commit',
+            CASE reset_val WHEN 'remote_apply' THEN reset_val ELSE 'on' END, false)
+    FROM pg_settings WHERE name = 'synchronous_commit'
+"""
+# Written to the log and to the standbys, and nowhere else.
+_NOTHING = "SELECT pg_logical_emit_message(true, 'millstream', '')"
+
+
+class TimeUp(Away):
+    """The server has not answered in time, and may yet do what it was asked to."""
+
+
+class Session(psycopg.Connection[tuple[Any, ...]]):
+    """A connection whose every wait ends at ``deadline``."""
+
+    deadline = math.inf
+    warning: str | None = None
+    trusted = False
+
+    def wait(self, gen: Generator[Any, Any, T], *args: Any, **options: Any) -> T:
+        """Wait as psycopg does, but not for longer than until the deadline."""
+        return super().wait(self._until_deadline(gen), *args, **options)
+
+    def _until_deadline(self, gen: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
+        try:
+            wanted = next(gen)
+            while True:
+                ready = yield wanted
+                if not ready and time.monotonic() > self.deadline:
+                    raise TimeUp("no answer; if it was a write: is a standby there to confirm it?")
+                wanted = gen.send(ready)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+    def confirm(self) -> None:
+        """Raise ``Away`` if what was just written may not be on any standby.
+
+        A commit whose wait for the standbys is cancelled succeeds, with a warning.
+        """
+        if self.warning is not None:
+            raise Away(self.warning)
+
+    def take_warning(self, diagnostic: psycopg.errors.Diagnostic) -> None:
+        if diagnostic.severity_nonlocalized == "WARNING":
+            self.warning = diagnostic.message_primary
+
+
+class Sessions:
+    """The connections of a store, one for each thread that needs one just now."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._change = threading.Condition()
+        self._free: list[Session] = []
+        self._stuck: list[Session] = []
+        self._count = 0
+        self._failures = 0
+        self._told = False
+        self._closed = False
+
+    @contextmanager
+    def session(self, deadline: float) -> Iterator[Session]:
+        """A connection for one operation; one that has failed is not used again."""
+        session = self._take(deadline) or self._connect(deadline)
+        session.deadline = deadline
+        session.warning = None
+        try:
+            if not session.trusted:
+                self._check(session)
+                session.trusted = True
+            yield session
+        except TimeUp:
+            self._leave(session)
+            raise
+        except BaseException:
+            session.close()
+            self._forget()
+            raise
+        self._give_back(session)
+
+    def close(self) -> None:
+        """Close the connections; those in use when they are given back."""
+        with self._change:
+            self._closed = True
+            for session in [*self._free, *self._stuck]:
+                session.close()
+            self._free.clear()
+            self._stuck.clear()
+            self._change.notify_all()
+
+    def _take(self, deadline: float) -> Session | None:
+        """A free connection, or None: one may be made."""
+        with self._change:
+            while True:
+                if self._closed:
+                    raise StoreError("the store was closed; open it again to use it")
+                self._look_at_stuck()
+                if self._free:
+                    return self._free.pop()
+                if self._count < self._address.connections:
+                    self._count += 1
+                    return None
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise Away(f"all {self._count} connections are waiting for an answer")
+                self._change.wait(min(left, _LOOK_AGAIN))
+
+    def _look_at_stuck(self) -> None:
+        """Let go of connections that were answered, too late."""
+        for session in list(self._stuck):
+            if select.select([session.pgconn.socket], [], [], 0)[0]:
+                self._stuck.remove(session)
+                session.close()
+                self._count -= 1
+
+    def _leave(self, session: Session) -> None:
+        # Neither cancelled nor closed. Cancelled, a commit that waits for standbys would become
+        # visible without being on any. Closed, it would go on to wait on the server, where with
+        # every further try another connection would be taken up.
+        with self._change:
+            self._stuck.append(session)
+
+    def _forget(self) -> None:
+        with self._change:
+            self._count -= 1
+            self._failures += 1
+            # They are as old as the one that broke.
+            for other in self._free:
+                other.close()
+            self._count -= len(self._free)
+            self._free.clear()
+            self._change.notify()
+
+    def _give_back(self, session: Session) -> None:
+        with self._change:
+            self._failures = 0
+            if self._closed:
+                session.close()
+            else:
+                self._free.append(session)
+            self._change.notify()
+
+    def _connect(self, deadline: float) -> Session:
+        parameters: dict[str, Any] = dict(self._address.parameters)
+        left = math.ceil(max(1.0, deadline - time.monotonic()))
+        parameters["connect_timeout"] = min(int(parameters["connect_timeout"]) or left, left)
+        if self._failures:
+            # A primary that came back though another was promoted may be first in the list.
+            parameters["load_balance_hosts"] = "random"
+        try:
+            session = Session.connect(autocommit=True, **parameters)
+        except BaseException:
+            self._forget()
+            raise
+        session.add_notice_handler(session.take_warning)
+        return session
+
+    def _check(self, session: Session) -> None:
+        """Refuse a server that does not keep what it was given."""
+        row = session.execute(_SETTINGS).fetchone()
+        assert row is not None
+        fsync, commit, names, _ = row
+        for setting, value in (("fsync", fsync), ("synchronous_commit", commit)):
+            if value == "off":
+                raise ConfigError(
+                    f"{self._address.place} would lose acknowledged writes in a crash: "
+                    f"set {setting} = on in its postgresql.conf"
+                )
+        standbys = synchronous_standbys(names)
+        if standbys < self._address.replicas:
+            raise ConfigError(
+                f"{self._address.place} confirms writes on {standbys} standbys, and "
+                f"replicas={self._address.replicas} was asked for: set synchronous_standby_names, "
+                f"to 'ANY {self._address.replicas} (...)' for example"
+            )
+        if standbys == 0 and not self._told:
+            self._told = True
+            log.info("%s has no synchronous standby: one disk keeps it", self._address.place)
+        # Whatever can be seen from here on is on as many disks as it should be: a server that has
+        # crashed shows, too, what it had not passed on to its standbys.
+        session.execute(_NOTHING)
+        session.confirm()
+
+
+def synchronous_standbys(names: str) -> int:
+    """How many standbys a commit waits for, by ``synchronous_standby_names``."""
+    if not names.strip():
+        return 0
+    number = re.match(r"\s*(?:(?:ANY|FIRST)\s+)?(\d+)\s*\(", names, re.IGNORECASE)
+    return int(number[1]) if number else 1
