@@ -64,6 +64,11 @@ class Chain:
         Damaged and missing links are told, and the rest is read, with ``on_damage``; without it
         the first of them is raised. What they committed shows as a gap between manifests.
         """
+        links, position = self.links(on_damage)
+        return replace(lineage_of(links), position=position)
+
+    def links(self, on_damage: Callable[[Damage], None] | None = None) -> tuple[list[Link], int]:
+        """All links, also those that were taken back, and the position after the last."""
         links: list[Link] = []
         expected = -1
         for key in self._store.scan(PREFIX):
@@ -75,7 +80,7 @@ class Chain:
             except CorruptRecord as corrupt:
                 _tell(corrupt, on_damage)
             expected = position + 1
-        return replace(lineage_of(links), position=max(expected, 0))
+        return links, max(expected, 0)
 
     def _link(self, key: str) -> Link:
         value = self._store.get([key]).get(key)
