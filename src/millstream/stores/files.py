@@ -36,7 +36,6 @@ T = TypeVar("T")
 
 _FORMAT = b"millstream files 1\n"
 _FOLDERS = 64
-_SYNCED_TOGETHER = 64  # files that are open at once
 _OLD = 24 * 3600.0
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _AWAY = {
@@ -80,14 +79,14 @@ class FileStore:
         self._patiently(self._remove_old_parts)
 
     def put(self, items: Mapping[str, bytes]) -> None:
-        files = [(self._file(key), record(key, value)) for key, value in items.items()]
-        for first in range(0, len(files), _SYNCED_TOGETHER):
-            self._patiently(partial(self._replace, files[first : first + _SYNCED_TOGETHER]))
-        self._patiently(lambda: _sync({file.parent for file, _ in files}))
+        files = {self._file(key): key for key in items}
+        for file, key in files.items():
+            self._patiently(partial(self._replace, file, record(key, items[key])))
+        self._patiently(lambda: _sync({file.parent for file in files}))
 
     def put_if_absent(self, key: str, value: bytes) -> bool:
         file = self._file(key)
-        [part] = self._patiently(lambda: self._write([record(key, value)]))
+        part = self._patiently(lambda: self._write(record(key, value)))
 
         def link() -> bool:
             with suppress(FileExistsError):
@@ -101,7 +100,7 @@ class FileStore:
         try:
             return self._patiently(link)
         finally:
-            _discard([part])
+            _discard(part)
 
     def get(self, keys: Iterable[str]) -> dict[str, bytes]:
         found = {}
@@ -180,7 +179,7 @@ class FileStore:
                 folder.mkdir(exist_ok=True)
             # The marker comes last, and stands for all the others.
             _sync({self._root, *made, *(folder.parent for folder in made)})
-            [part] = self._write([_FORMAT])
+            part = self._write(_FORMAT)
             try:
                 os.link(part, self._marker)
             except FileExistsError:
@@ -193,7 +192,7 @@ class FileStore:
                     "use log://"
                 ) from error
             finally:
-                _discard([part])
+                _discard(part)
             _sync([self._root])
         if (self._root / "FORMAT").exists():
             raise ConfigError(
@@ -214,34 +213,29 @@ class FileStore:
                 if part.stat().st_mtime < before:
                     part.unlink()
 
-    def _replace(self, files: list[tuple[Path, bytes]]) -> None:
-        parts = self._write([content for _, content in files])
+    def _replace(self, file: Path, content: bytes) -> None:
+        part = self._write(content)
         try:
-            for part, (file, _) in zip(parts, files, strict=True):
-                os.rename(part, file)
+            os.rename(part, file)
         except BaseException:
-            _discard(parts)
+            _discard(part)
             raise
 
-    def _write(self, contents: list[bytes]) -> list[Path]:
-        """Write files that are durable, but under no key yet."""
-        parts: list[Path] = []
-        opened: list[int] = []
+    def _write(self, content: bytes) -> Path:
+        """Write a file that is durable, but under no key yet."""
+        part = self._parts / f"{self._part}-{next(self._numbers)}"
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         try:
-            for content in contents:
-                parts.append(self._parts / f"{self._part}-{next(self._numbers)}")
-                opened.append(os.open(parts[-1], os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
-                _write_all(opened[-1], content)
-            # All written before any is synced: the first sync takes most of the others along.
-            for descriptor in opened:
-                os.fsync(descriptor)
+            rest = memoryview(content)
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+            os.fsync(descriptor)
         except BaseException:
-            _discard(parts)
+            _discard(part)
             raise
         finally:
-            for descriptor in opened:
-                os.close(descriptor)
-        return parts
+            os.close(descriptor)
+        return part
 
     def _patiently(self, act: Callable[[], T]) -> T:
         def attempt() -> T:
@@ -267,17 +261,10 @@ def _read(file: Path) -> bytes | None:
         return None
 
 
-def _write_all(descriptor: int, content: bytes) -> None:
-    rest = memoryview(content)
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]
-
-
-def _discard(parts: Iterable[Path]) -> None:
-    """Remove parts that nobody needs any more; those that stay are removed when they are old."""
-    for part in parts:
-        with suppress(OSError):
-            part.unlink()
+def _discard(part: Path) -> None:
+    """Remove a part that nobody needs any more; one that stays is removed when it is old."""
+    with suppress(OSError):
+        part.unlink()
 
 
 def _sync(folders: Iterable[Path]) -> None:

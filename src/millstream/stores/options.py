@@ -18,8 +18,10 @@ def split_options(url: str, allowed: Collection[str]) -> tuple[str, dict[str, st
     for name, value in parse_qsl(query, keep_blank_values=True):
         scheme = url.partition(":")[0]
         if name not in allowed:
+            # Anything else may be a piece of a password with a question mark in it.
+            what = repr(name) if name.isidentifier() else "like one of those given"
             raise ConfigError(
-                f"{scheme}:// has no option {name!r}; it has {', '.join(sorted(allowed))}"
+                f"{scheme}:// has no option {what}; it has {', '.join(sorted(allowed))}"
             )
         if name in options:
             raise ConfigError(f"the option {name!r} of {scheme}:// is given twice")
