@@ -1,0 +1,96 @@
+"""RocksDB's errors as a store's: the binding raises bare exceptions with a text."""
+
+from __future__ import annotations
+
+import errno
+import re
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import google_crc32c
+from rocksdict import DbClosedError
+
+from millstream.stores.store import (
+    CorruptRecord,
+    Damage,
+    StoreError,
+    StoreFull,
+)
+from millstream.stores.waiting import Away
+
+_NO_SPACE = ("No space left", "Disk quota exceeded", "File too large")
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_IN_FILE = re.compile(r" in (\S+) offset (\d+)")
+_NAMED_FILE = re.compile(r"(/\S+\.(?:sst|log|ldb)|/\S*MANIFEST-\d+|/\S*CURRENT)")
+_BLOCK = 32768
+_HEADER = struct.Struct("<IHB")
+
+
+@contextmanager
+def translated(place: Path, key: str | None = None) -> Iterator[None]:
+    """Whatever RocksDB or the file system raises, as an error of a store, or as ``Away``."""
+    try:
+        yield
+    except (OSError, DbClosedError) as problem:
+        if isinstance(problem, OSError) and problem.errno in _FULL:
+            raise _full(place, problem) from problem
+        raise Away(problem) from problem
+    except Exception as problem:
+        if type(problem) is not Exception:
+            raise
+        raise translate(str(problem), place, key) from problem
+
+
+def translate(text: str, place: Path, key: str | None = None) -> StoreError | Away:
+    """One of RocksDB's messages as an error."""
+    if any(mark in text for mark in _NO_SPACE):
+        return _full(place, text)
+    if text.startswith("Corruption"):
+        return CorruptRecord(_damage(text, place, key))
+    if text.startswith(("IO error", "Busy", "Timed out", "Resource temporarily", "Shutdown")):
+        return Away(text)
+    return StoreError(f"{place}: {text}")
+
+
+def _full(place: Path, why: object) -> StoreFull:
+    return StoreFull(f"no space is left for {place} ({why}); make space, and it goes on")
+
+
+def _damage(text: str, place: Path, key: str | None) -> Damage:
+    """What a corruption is, and where: RocksDB names the file unless it is a log."""
+    if found := _IN_FILE.search(text):
+        return Damage(key, found[1], int(found[2]), text)
+    if found := _NAMED_FILE.search(text):
+        return Damage(key, found[1], 0, text)
+    for log in sorted(place.glob("*.log")):
+        offset = first_bad_record(log.read_bytes())
+        if offset is not None:
+            return Damage(key, str(log), offset, text)
+    return Damage(key, str(place), 0, text)
+
+
+def first_bad_record(log: bytes) -> int | None:
+    """Where the first record of a write-ahead log lies that is not as it was written.
+
+    Blocks of 32 KB, in them records of a masked CRC32C (over type and data), a length and a type.
+    """
+    for block in range(0, len(log), _BLOCK):
+        at, end = block, min(block + _BLOCK, len(log))
+        while at + _HEADER.size <= end:
+            said, length, kind = _HEADER.unpack_from(log, at)
+            data = at + _HEADER.size
+            if kind == 0 and length == 0:
+                break  # space that was set aside
+            if data + length > end:
+                return at if end < len(log) else None  # the last one was never finished
+            if said != _masked(int(google_crc32c.value(log[data - 1 : data + length]))):
+                return at
+            at = data + length
+    return None
+
+
+def _masked(checksum: int) -> int:
+    rotated = (checksum >> 15) | (checksum << 17)
+    return (rotated + 0xA282EAD8) & 0xFFFFFFFF

@@ -1,0 +1,313 @@
+"""What the contract does not say: several databases in a folder, damage in RocksDB's files."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rocksdict import Rdict
+
+from millstream.errors import ConfigError
+from millstream.stores.opening import open_store
+from millstream.stores.rocksdb import RocksStore
+from millstream.stores.rocksdb.errors import first_bad_record, translate
+from millstream.stores.rocksdb.home import options
+from millstream.stores.store import CorruptRecord, Store, StoreError, StoreFull, StoreUnavailable
+from millstream.stores.waiting import Away
+
+
+class Folder:
+    """A folder with stores, all closed at the end."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._open: list[Store] = []
+
+    def store(self, writer: str, **given: str) -> RocksStore:
+        query = "&".join(f"{name}={value}" for name, value in ({"patience": "5"} | given).items())
+        store = open_store(f"rocksdb://{self.path}?{query}", writer)
+        assert isinstance(store, RocksStore)
+        self._open.append(store)
+        return store
+
+    def writers(self) -> list[str]:
+        return sorted(os.listdir(self.path / "writers"))
+
+    def files(self, writer: str, kind: str) -> list[Path]:
+        return sorted((self.path / "writers" / writer / "db").glob(f"*.{kind}"))
+
+    def flush(self, writer: str) -> None:
+        db = Rdict(str(self.path / "writers" / writer / "db"), options(1 << 20, 1 << 20))
+        db.flush()
+        db.close()
+
+    def close(self) -> None:
+        for store in self._open:
+            store.close()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Folder]:
+    folder = Folder(tmp_path / "store")
+    yield folder
+    folder.close()
+
+
+def flip(path: Path, content: bytes) -> int:
+    """Flip a bit in the midst of some bytes of a file; where they begin."""
+    data = bytearray(path.read_bytes())
+    at = data.index(content)
+    data[at + len(content) // 2] ^= 1
+    path.write_bytes(data)
+    return at
+
+
+def test_the_newest_of_several_writers_counts(folder: Folder) -> None:
+    one, two = folder.store("one"), folder.store("two")
+
+    one.put({"k": b"1"})
+    two.put({"k": b"2"})
+    seen = folder.store("reader").get(["k"])
+    one.put({"k": b"3"})
+
+    assert seen == {"k": b"2"}
+    assert folder.store("reader-2").get(["k"]) == {"k": b"3"}
+    assert folder.store("reader-3").scan() == ["k"]
+
+
+def test_a_writer_sees_what_was_written_under_its_name_before(folder: Folder) -> None:
+    before = folder.store("one")
+    before.put({"k": b"1"})
+    before.close()
+
+    again = folder.store("one")
+    seen = again.get(["k"])
+    again.put({"l": b"2"})
+
+    assert seen == {"k": b"1"}
+    assert again.get(["k", "l"]) == {"k": b"1", "l": b"2"}
+
+
+def test_one_name_is_not_used_twice_at_once(folder: Folder) -> None:
+    folder.store("one").put({"k": b"1"})
+
+    with pytest.raises(StoreUnavailable, match="writes to it as 'one'"):
+        folder.store("one", patience="0").put({"k": b"2"})
+
+
+def test_a_reader_leaves_nothing_behind(folder: Folder) -> None:
+    folder.store("one").put({"k": b"1"})
+
+    reader = folder.store("reader")
+    reader.get(["k"])
+    reader.close()
+
+    assert folder.writers() == ["one"]
+
+
+def test_deleting_hides_at_once_what_a_living_writer_carries_out_later(folder: Folder) -> None:
+    one, two = folder.store("one"), folder.store("two")
+    one.put({"a": b"1", "b": b"2"})
+
+    two.delete(["a"])
+    deletions = folder.path / "writers" / "one" / "deletions"
+    left = len(list(deletions.iterdir()))
+
+    assert left == 1
+    assert two.scan() == folder.store("reader").scan() == ["b"]
+    assert two.get(["a"]) == {}
+
+    one.put({"c": b"3"})
+
+    assert not list(deletions.iterdir())
+    assert one.get(["a", "b", "c"]) == {"b": b"2", "c": b"3"}
+    assert two.scan() == ["b", "c"]
+
+
+def test_what_was_written_after_a_deletion_stays(folder: Folder) -> None:
+    one, two = folder.store("one"), folder.store("two")
+    one.put({"a": b"1"})
+    two.delete(["a"])
+
+    one.put({"a": b"2"})  # carries out the deletion, too
+
+    assert one.get(["a"]) == {"a": b"2"}
+    assert folder.store("reader").get(["a"]) == {"a": b"2"}
+
+
+def test_deleting_an_own_value_does_not_bring_back_an_older_one(folder: Folder) -> None:
+    one, two = folder.store("one"), folder.store("two")
+    one.put({"a": b"1"})
+    two.put({"a": b"2"})
+
+    two.delete(["a"])
+
+    assert two.get(["a"]) == {}
+    assert folder.store("reader").get(["a"]) == {}
+
+
+def test_the_database_of_a_writer_that_is_gone_is_emptied_and_removed(folder: Folder) -> None:
+    one, two = folder.store("one"), folder.store("two")
+    one.put({"a": b"1", "b": b"2"})
+    one.close()
+    two.put({"c": b"3"})
+
+    two.delete(["a"])
+    after_one = folder.writers()
+    two.delete(["b"])
+
+    assert after_one == ["one", "two"]
+    assert folder.writers() == ["two"]
+    assert two.scan() == ["c"]
+
+
+def test_a_killed_writer_has_lost_nothing(folder: Folder) -> None:
+    script = (
+        "import sys\n"
+        "from millstream.stores.opening import open_store\n"
+        "store = open_store(sys.argv[1], 'one')\n"
+        "store.put({f'k{n}': b'v' * 1000 for n in range(100)})\n"
+        "print('put', flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    reader = folder.store("reader")
+    with subprocess.Popen(
+        [sys.executable, "-c", script, f"rocksdb://{folder.path}"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "put\n"
+        alive = reader.get(["k0"])
+        process.send_signal(signal.SIGKILL)
+
+    assert alive == {"k0": b"v" * 1000}
+    assert len(reader.scan("k")) == 100
+    reader.delete(reader.scan())
+    assert folder.writers() == []
+
+
+def test_damage_in_a_log_is_told_with_file_and_offset(folder: Folder) -> None:
+    one = folder.store("one")
+    for n in range(3):
+        one.put({f"k{n}": bytes([65 + n]) * 100})
+    [log] = folder.files("one", "log")
+    at = flip(log, b"B" * 100)
+
+    reader = folder.store("reader")
+    with pytest.raises(CorruptRecord) as caught:
+        reader.get(["k1"])
+    damages = list(reader.verify())
+
+    assert damages == [caught.value.damage] == list(one.verify())
+    assert one.get(["k1"]) == {"k1": b"B" * 100}  # which it has in memory
+    assert damages[0].place == str(log)
+    assert 0 <= at - damages[0].offset < 100  # the record's header, and the key
+    assert reader.get(["k0"]) == {"k0": b"A" * 100}
+    assert reader.scan() == ["k0"]
+
+
+def test_damage_in_a_table_is_told_with_file_and_offset(folder: Folder) -> None:
+    one = folder.store("one")
+    values = {f"k{n}": os.urandom(5000) for n in range(3)}
+    one.put(values)
+    one.close()
+    folder.flush("one")
+    [table] = folder.files("one", "sst")
+    flip(table, values["k1"])
+
+    reader = folder.store("reader")
+    with pytest.raises(CorruptRecord) as caught:
+        reader.get(["k0", "k1"])
+    damages = list(reader.verify())
+
+    assert caught.value.damage.key == "k1"
+    assert [damage.place for damage in damages] == [str(table)]
+    assert damages[0].offset > 0
+    assert reader.get(["k0", "k2"]) == {"k0": values["k0"], "k2": values["k2"]}
+    assert reader.scan() == ["k0", "k1", "k2"]
+
+
+@pytest.mark.parametrize("kind", ["*.sst", "CURRENT", "MANIFEST-*"])
+def test_a_database_that_lacks_a_file_is_damaged_and_not_empty(folder: Folder, kind: str) -> None:
+    one = folder.store("one")
+    one.put({"k": b"1"})
+    one.close()
+    folder.flush("one")
+    [missing] = (folder.path / "writers" / "one" / "db").glob(kind)
+    missing.unlink()
+    folder.store("two").put({"l": b"2"})
+
+    reader = folder.store("reader")
+    with pytest.raises(CorruptRecord):
+        reader.get(["k"])
+
+    assert len(list(reader.verify())) == 1
+    assert reader.get(["l"]) == {"l": b"2"}
+
+
+def test_a_damaged_claim_is_told(folder: Folder) -> None:
+    store = folder.store("one")
+    store.put_if_absent("a", b"A" * 100)
+    store.put_if_absent("b", b"B" * 100)
+    [damaged] = [p for p in (folder.path / "claims").iterdir() if b"AAA" in p.read_bytes()]
+    flip(damaged, b"A" * 100)
+
+    with pytest.raises(CorruptRecord):
+        store.get(["a"])
+
+    assert [damage.place for damage in store.verify()] == [str(damaged)]
+    assert store.get(["b"]) == {"b": b"B" * 100}
+
+
+def test_whole_logs_have_no_bad_record(folder: Folder) -> None:
+    one = folder.store("one")
+    for n in range(20):
+        one.put({f"k{n}": os.urandom(7000)})
+    [log] = folder.files("one", "log")
+
+    assert log.stat().st_size > 3 * 32768
+    assert first_bad_record(log.read_bytes()) is None
+    assert first_bad_record(log.read_bytes()[:-100]) is None
+
+
+def test_messages_become_typed_errors(tmp_path: Path) -> None:
+    full = translate("IO error: No space left on device: While appending", tmp_path)
+    away = translate("IO error: While lock file: Resource temporarily unavailable", tmp_path)
+
+    assert isinstance(full, StoreFull)
+    assert isinstance(away, Away)
+    assert type(translate("Invalid argument: too large", tmp_path)) is StoreError
+
+
+def test_a_closed_store_says_so(folder: Folder) -> None:
+    store = folder.store("one")
+    store.put({"k": b"1"})
+    store.close()
+
+    with pytest.raises(StoreError, match="closed"):
+        store.get(["k"])
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("rocksdb://", "names no folder"),
+        ("rocksdb:///", "names no folder"),
+        ("rocksdb://host/folder", "names no folder"),
+        ("rocksdb:///f?colour=red", "no option 'colour'"),
+        ("rocksdb:///f?buffer=1KB", "at least 64KB"),
+        ("rocksdb:///f?buffer=many", "number of bytes"),
+        ("rocksdb:///f?cache=0", "at least one byte"),
+        ("rocksdb:///f?patience=-1", "patience"),
+    ],
+)
+def test_urls_that_make_no_sense_are_refused(url: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        open_store(url, "one")
