@@ -25,6 +25,7 @@ demo: setup ## see it run
 
 .PHONY: test
 test: setup ## run the tests; ARGS="-m 'not spark and not cluster'" for the quick ones
+	@tools/setup servers
 	@$(with_java) $(BIN)/pytest $(ARGS)
 
 .PHONY: check
