@@ -1,12 +1,21 @@
-"""A folder on any file system that Spark can reach, through Hadoop's own client in the JVM."""
+"""A folder on any file system that Spark can reach, through Hadoop's own client in the JVM.
+
+A call into the JVM costs about a millisecond, so what is done for many small files is done by
+Python itself where the folder is plainly local.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
+
+_COPIERS = 16  # an object store answers late, but many at once
 
 
 class Folder:
@@ -15,10 +24,14 @@ class Folder:
     def __init__(self, spark: SparkSession, root: str) -> None:
         jvm: Any = spark._jvm
         conf = spark._jsparkSession.sessionState().newHadoopConf()
+        self._conf = conf
+        self._file_util = jvm.org.apache.hadoop.fs.FileUtil
         self._path_class = jvm.org.apache.hadoop.fs.Path
         path = self._path_class(root)
         self._fs = path.getFileSystem(conf)
-        self._text = self._fs.makeQualified(path).toString()
+        qualified = self._fs.makeQualified(path)
+        self._text = qualified.toString()
+        self._local_root = str(qualified.toUri().getPath())
         # Local, and nobody has chosen an implementation of their own.
         self.is_plain_local: bool = (
             self._fs.getUri().getScheme() == "file" and conf.get("fs.file.impl") is None
@@ -46,13 +59,66 @@ class Folder:
         self._fs.delete(self._path(name), True)
 
     def make(self, name: str) -> None:
-        self._fs.mkdirs(self._path(name))
+        if self.is_plain_local:
+            self.make_local(name)
+        else:
+            self._fs.mkdirs(self._path(name))
 
     def make_local(self, name: str) -> None:
         # Without Hadoop's native library every new folder forks a chmod, about 7 ms each.
-        os.makedirs(self._path(name).toUri().getPath(), exist_ok=True)
+        os.makedirs(self._local(name), exist_ok=True)
+
+    def read(self, name: str) -> str | None:
+        """The text of a small file, or None if there is none."""
+        if self.is_plain_local:
+            try:
+                with open(self._local(name), encoding="utf-8") as file:
+                    return file.read()
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+        if not self.exists(name):
+            return None
+        stream = self._fs.open(self._path(name))
+        try:
+            return bytes(stream.readAllBytes()).decode()
+        finally:
+            stream.close()
+
+    def write(self, name: str, text: str) -> None:
+        """Write a small file, and see it to the disk."""
+        if self.is_plain_local:
+            with open(self._local(name), "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            return
+        stream = self._fs.create(self._path(name), True)
+        try:
+            stream.write(bytearray(text.encode()))
+        finally:
+            stream.close()
+
+    def copy(self, names: Iterable[str], source: str, target: str) -> None:
+        """Copy files that nobody writes again, of one folder in here to another.
+
+        A file that went away meanwhile is left out.
+        """
+        pairs = [(f"{source}/{name}", f"{target}/{name}") for name in names]
+        if self.is_plain_local:
+            for folder in {os.path.dirname(target) for _, target in pairs}:
+                self.make_local(folder)
+            for pair in pairs:
+                _link(*map(self._local, pair))
+        else:
+            with ThreadPoolExecutor(_COPIERS) as pool:
+                list(pool.map(self._copy, pairs))
 
     def names(self, name: str) -> list[str]:
+        if self.is_plain_local:
+            try:
+                return sorted(name for name in os.listdir(self._local(name)) if not _is_crc(name))
+            except (FileNotFoundError, NotADirectoryError):
+                return []
         path = self._path(name)
         if not self._fs.exists(path):
             return []
@@ -60,3 +126,33 @@ class Folder:
 
     def _path(self, name: str) -> Any:
         return self._path_class(self.text(name))
+
+    def _local(self, name: str) -> str:
+        return os.path.join(self._local_root, name)
+
+    def _copy(self, pair: tuple[str, str]) -> None:
+        source, target = map(self._path, pair)
+        try:
+            self._file_util.copy(self._fs, source, self._fs, target, False, True, self._conf)
+        except Py4JJavaError:
+            if self._fs.exists(source):
+                raise
+
+
+def _link(source: str, target: str) -> None:
+    # A second name for what is on the disk already costs nothing, and a crash cannot empty it.
+    try:
+        os.link(source, target)
+    except FileNotFoundError:
+        return
+    except OSError:
+        # The file system knows no links.
+        try:
+            shutil.copyfile(source, target)
+        except FileNotFoundError:
+            return
+
+
+def _is_crc(name: str) -> bool:
+    """Say whether a file is a checksum of Hadoop's, which hides these from its own listings."""
+    return name.startswith(".") and name.endswith(".crc")

@@ -1,0 +1,281 @@
+"""Spark's own streaming checkpoint: one folder per incarnation, made from an earlier one.
+
+A query writes only to the folder of its incarnation, so an older driver that wakes up disturbs
+nobody. A new folder holds what Spark needs to go on behind an epoch ``after``: the offsets and
+commits up to it, the cut of the epoch behind it if there is one already, and what the sources
+have noted about them. Which epoch that is, and that only one driver has an incarnation, is for
+the caller to say.
+
+``origin.json`` is written last. A folder without it was never finished and is never used.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from millstream.errors import ConfigError, MillstreamError
+from millstream.spark.folder import Folder
+
+_ORIGIN = "origin.json"
+_NOTHING = "-"  # how Spark writes that a source has no offset yet
+_COMPACT = ".compact"
+
+
+class EpochNotRetained(MillstreamError):
+    """Spark no longer has the offsets of an epoch."""
+
+    def __init__(self, path: str, epoch: int, retained: tuple[int, int] | None) -> None:
+        super().__init__(path, epoch, retained)
+        self.path, self.epoch, self.retained = path, epoch, retained
+
+    def __str__(self) -> str:
+        if self.retained is None:
+            return (
+                f"{self.path} has no offsets at all, so epoch {self.epoch} cannot be gone on from; "
+                "give a copy of the whole checkpoint, or a new checkpoint location"
+            )
+        oldest, newest = self.retained
+        return (
+            f"{self.path} has no offsets of epoch {self.epoch}, only of epochs {oldest} to "
+            f"{newest}; choose one of these, and set spark.sql.streaming.minBatchesToRetain "
+            "higher to keep more"
+        )
+
+
+class SourcesChanged(MillstreamError):
+    """A workflow reads another number of sources than its checkpoint was made with."""
+
+    def __init__(self, path: str, before: int, now: int) -> None:
+        super().__init__(path, before, now)
+        self.path, self.before, self.now = path, before, now
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path} was written by a workflow that reads {self.before} streams, and this "
+            f"one reads {self.now}; run the workflow that it was made with, or give a new "
+            "checkpoint location"
+        )
+
+
+class LogDamaged(MillstreamError):
+    """A file of Spark's checkpoint is missing or unreadable."""
+
+    def __init__(self, path: str, problem: str) -> None:
+        super().__init__(path, problem)
+        self.path, self.problem = path, problem
+
+    def __str__(self) -> str:
+        return f"{self.path} {self.problem}; restore an older epoch, or give a new checkpoint"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where an incarnation began: behind which epoch, and whose folder that was taken from."""
+
+    after: int
+    source: int | None
+
+
+def source_folders(frame: DataFrame) -> tuple[int, ...]:
+    """Say in which folder of ``sources/`` each offset of an epoch has its notes.
+
+    Spark writes an offset for every use of a source, but numbers the folders by distinct sources:
+    they differ as soon as one stream is in a union twice.
+    """
+    distinct: list[Any] = []
+    folders = []
+    for leaf in _streaming_leaves(frame._jdf.queryExecution().analyzed()):
+        if leaf not in distinct:
+            distinct.append(leaf)
+        folders.append(distinct.index(leaf))
+    return tuple(folders)
+
+
+class SparkLogs:
+    """The folders of all incarnations of one workflow, on any file system that Spark knows."""
+
+    def __init__(self, spark: SparkSession, root: str) -> None:
+        self._folder = Folder(spark, root)
+
+    def incarnations(self) -> list[int]:
+        """The incarnations whose folder was finished, oldest first."""
+        return [number for number in self._numbers() if self._origin(number) is not None]
+
+    def newest_epoch(self, incarnation: int) -> int | None:
+        """The newest epoch whose offsets an incarnation has fixed."""
+        return max(self._entries(incarnation, "offsets"), default=None)
+
+    def derive(
+        self,
+        incarnation: int,
+        after: int | None,
+        folders: Sequence[int],
+        *,
+        by: int | None = None,
+    ) -> str:
+        """Make the folder in which a new incarnation goes on behind epoch ``after``.
+
+        None or -1 begins anew. ``folders`` is what ``source_folders`` says of the query that will
+        run. ``by`` is the incarnation that committed ``after``, if that is known: another one may
+        have cut the same epoch differently, and lost. Return the query's ``checkpointLocation``.
+        """
+        name = _name(incarnation)
+        self._remove(incarnation)
+        if after is None or after < 0:
+            self._folder.make(name)
+            origin = Origin(-1, None)
+        else:
+            source, kept = self._holder(incarnation, after, by)
+            self._folder.copy(self._cut(source, after, kept, folders), _name(source), name)
+            origin = Origin(after, source)
+        self._folder.write(f"{name}/{_ORIGIN}", json.dumps(vars(origin)))
+        return self._folder.text(name)
+
+    def prune(self, keep: int) -> None:
+        """Remove the folders of all but the ``keep`` newest incarnations."""
+        if keep < 1:
+            raise ConfigError(f"keep must be at least 1, got {keep}")
+        finished = self.incarnations()
+        kept = finished[-keep:]
+        for number in self._numbers():
+            # A newer one than all finished ones is being made.
+            if kept and number < kept[-1] and number not in kept:
+                self._remove(number)
+
+    def _holder(self, incarnation: int, after: int, by: int | None) -> tuple[int, list[int]]:
+        """Find the newest earlier incarnation to go on from, and the epochs to take over."""
+        finished = {number: self._origin(number) for number in self.incarnations()}
+        earlier = [number for number in finished if number < incarnation]
+        at = by if by in earlier else max(earlier, default=None)
+        known: set[int] = set()
+        limit = math.inf
+        while at is not None and (origin := finished.get(at)) is not None:
+            # Commits first: Spark writes an epoch's commit before the next one's offsets.
+            commits, epochs = self._entries(at, "commits"), self._entries(at, "offsets")
+            # The cut that Spark has made for the next epoch is kept: it runs with the same rows.
+            kept = sorted(epoch for epoch in epochs if epoch <= after + (after in commits))
+            if after in epochs and _suffices(kept):
+                return at, kept
+            known.update(epoch for epoch in epochs if epoch <= limit)
+            # What this one has cut itself and purged since is nowhere else. An older folder may
+            # have an epoch of that number, too, cut by a driver that woke up and was refused.
+            if origin.after < after <= max(epochs, default=-1):
+                break
+            at, limit = origin.source, origin.after
+        retained = (min(known), max(known)) if known else None
+        raise EpochNotRetained(self._folder.text(""), after, retained)
+
+    def _cut(
+        self, source: int, after: int, kept: Sequence[int], folders: Sequence[int]
+    ) -> Iterator[str]:
+        """Name the files that the next incarnation needs."""
+        ends = self._offsets(source, kept[-1])
+        newest = self._offsets(source, max(self._entries(source, "offsets")))
+        if len(folders) != max(ends) + 1:
+            raise SourcesChanged(self._folder.text(""), max(ends) + 1, len(folders))
+        yield "metadata"
+        commits = self._entries(source, "commits")
+        yield from (f"commits/{epoch}" for epoch in commits if epoch <= after)
+        yield from (f"offsets/{epoch}" for epoch in kept)
+        for folder, at in {folders[at]: at for at in ends}.items():
+            end = _log_end(ends[at])
+            if ends[at] == _NOTHING and _log_end(newest.get(at, _NOTHING)) is not None:
+                end = -1
+            yield from self._notes(source, folder, end)
+
+    def _notes(self, source: int, folder: int, end: int | None) -> Iterator[str]:
+        """Name the files of a source's own notes.
+
+        A source of files lists in them what it has read, and would skip files that are listed
+        beyond the cut. Other sources (``end`` is None) note where they began, once for all.
+        """
+        path = f"sources/{folder}"
+        names = self._folder.names(f"{_name(source)}/{path}")
+        if end is None:
+            kept = [name for name in names if not name.startswith(".") and ".crc" not in name]
+        else:
+            entries = {_entry(name): name for name in names}
+            self._check_unbroken(f"{_name(source)}/{path}", entries, end)
+            kept = [name for entry, name in entries.items() if 0 <= entry <= end]
+        return (f"{path}/{name}" for name in kept)
+
+    def _check_unbroken(self, path: str, entries: Mapping[int, str], end: int) -> None:
+        """Refuse a list of files with a hole between its last compacted entry and its end."""
+        number = end
+        while number >= 0 and not entries.get(number, "").endswith(_COMPACT):
+            if number not in entries:
+                raise LogDamaged(self._folder.text(f"{path}/{number}"), "is missing")
+            number -= 1
+
+    def _offsets(self, incarnation: int, epoch: int) -> dict[int, str]:
+        """Where each source ends in an epoch, by its place in the query."""
+        name = f"{_name(incarnation)}/offsets/{epoch}"
+        lines = (self._folder.read(name) or "").split("\n")
+        version, offsets = lines[0], lines[2:]
+        if version == "v1" and offsets:
+            return dict(enumerate(offsets))
+        if version == "v2" and offsets:
+            pairs = [line.partition(":") for line in offsets]
+            if all(place.isdigit() for place, _, _ in pairs):
+                return {int(place): offset for place, _, offset in pairs}
+        raise LogDamaged(self._folder.text(name), "is no list of offsets that can be read")
+
+    def _origin(self, incarnation: int) -> Origin | None:
+        text = self._folder.read(f"{_name(incarnation)}/{_ORIGIN}")
+        try:
+            return Origin(**json.loads(text)) if text else None
+        except ValueError:
+            return None
+
+    def _remove(self, incarnation: int) -> None:
+        # First what makes it a finished one: a crash must not leave half of a folder that counts.
+        self._folder.delete(f"{_name(incarnation)}/{_ORIGIN}")
+        self._folder.delete(_name(incarnation))
+
+    def _numbers(self) -> list[int]:
+        return sorted(int(name) for name in self._folder.names("") if name.isdigit())
+
+    def _entries(self, incarnation: int, log: str) -> set[int]:
+        names = self._folder.names(f"{_name(incarnation)}/{log}")
+        return {int(name) for name in names if name.isdigit()}
+
+
+def _name(incarnation: int) -> str:
+    return f"{incarnation:06d}"
+
+
+def _suffices(kept: Sequence[int]) -> bool:
+    """Spark wants the last two epochs, to know where the last one began."""
+    return kept[-1] == 0 or kept[-1] - 1 in kept
+
+
+def _log_end(offset: str) -> int | None:
+    """The last entry of a source of files that belongs to an offset; None for other sources."""
+    try:
+        value = json.loads(offset)
+    except ValueError:
+        return None
+    if isinstance(value, dict) and value.keys() == {"logOffset"}:
+        return int(value["logOffset"])
+    return None
+
+
+def _entry(name: str) -> int:
+    number = name.removesuffix(_COMPACT)
+    return int(number) if number.isdigit() else -1
+
+
+def _streaming_leaves(plan: Any) -> Iterator[Any]:
+    """The uses of sources, in the order in which Spark lists their offsets."""
+    children = plan.children()
+    size = children.size()
+    if size == 0 and plan.isStreaming():
+        yield plan
+    for at in range(size):
+        yield from _streaming_leaves(children.apply(at))
