@@ -1,0 +1,153 @@
+"""Checkpoints written without an engine: units reduced for real, pieces, bases and manifests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from millstream.checkpoints.chain import Chain
+from millstream.checkpoints.lineage import Lineage
+from millstream.checkpoints.manifest import Base, Form, JobNote, Manifest, Piece, WorkflowNote
+from millstream.checkpoints.records import Part, base_key, pack, piece_key
+from millstream.flow.workflow import JobVertex
+from millstream.ring.keys import infer_type
+from millstream.stores.store import Store
+from millstream.work.reducing import reducing_for
+from millstream.work.units import Reducing, UnitContext
+from tests.work.running import ALL, SLOTS, blocks_of_pairs, job_of
+
+Pairs = Sequence[tuple[Any, Any]]
+HALVES = (range(0, SLOTS // 2), range(SLOTS // 2, SLOTS))
+HOUR = 3_600_000_000
+
+
+def count(key: Any, values: list[int], state: Any) -> None:
+    """Keeps a total, and forgets a key that is told so."""
+    if None in values:
+        state.clear()
+    else:
+        state["n"] = state.get("n", 0) + sum(values)
+
+
+@dataclass
+class Job:
+    """A job with its state as nodes would hold it."""
+
+    vertex: JobVertex
+    form: Form = "stateful"
+    reducer: str = ""
+    durable: bool = True
+    key_type: pa.DataType | None = None
+    reducing: Reducing[Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.reducing = reducing_for(self.vertex, SLOTS)
+
+
+def counting() -> dict[str, Job]:
+    return {"count": Job(job_of(count))}
+
+
+@dataclass
+class Writer:
+    """A run that writes a checkpoint: every epoch is reduced, kept and committed."""
+
+    store: Store
+    jobs: Mapping[str, Job] = field(default_factory=counting)
+    cuts: Sequence[range] = HALVES
+    incarnation: int = 0
+    epoch: int = -1
+    bases: tuple[Base, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.lineage = self.claim()
+
+    def claim(self, after: int | None = None) -> Lineage:
+        chain = Chain(self.store)
+        seen = chain.read()
+        claimed = chain.claim(seen, seen.epoch if after is None else after, HOUR, "host", 7)
+        assert claimed is not None
+        self.lineage, self.incarnation = claimed, claimed.incarnation
+        return claimed
+
+    def commit(self, pairs: Mapping[str, Pairs] | Pairs, *, wide: bool = False) -> Manifest:
+        """Commit an epoch; a wide one has fragments that say more than their pieces."""
+        given = pairs if isinstance(pairs, Mapping) else {"count": pairs}
+        self.epoch += 1
+        pieces = [
+            piece
+            for name, job in self.jobs.items()
+            for piece in self._keep(name, job, given.get(name, ()), wide)
+        ]
+        note = WorkflowNote("flow", SLOTS, tuple(_note(*job) for job in self.jobs.items()), ("in",))
+        manifest = Manifest(
+            position=0,
+            incarnation=self.incarnation,
+            epoch=self.epoch,
+            try_=0,
+            parent=self.epoch - 1,
+            time=HOUR + self.epoch,
+            workflow=note,
+            pieces=tuple(pieces),
+            bases=self.bases,
+            staged=(),
+            published=self.epoch - 1,
+        )
+        self.lineage = Chain(self.store).commit(self.lineage, manifest)
+        return manifest
+
+    def _keep(self, name: str, job: Job, pairs: Pairs, wide: bool) -> list[Piece]:
+        if not pairs:
+            return []
+        job.key_type = job.key_type or infer_type([key for key, _ in pairs])
+        unit = UnitContext(range(SLOTS), self.epoch)
+        reduced = job.reducing.reduce(blocks_of_pairs(job.vertex, pairs), unit)
+        pieces = []
+        for slots in self.cuts:
+            part = reduced.fragment if wide else job.reducing.part(reduced.fragment, slots)
+            data = job.reducing.encode(part)
+            key = piece_key(self.epoch, self.incarnation, 0, _id(name), slots, "node")
+            self.store.put({key: data})
+            pieces.append(Piece(key, _id(name), slots, self.epoch - 1, self.epoch, len(data)))
+        job.reducing.apply(reduced.fragment, ALL)
+        return pieces if job.durable else []
+
+    def base(self, slots: range = range(SLOTS), only: Sequence[str] | None = None) -> Base:
+        """Write the whole state of some slots; the next manifest names it."""
+        return self.put_base(self.parts(slots, only))
+
+    def parts(self, slots: range, only: Sequence[str] | None = None) -> list[Part]:
+        """The whole state of some slots, as it is now."""
+        return [
+            Part(_id(name), slots, self.epoch, job.reducing.encode(job.reducing.snapshot(slots)))
+            for name, job in self.jobs.items()
+            if only is None or name in only
+        ]
+
+    def put_base(self, parts: Sequence[Part]) -> Base:
+        slots = range(parts[0].slots.start, parts[-1].slots.stop)
+        data, through = pack(parts), [part.through for part in parts]
+        key = base_key(self.epoch, self.incarnation, slots, "node")
+        self.store.put({key: data})
+        base = Base(key, slots, min(through), max(through), len(data))
+        self.bases = (*self.bases, base)
+        return base
+
+    def items(self, job: str = "count") -> dict[Any, Any]:
+        """The state as a node tells it."""
+        return dict(self.jobs[job].reducing.items(np.ones(SLOTS, dtype=bool)))
+
+
+def _id(job: str) -> str:
+    """How records call a job."""
+    return f"1.{job}"
+
+
+def _note(name: str, job: Job) -> JobNote:
+    return JobNote(
+        name, job.form, job.reducer, id=_id(name), durable=job.durable, key_type=job.key_type
+    )
