@@ -1,0 +1,223 @@
+"""Gives space back: removes segments in which nothing counts, rewrites those in which little does.
+
+What counts in a segment is what the index says of it: rows that are the newest of their keys. Any
+process may do this to any segment that is sealed, and two may do it at once: the worst is that
+there are two copies of a record, of which everybody takes the same one for the one that counts.
+
+A crash loses nothing: a segment is removed when the copies of its records are durable. Deleted keys
+do not come back: a tombstone is left out only if no older record of its key is in any segment, and
+if that is durable, too.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from millstream.stores.log.format import (
+    AROUND_BYTES,
+    HEADER_BYTES,
+    Header,
+    Kind,
+    encode,
+    encode_header,
+    encode_sign,
+    read_records,
+    record_size,
+    value_at,
+)
+from millstream.stores.log.index import Batch, Index
+from millstream.stores.log.options import LogOptions
+from millstream.stores.log.places import Gone, Place
+from millstream.stores.log.reader import Reader
+from millstream.stores.log.segments import Catalogue, Segment
+from millstream.stores.log.table import Table
+from millstream.stores.log.writer import Stamps, Writer
+
+_SMALL = 8  # a segment is small below this part of the full size; so many are made into one
+
+_FRAME = HEADER_BYTES + AROUND_BYTES  # what every segment has besides records: header and seal
+
+
+class Compacted(NamedTuple):
+    """What a compaction did."""
+
+    removed: int  # segments
+    written: int
+    freed: int  # bytes
+
+
+class _Copy(NamedTuple):
+    key: bytes
+    digest: int
+    stamp: int
+    kind: Kind
+    value: bytes
+
+
+class Compactor:
+    """Looks for segments that are not worth their space."""
+
+    def __init__(
+        self,
+        place: Place,
+        options: LogOptions,
+        segments: Catalogue,
+        index: Index,
+        reader: Reader,
+        writer: Writer,
+        stamps: Stamps,
+    ) -> None:
+        self._place, self._options, self._segments = place, options, segments
+        self._index, self._reader, self._writer, self._stamps = index, reader, writer, stamps
+
+    def compact(self, *, own_only: bool) -> Compacted:
+        """Remove and rewrite segments: of any writer, or only our own and those left behind."""
+        self._reader.refresh(twice=True)
+        self._adopt()
+        sealed = [each for each in self._segments.all() if each.sealed and not each.growing]
+        # That segments are gone, whoever removed them, must last longer than their tombstones.
+        self._place.sync("segments")
+        self._index.merge()
+        table = self._index.table
+        needed = self._index.needed(table, time.time_ns() - int(self._options.grace * 1e9))
+        live = _live_bytes(table, needed)
+        dead, sparse = [], []
+        for segment in sealed:
+            if segment.damaged:
+                continue  # it holds something that cannot be told, and is evidence
+            if not live.get(segment.number):
+                dead.append(segment)
+            elif not own_only or self._is_ours(segment):
+                sparse.append(segment)
+        poor = [each for each in sparse if 2 * live[each.number] < each.settled - _FRAME]
+        small = [each for each in sparse if each.settled < self._options.segment // _SMALL]
+        if len(small) >= _SMALL:
+            poor += [each for each in small if each not in poor]
+        before = sum(segment.settled for segment in dead)
+        done, written, size = self._rewrite(poor, table, needed)
+        gone = dead + done
+        freed = before + sum(segment.settled for segment in done) - size
+        if gone:
+            self._place.remove("segments", [segment.name for segment in gone])
+            self._reader.drop(gone)
+        return Compacted(len(gone), written, freed)
+
+    def _is_ours(self, segment: Segment) -> bool:
+        return self._writer.wrote(segment.name) or self._is_left(segment, self._place.now())
+
+    def _is_left(self, segment: Segment, now: int) -> bool:
+        try:
+            changed = self._place.version("segments", segment.name).changed
+        except Gone:
+            return False
+        return now - changed > self._options.orphan * 1e9
+
+    def _adopt(self) -> None:
+        """Take segments for sealed whose writers are gone: nobody appends to one that is so old."""
+        unsealed = [each for each in self._segments.all() if not (each.sealed or each.growing)]
+        now = self._place.now() if unsealed else 0
+        for segment in unsealed:
+            if self._is_left(segment, now):
+                size = self._place.version("segments", segment.name).size
+                start = segment.settled
+                data = self._place.read("segments", segment.name, start, size - start)
+                records, end = read_records(data, start, segment.seed)
+                whole = [record for record in records if record.whole]
+                self._reader.take(segment, whole, end, over=True)
+
+    def _rewrite(
+        self, victims: list[Segment], table: Table, needed: npt.NDArray[np.bool_]
+    ) -> tuple[list[Segment], int, int]:
+        """Copy what counts; the segments that may go, how many were written, and their bytes."""
+        done: list[Segment] = []
+        copies: list[_Copy] = []
+        pending: list[Segment] = []
+        size = written = total = 0
+        for segment in victims:
+            copied = self._copies(segment, table, needed)
+            if copied is None:
+                continue
+            pending.append(segment)
+            copies += copied
+            size += sum(record_size(len(each.key), len(each.value)) for each in copied)
+            if size >= self._options.segment:
+                total += self._write(copies, pending)
+                written += 1
+                done += pending
+                copies, pending, size = [], [], 0
+        if copies:
+            total += self._write(copies, pending)
+            written += 1
+        return done + pending, written, total
+
+    def _copies(
+        self, segment: Segment, table: Table, needed: npt.NDArray[np.bool_]
+    ) -> list[_Copy] | None:
+        """What counts in a segment; None if it is damaged, or gone."""
+        chosen = np.flatnonzero((table.rows["segment"] == segment.number) & needed).tolist()
+        try:
+            data = self._place.read("segments", segment.name, 0, segment.settled)
+        except Gone:
+            return None
+        copies = []
+        for at in chosen:
+            stamp, offset, length, _, kind = table.rows[at].item()
+            key = table.key_at(at)
+            record = data[offset : offset + record_size(len(key), length)]
+            value = value_at(record, key, stamp, segment.seed)
+            if value is None:
+                segment.damaged = True
+                return None
+            copies.append(_Copy(key, int(table.hashes[at]), stamp, Kind(kind), value))
+        return copies
+
+    def _write(self, copies: list[_Copy], sources: list[Segment]) -> int:
+        """A new segment with copies, younger than those they are from; how many bytes it has."""
+        oldest = max(segment.header.created for segment in sources) + 1
+        self._stamps.saw(oldest)
+        header = Header(self._writer.salt, self._stamps.take()[0])
+        copies = sorted(copies, key=lambda each: each.stamp)
+        pieces = [encode_header(header)]
+        offsets = []
+        at = HEADER_BYTES
+        for each in copies:
+            pieces += encode(
+                each.kind, [each.key], [each.value], [each.digest], [each.stamp], header.seed
+            )
+            offsets.append(at)
+            at += AROUND_BYTES + len(each.key) + len(each.value)
+        data = b"".join(pieces)
+        seal = encode_sign(Kind.SEAL, self._stamps.take()[0], header.seed)
+        name = self._writer.new_name()
+        if self._place.appends:
+            growing = self._place.patiently(lambda: self._place.grow(name, data))
+            # Only now: a seal says that all before it is synced.
+            growing.append(seal)
+        else:
+            growing = self._place.patiently(lambda: self._place.grow(name, data + seal))
+        growing.close()
+        segment = self._segments.add(name, header)
+        for kind in (Kind.VALUE, Kind.TOMBSTONE):
+            some = [
+                (each, at) for each, at in zip(copies, offsets, strict=True) if each.kind == kind
+            ]
+            batch = Batch(
+                [each.key.decode() for each, _ in some],
+                [each.digest for each, _ in some],
+                np.array([at for _, at in some], np.uint64),
+                [len(each.value) for each, _ in some],
+                [each.stamp for each, _ in some],
+                kind,
+            )
+            self._index.add(segment, batch)
+        segment.settled, segment.sealed = len(data) + len(seal), True
+        return segment.settled
+
+
+def _live_bytes(table: Table, needed: npt.NDArray[np.bool_]) -> dict[int, int]:
+    sizes = np.bincount(table.rows["segment"][needed], weights=table.sizes()[needed])
+    return {number: int(size) for number, size in enumerate(sizes.tolist()) if size}

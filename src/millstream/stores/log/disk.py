@@ -1,0 +1,134 @@
+"""What the log asks of an operating system: small enough to be played by a test.
+
+A test that plays it can forget, at a power cut, whatever was not synced.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import NamedTuple, Protocol
+
+
+class Version(NamedTuple):
+    """Tells whether a file may have grown or changed since it was last looked at."""
+
+    size: int
+    changed: int  # nanoseconds, by the clock of the file system
+
+
+class Disk(Protocol):
+    """Files and folders; errors are ``OSError``."""
+
+    def create(self, path: str) -> int:
+        """Make a file that must not be there yet, open for appending."""
+
+    def open(self, path: str) -> int:
+        """Open a file for reading."""
+
+    def append(self, file: int, data: bytes) -> None:
+        """Write all of it at the end; after an error a piece of it may be there."""
+
+    def read(self, file: int, offset: int, size: int) -> bytes:
+        """As many bytes as there are, up to a size."""
+
+    def sync(self, file: int) -> None:
+        """Return when the file's contents are durable."""
+
+    def truncate(self, file: int, size: int) -> None:
+        """Cut off everything behind a size."""
+
+    def close(self, file: int) -> None:
+        """Let go of a file."""
+
+    def version(self, path: str) -> Version:
+        """Whether a file changed."""
+
+    def list(self, folder: str) -> list[str]:
+        """The names in a folder."""
+
+    def make_folder(self, path: str) -> None:
+        """Make a folder, and those above it; one that is there is no matter."""
+
+    def sync_folder(self, path: str) -> None:
+        """Return when the names in a folder are durable."""
+
+    def rename(self, old: str, new: str) -> None:
+        """Give a file another name, in the place of whatever had it."""
+
+    def link(self, old: str, new: str) -> None:
+        """Give a file a second name; ``FileExistsError`` if it is taken."""
+
+    def remove(self, path: str) -> None:
+        """Remove a file; one that is not there is no matter."""
+
+
+class OsDisk:
+    """The operating system itself."""
+
+    def create(self, path: str) -> int:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
+
+    def open(self, path: str) -> int:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def append(self, file: int, data: bytes) -> None:
+        written = os.write(file, data)
+        rest = memoryview(data)
+        while written < len(data):
+            written += os.write(file, rest[written:])
+
+    def read(self, file: int, offset: int, size: int) -> bytes:
+        data = os.pread(file, size, offset)
+        if len(data) == size or not data:
+            return data
+        pieces = [data]
+        read = len(data)
+        while data and read < size:
+            data = os.pread(file, size - read, offset + read)
+            pieces.append(data)
+            read += len(data)
+        return b"".join(pieces)
+
+    def sync(self, file: int) -> None:
+        os.fdatasync(file)
+
+    def truncate(self, file: int, size: int) -> None:
+        os.ftruncate(file, size)
+
+    def close(self, file: int) -> None:
+        os.close(file)
+
+    def version(self, path: str) -> Version:
+        status = os.stat(path)
+        return Version(status.st_size, status.st_mtime_ns)
+
+    def list(self, folder: str) -> list[str]:
+        return os.listdir(folder)
+
+    def make_folder(self, path: str) -> None:
+        made = []
+        above = path
+        while not os.path.isdir(above):
+            made.append(above)
+            above = os.path.dirname(above)
+        os.makedirs(path, exist_ok=True)
+        for folder in made:
+            self.sync_folder(os.path.dirname(folder))
+
+    def sync_folder(self, path: str) -> None:
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def rename(self, old: str, new: str) -> None:
+        os.rename(old, new)
+
+    def link(self, old: str, new: str) -> None:
+        os.link(old, new)
+
+    def remove(self, path: str) -> None:
+        with suppress(FileNotFoundError):
+            os.unlink(path)

@@ -1,0 +1,195 @@
+"""The index as a file, so that opening a log need not read all of it.
+
+A flushed index is only a help: it says how far into each segment it reaches, the rest is read
+from the segments, and without it everything is. One that is damaged is not used.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import time
+from typing import Any, NamedTuple
+
+import google_crc32c
+import numpy as np
+import pyarrow as pa
+
+from millstream.stores.log.format import Header
+from millstream.stores.log.index import SHADOW, Index
+from millstream.stores.log.places import Gone, Place
+from millstream.stores.log.segments import Catalogue
+from millstream.stores.log.table import ROW, Table
+from millstream.stores.store import Damage
+
+SUFFIX = ".idx"
+_MAGIC = b"MSidx\n\x01\x00"
+_PREAMBLE = struct.Struct("<8sIIIIQ")
+_FIRST_READ = 1 << 16
+
+
+class _Meta(NamedTuple):
+    name: str
+    size: int
+    data_at: int
+    check: int
+    facts: dict[str, Any]
+
+    def covers(self, names: set[str]) -> int:
+        """How many bytes of the segments that are still there it knows."""
+        return sum(each["settled"] for each in self.facts["segments"] if each["name"] in names)
+
+    def within(self, segments: Catalogue) -> bool:
+        """Whether all it knows of segments that are still there is known to another index."""
+        for each in self.facts["segments"]:
+            segment = segments.named(each["name"])
+            if segment is not None and segment.settled < each["settled"]:
+                return False
+        return True
+
+
+def flush(place: Place, writer: str, segments: Catalogue, index: Index) -> int:
+    """Write the index, and remove those of others that say less; how many bytes it has."""
+    # In this order: what is settled now is in the table after the merge.
+    known: list[dict[str, Any]] = [
+        {
+            "number": segment.number,
+            "name": segment.name,
+            "salt": segment.header.salt,
+            "created": segment.header.created,
+            "settled": segment.settled,
+            "sealed": segment.sealed,
+            "damaged": segment.damaged,
+        }
+        for segment in segments.all()
+    ]
+    index.merge()
+    table, shadows = index.table, index.shadows
+    # The rows and the shadows may speak of younger segments, too.
+    numbers = [each["number"] for each in known]
+    if any(segment.number not in numbers for segment in segments.all()):
+        table = table.keep(np.isin(table.rows["segment"], numbers))
+        shadows = shadows[np.isin(shadows["segment"], numbers)]
+    offsets = table.key_offsets
+    pieces = [
+        table.hashes.tobytes(),
+        table.rows.tobytes(),
+        (offsets - offsets[0]).tobytes(),
+        shadows.tobytes(),
+        table.key_bytes(),
+    ]
+    check = 0
+    for piece in pieces:
+        check = google_crc32c.extend(check, piece)
+    facts = {
+        "segments": known,
+        "rows": len(table),
+        "key_bytes": len(pieces[-1]),
+        "shadows": len(shadows),
+    }
+    meta = json.dumps(facts).encode()
+    meta += b" " * (-len(meta) % 8)  # the columns are used where they lie, and must be aligned
+    size = sum(map(len, pieces))
+    preamble = _PREAMBLE.pack(_MAGIC, len(meta), google_crc32c.value(meta), check, 0, size)
+    name = f"{writer}{SUFFIX}"
+    place.write("index", name, [preamble, meta, *pieces])
+    others = [other for other in place.list("index") if other.endswith(SUFFIX) and other != name]
+    metas = [(other, _meta(place, other)) for other in others]
+    less = [other for other, meta in metas if meta is None or meta.within(segments)]
+    if less:
+        place.remove("index", less)
+    return size
+
+
+def load(place: Place, segments: Catalogue, index: Index, timings: dict[str, float]) -> None:
+    """Begin with the flushed index that says most; with nothing if there is none."""
+    there = set(place.list("segments"))
+    metas = [_meta(place, name) for name in place.list("index") if name.endswith(SUFFIX)]
+    usable = sorted(filter(None, metas), key=lambda meta: meta.covers(there), reverse=True)
+    for meta in usable:
+        began = time.perf_counter()
+        try:
+            data = place.read("index", meta.name, 0, meta.data_at + meta.size)
+        except Gone:
+            continue
+        timings["read"] = time.perf_counter() - began
+        began = time.perf_counter()
+        payload = np.frombuffer(data, np.uint8)[meta.data_at :]
+        whole = len(payload) == meta.size and google_crc32c.value(payload) == meta.check
+        timings["checksum"] = time.perf_counter() - began
+        if whole:
+            began = time.perf_counter()
+            _build(meta, data, there, segments, index)
+            timings["build"] = time.perf_counter() - began
+            return
+
+
+def _build(meta: _Meta, data: bytes, there: set[str], segments: Catalogue, index: Index) -> None:
+    rows, keys, shadows = meta.facts["rows"], meta.facts["key_bytes"], meta.facts["shadows"]
+    at = meta.data_at
+    hashes = np.frombuffer(data, np.uint64, rows, at)
+    at += hashes.nbytes
+    places = np.frombuffer(data, ROW, rows, at)
+    at += places.nbytes
+    whole = pa.py_buffer(data)
+    offsets = whole.slice(at, 8 * (rows + 1))
+    at += offsets.size
+    old = np.frombuffer(data, SHADOW, shadows, at)
+    at += old.nbytes
+    names = pa.LargeBinaryArray.from_buffers(
+        pa.large_binary(), rows, [None, offsets, whole.slice(at, keys)]
+    )
+    gone = []
+    for each in meta.facts["segments"]:
+        if each["name"] in there:
+            header = Header(each["salt"], each["created"])
+            segment = segments.add(each["name"], header, each["number"])
+            segment.settled, segment.sealed = each["settled"], each["sealed"]
+            segment.damaged = each["damaged"]
+        else:
+            gone.append(each["number"])
+    table = Table(hashes, places, names)
+    if gone:
+        table = table.keep(~np.isin(places["segment"], gone))
+        old = old[~np.isin(old["segment"], gone)]
+    index.load(table, old)
+
+
+def _meta(place: Place, name: str) -> _Meta | None:
+    """What an index file says of itself, or None if it cannot be used."""
+    try:
+        data = place.read("index", name, 0, _FIRST_READ)
+        if len(data) < _PREAMBLE.size:
+            return None
+        magic, length, meta_check, check, _, size = _PREAMBLE.unpack_from(data)
+        if magic != _MAGIC:
+            return None
+        end = _PREAMBLE.size + length
+        if end > len(data):
+            data = place.read("index", name, 0, end)
+    except Gone:
+        return None
+    text = data[_PREAMBLE.size : end]
+    if len(text) < length or google_crc32c.value(text) != meta_check:
+        return None
+    return _Meta(name, size, end, check, json.loads(text))
+
+
+def verify(place: Place) -> list[Damage]:
+    """Which flushed indexes are damaged; no value is lost by it."""
+    damages = []
+    for name in sorted(place.list("index")):
+        if not name.endswith(SUFFIX):
+            continue
+        meta = _meta(place, name)
+        why = None
+        if meta is None:
+            why = "the header of the flushed index is damaged"
+        else:
+            payload = place.read("index", name, meta.data_at, meta.size)
+            if len(payload) != meta.size or google_crc32c.value(payload) != meta.check:
+                why = "the flushed index is damaged"
+        if why is not None:
+            why += "; it is not used, and no value is lost"
+            damages.append(Damage(None, place.path("index", name), 0, why))
+    return damages

@@ -1,0 +1,290 @@
+"""Where the newest record of every key is: a small part that changes, over a large one.
+
+New rows go to ``_Recent``, a dictionary over growing columns; now and then it is merged into the
+``Table``, in the background. Readers take no lock: they look at the view as it was when they began.
+
+The newest stamp counts; of two copies of one record (a compaction makes them), the one in the
+younger segment. Records that were superseded leave a *shadow*, the hash of their key and their
+segment: while a key has shadows, its tombstone is needed, or an older value would come back.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from millstream.stores.log.format import Found, Kind, digest_of
+from millstream.stores.log.segments import Catalogue, Segment
+from millstream.stores.log.table import ROW, U64, Row, Rows, Table
+
+_HIDDEN = "\0"  # begins the name of a key that damage has hidden; no key contains it
+_MERGE_AT_LEAST = 1 << 16
+_FEW = 16
+
+SHADOW = np.dtype([("hash", "<u8"), ("segment", "<u4"), ("spare", "<u4")])
+
+
+class _Recent:
+    """Rows that are not in the table yet; the newest of each key is the one in ``places``."""
+
+    def __init__(self) -> None:
+        self.places: dict[str, int] = {}
+        self.count = 0
+        self.rows: Rows = np.empty(64, ROW)
+        self.hashes: U64 = np.empty(64, np.uint64)
+
+    def reserve(self, more: int) -> int:
+        """Make space for rows; the number of the first."""
+        first, need = self.count, self.count + more
+        if need > len(self.rows):
+            size = max(need, 2 * len(self.rows))
+            self.rows, self.hashes = (
+                np.concatenate([self.rows[:first], np.empty(size - first, ROW)]),
+                np.concatenate([self.hashes[:first], np.empty(size - first, np.uint64)]),
+            )
+        self.count = need
+        return first
+
+    def find(self, name: str) -> Row | None:
+        at = self.places.get(name)
+        return None if at is None else Row(*self.rows[at].item())
+
+
+class _View(NamedTuple):
+    active: _Recent
+    merging: _Recent
+    table: Table
+
+
+class Batch(NamedTuple):
+    """Rows of one segment, by columns."""
+
+    names: Sequence[str]
+    hashes: Sequence[int]
+    offsets: npt.NDArray[np.uint64]
+    lengths: Sequence[int]
+    stamps: Sequence[int]
+    kind: Kind
+
+
+class Index:
+    """The newest row of every key."""
+
+    def __init__(self, segments: Catalogue) -> None:
+        self._segments = segments
+        self._lock = threading.Lock()
+        self._merging = threading.Lock()
+        self._view = _View(_Recent(), _Recent(), Table.empty())
+        self._hidden = False
+        self._unsettled: dict[str, Row] = {}
+        self._unsettled_of: dict[int, dict[str, Row]] = {}
+        self.shadows: npt.NDArray[np.void] = np.empty(0, SHADOW)
+        self.newest = 0
+
+    def load(self, table: Table, shadows: npt.NDArray[np.void]) -> None:
+        """Begin with what was flushed."""
+        self._view = _View(_Recent(), _Recent(), table)
+        self._hidden = bool((np.diff(table.key_offsets) == 0).any())
+        self.shadows = shadows
+        self.newest = int(table.rows["stamp"].max()) if len(table) else 0
+
+    @property
+    def table(self) -> Table:
+        """The part that does not change; all of it right after ``merge``."""
+        return self._view.table
+
+    @property
+    def overfull(self) -> bool:
+        """Whether it is time to merge."""
+        view = self._view
+        return view.active.count >= max(_MERGE_AT_LEAST, len(view.table) // 4)
+
+    def find(self, key: str) -> Row | None:
+        """The newest row of a key; of a tombstone, too."""
+        row = self._find(key)
+        if self._unsettled:
+            fresh = self._unsettled.get(key)
+            if fresh is not None and (row is None or fresh.stamp >= row.stamp):
+                return fresh
+        return row
+
+    def _find(self, name: str) -> Row | None:
+        active, merging, table = self._view
+        row = active.find(name) or merging.find(name)
+        if row is None:
+            if name.startswith(_HIDDEN):
+                return table.find(b"", int(name[1:], 16))
+            key = name.encode()
+            digest = digest_of(key)
+            row = table.find(key, digest)
+            if self._hidden:
+                hidden = active.find(_hidden_name(digest)) or merging.find(_hidden_name(digest))
+                if hidden is not None and (row is None or hidden.stamp > row.stamp):
+                    return hidden
+        return row
+
+    def add(self, segment: Segment, batch: Batch) -> None:
+        """Note records; those that are older than what is known become shadows."""
+        if not batch.names:
+            return
+        with self._lock:
+            recent = self._view.active
+            many = len(batch.names)
+            first = recent.reserve(many)
+            if many <= _FEW:
+                fields = zip(batch.stamps, batch.offsets.tolist(), batch.lengths, strict=True)
+                for at, (stamp, offset, length) in enumerate(fields, first):
+                    recent.rows[at] = (stamp, offset, length, segment.number, batch.kind)
+                    recent.hashes[at] = batch.hashes[at - first]
+            else:
+                rows = recent.rows[first : first + many]
+                rows["stamp"], rows["offset"] = batch.stamps, batch.offsets
+                rows["length"], rows["segment"] = batch.lengths, segment.number
+                rows["kind"] = batch.kind
+                recent.hashes[first : first + many] = batch.hashes
+            places = zip(batch.names, range(first, first + many), strict=True)
+            if batch.stamps[0] > self.newest:
+                # Stamps rise within a batch: these are the newest of all.
+                recent.places.update(places)
+                self.newest = batch.stamps[-1]
+            else:
+                for name, at in places:
+                    if self._counts(Row(*recent.rows[at].item()), self._find(name)):
+                        recent.places[name] = at
+                self.newest = max(self.newest, *batch.stamps)
+
+    def add_found(self, segment: Segment, records: Iterable[Found]) -> None:
+        """Note records that were read from a segment."""
+        with self._lock:
+            recent = self._view.active
+            for record in records:
+                name = _name(record)
+                if name.startswith(_HIDDEN):
+                    self._hidden = True
+                row = Row(*record[3:6], segment.number, record.kind)
+                known = self._find(name)
+                if row == known:
+                    continue
+                at = recent.reserve(1)
+                recent.rows[at] = row
+                recent.hashes[at] = record.digest
+                if self._counts(row, known):
+                    recent.places[name] = at
+                self.newest = max(self.newest, record.stamp)
+
+    def set_unsettled(self, segment: Segment, records: Iterable[Found]) -> None:
+        """Note what a writer may not have synced yet: it counts, and is never merged."""
+        found: dict[str, Row] = {}
+        for record in records:
+            found[_name(record)] = Row(*record[3:6], segment.number, record.kind)
+        with self._lock:
+            if found:
+                self._unsettled_of[segment.number] = found
+            elif not self._unsettled_of.pop(segment.number, None):
+                return
+            newest: dict[str, Row] = {}
+            for rows in self._unsettled_of.values():
+                for name, row in rows.items():
+                    if name not in newest or newest[name].stamp < row.stamp:
+                        newest[name] = row
+                    self.newest = max(self.newest, row.stamp)
+            self._unsettled = newest
+
+    def _counts(self, row: Row, known: Row | None) -> bool:
+        """Whether a row is to replace the one that is known."""
+        if known is None or row.stamp != known.stamp:
+            return known is None or row.stamp > known.stamp
+        segment, other = self._segments.get(row.segment), self._segments.get(known.segment)
+        return other is None or (segment is not None and segment.age >= other.age)
+
+    def scan(self, prefix: str) -> set[str]:
+        """The keys that begin with a prefix and have a value."""
+        with self._lock:
+            active, merging, table = self._view
+            layers: list[Mapping[str, Row | int]] = [
+                dict(merging.places),
+                dict(active.places),
+                self._unsettled,
+            ]
+        keys = {key.decode() for key in table.matching(prefix.encode())}
+        for layer in layers:
+            for name in layer:
+                if name.startswith(prefix) and not name.startswith(_HIDDEN):
+                    row = self.find(name)
+                    if row is not None and row.kind == Kind.VALUE:
+                        keys.add(name)
+                    else:
+                        keys.discard(name)
+        return keys
+
+    def merge(self) -> None:
+        """Move what is recent into the table."""
+        with self._merging:
+            with self._lock:
+                active, _, table = self._view
+                if not active.count:
+                    return
+                self._view = _View(_Recent(), active, table)
+            names = list(active.places)
+            chosen = np.fromiter(active.places.values(), np.int64, len(names))
+            keys = [b"" if name.startswith(_HIDDEN) else name.encode() for name in names]
+            merged, replaced = table.merged(active.hashes[chosen], active.rows[chosen], keys)
+            superseded = np.ones(active.count, np.bool_)
+            superseded[chosen] = False
+            old_hashes = active.hashes[: active.count][superseded]
+            old_segments = active.rows["segment"][: active.count][superseded]
+            shadows = np.concatenate(
+                [
+                    self.shadows,
+                    _shadows(replaced.hashes, replaced.rows["segment"]),
+                    _shadows(old_hashes, old_segments),
+                ]
+            )
+            with self._lock:
+                self.shadows = shadows
+                self._view = _View(self._view.active, _Recent(), merged)
+
+    def drop(self, segments: Iterable[Segment]) -> None:
+        """Forget the rows of segments that are gone."""
+        gone = [segment.number for segment in segments]
+        if not gone:
+            return
+        self.merge()
+        for segment in segments:
+            self.set_unsettled(segment, [])
+        with self._merging:
+            table = self._view.table
+            table = table.keep(~np.isin(table.rows["segment"], gone))
+            with self._lock:
+                self.shadows = self.shadows[~np.isin(self.shadows["segment"], gone)]
+                self._view = self._view._replace(table=table)
+
+    def needed(self, table: Table, before: int) -> npt.NDArray[np.bool_]:
+        """Which rows of the table matter: not the tombstones of keys that have no shadows.
+
+        Tombstones with a stamp of ``before`` or younger matter in any case.
+        """
+        tombs = table.rows["kind"] == Kind.TOMBSTONE
+        needed: npt.NDArray[np.bool_] = ~tombs | (table.rows["stamp"] >= np.uint64(before))
+        unsettled = [digest_of(name.encode()) for name in list(self._unsettled)]
+        older = np.append(self.shadows["hash"], np.array(unsettled, np.uint64))
+        needed[tombs] |= np.isin(table.hashes[tombs], older)
+        return needed
+
+
+def _name(record: Found) -> str:
+    return _hidden_name(record.digest) if record.key is None else record.key.decode()
+
+
+def _hidden_name(digest: int) -> str:
+    return f"{_HIDDEN}{digest:x}"
+
+
+def _shadows(hashes: U64, segments: npt.NDArray[np.uint32]) -> npt.NDArray[np.void]:
+    shadows = np.zeros(len(hashes), SHADOW)
+    shadows["hash"], shadows["segment"] = hashes, segments
+    return shadows

@@ -1,0 +1,68 @@
+"""The segments that this process knows, and how far it has read them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from millstream.stores.log.disk import Version
+from millstream.stores.log.format import HEADER_BYTES, Header
+
+
+@dataclass
+class Segment:
+    """A segment, and how far its records are in the index."""
+
+    number: int  # of this process; rows of the index hold it
+    name: str
+    header: Header
+    settled: int = HEADER_BYTES  # what lies before it is known to be synced, and indexed
+    sealed: bool = False
+    growing: bool = False  # this process appends to it
+    seen: Version | None = None  # what it was like when it was last read
+    damaged: bool = False
+    seed: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.seed = self.header.seed
+
+    @property
+    def age(self) -> tuple[int, str]:
+        """Of two records with the same stamp, the one in the younger segment counts."""
+        return self.header.created, self.name
+
+
+class Catalogue:
+    """All segments by number and by name; numbers are never used again."""
+
+    def __init__(self) -> None:
+        self._all: dict[int, Segment] = {}
+        self._names: dict[str, Segment] = {}
+        self._next = 0
+
+    def __getitem__(self, number: int) -> Segment:
+        return self._all[number]
+
+    def get(self, number: int) -> Segment | None:
+        """A segment, unless it is gone."""
+        return self._all.get(number)
+
+    def named(self, name: str) -> Segment | None:
+        """The segment of a name."""
+        return self._names.get(name)
+
+    def add(self, name: str, header: Header, number: int | None = None) -> Segment:
+        """Note a segment, under a number that rows hold already or under the next."""
+        segment = Segment(self._next if number is None else number, name, header)
+        self._next = max(self._next, segment.number + 1)
+        self._all[segment.number] = self._names[name] = segment
+        return segment
+
+    def drop(self, segments: list[Segment]) -> None:
+        """Forget segments that are gone."""
+        for segment in segments:
+            self._all.pop(segment.number, None)
+            self._names.pop(segment.name, None)
+
+    def all(self) -> list[Segment]:
+        """Every segment that is known."""
+        return list(self._all.values())

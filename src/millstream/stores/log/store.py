@@ -1,0 +1,232 @@
+"""The log as a store: puts its parts together, and looks after them in the background."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+from millstream.stores.log import flushed
+from millstream.stores.log.compact import Compacted, Compactor
+from millstream.stores.log.format import (
+    HEADER_BYTES,
+    Kind,
+    decode_header,
+    header_flaw,
+    read_records,
+)
+from millstream.stores.log.index import Index
+from millstream.stores.log.once import Once
+from millstream.stores.log.options import LogOptions
+from millstream.stores.log.places import FOLDERS, Gone, Place
+from millstream.stores.log.reader import SUFFIX, Reader
+from millstream.stores.log.segments import Catalogue
+from millstream.stores.log.writer import Stamps, Writer
+from millstream.stores.store import MAX_KEY_BYTES, Damage, StoreError, Usage, check_key
+
+_WORTH_FLUSHING: Final = 4 << 20  # bytes that would have to be read again, on closing
+_PAUSE: Final = 10.0  # seconds between two looks at what can be given back
+
+
+class LogStore:
+    """Values in append-only segments, found by an index in memory."""
+
+    def __init__(self, place: Place, writer: str, options: LogOptions) -> None:
+        self._place, self._name, self._options = place, writer, options
+        self._segments = Catalogue()
+        self._index = Index(self._segments)
+        self._stamps = Stamps()
+        self._once = Once(place)
+        self._reader = Reader(place, self._segments, self._index, self._stamps)
+        salt = secrets.randbits(64)
+        self._writer = Writer(
+            place, writer, options, self._segments, self._index, self._stamps, salt
+        )
+        self._compactor = Compactor(
+            place,
+            options,
+            self._segments,
+            self._index,
+            self._reader,
+            self._writer,
+            self._stamps,
+        )
+        self.timings: dict[str, float] = {}  # of opening, in seconds
+        self._flushed_at = 0
+        self._index_size = 0
+        self._tending = threading.Lock()
+        self._wake = threading.Event()
+        self._closed = False
+        self._keeper: threading.Thread | None = None
+        flushed.load(place, self._segments, self._index, self.timings)
+        began = time.perf_counter()
+        self._reader.refresh()
+        self.timings["scan"] = time.perf_counter() - began
+
+    def put(self, items: Mapping[str, bytes]) -> None:
+        names = list(items)
+        keys = _encoded(names)
+        self._writer.put(names, keys, list(items.values()))
+        self._tend_soon()
+
+    def put_if_absent(self, key: str, value: bytes) -> bool:
+        return self._once.put(check_key(key), value, self._stamps.take()[0])
+
+    def get(self, keys: Iterable[str]) -> dict[str, bytes]:
+        wanted = list(dict.fromkeys(keys))
+        _encoded(wanted)
+        found: dict[str, bytes] = {}
+        missing = self._reader.values(wanted, found)
+        if missing:
+            missing = self._once.get(missing, found)
+        if missing:
+            self._reader.refresh()
+            self._reader.values(missing, found)
+        return found
+
+    def scan(self, prefix: str = "") -> list[str]:
+        self._reader.refresh()
+        keys = self._index.scan(prefix)
+        keys.update(self._once.scan(prefix))
+        # The order of code points is that of their bytes in UTF-8.
+        return sorted(keys)
+
+    def delete(self, keys: Iterable[str]) -> None:
+        wanted = [check_key(key) for key in dict.fromkeys(keys)]
+        if not wanted:
+            return
+        self._reader.refresh()
+        rows = ((key, self._index.find(key)) for key in wanted)
+        there = [key for key, row in rows if row is not None and row.kind == Kind.VALUE]
+        self._writer.delete(there)
+        self._once.delete(set(wanted).difference(there))
+        self._tend_soon()
+
+    def verify(self) -> Iterator[Damage]:
+        for name in sorted(self._place.list("segments")):
+            if name.endswith(SUFFIX):
+                yield from self._verify_segment(name)
+        yield from self._once.verify()
+        yield from flushed.verify(self._place)
+
+    def _verify_segment(self, name: str) -> Iterator[Damage]:
+        try:
+            size = self._place.version("segments", name).size
+            data = self._place.read("segments", name, 0, size)
+        except Gone:
+            return
+        place = self._place.path("segments", name)
+        header = decode_header(data)
+        if header is None and len(data) < HEADER_BYTES:
+            return  # a crash while it was made
+        flaw = header_flaw(data)
+        if flaw is not None:
+            yield Damage(None, place, 0, flaw)
+        if header is None:
+            return
+        records, end = read_records(data[HEADER_BYTES:], HEADER_BYTES, header.seed)
+        for record in records:
+            if record.flaw is not None:
+                key = record.key.decode() if record.key else None
+                yield Damage(key, place, record.offset, record.flaw)
+        sealed = any(record.kind == Kind.SEAL for record in records)
+        if sealed and end < len(data):
+            yield Damage(None, place, end, f"{len(data) - end} bytes behind its seal")
+
+    def usage(self) -> Usage:
+        sizes = []
+        for folder in FOLDERS:
+            for name in self._place.list(folder):
+                try:
+                    sizes.append(self._place.version(folder, name).size)
+                except Gone:
+                    continue
+        return Usage(bytes=sum(sizes), files=len(sizes))
+
+    def compact(self) -> Compacted:
+        """Give back space now, that of other writers' sealed segments, too."""
+        with self._tending:
+            return self._compactor.compact(own_only=False)
+
+    def flush(self) -> None:
+        """Write the index, so that the next who opens this need not read the segments."""
+        with self._tending:
+            self._flush()
+
+    def _flush(self) -> None:
+        reached = self._unflushed()
+        self._index_size = flushed.flush(self._place, self._name, self._segments, self._index)
+        self._flushed_at += reached
+
+    def _unflushed(self) -> int:
+        return self._writer.appended + self._reader.scanned - self._flushed_at
+
+    def _flush_is_due(self) -> bool:
+        # Large indexes less often, so that writing them is not most of what is written.
+        return self._unflushed() > max(self._options.flush, 2 * self._index_size)
+
+    def _tend_soon(self) -> None:
+        if self._closed:
+            raise StoreError("the store is closed; open it again")
+        if self._keeper is None:
+            with self._tending:
+                if self._keeper is None:
+                    self._keeper = threading.Thread(
+                        target=self._keep, name="millstream-log", daemon=True
+                    )
+                    self._keeper.start()
+        if self._index.overfull or self._flush_is_due():
+            self._wake.set()
+
+    def _keep(self) -> None:
+        """In the background: merge, flush, compact."""
+        seen = 0
+        last = time.monotonic()
+        while not self._closed:
+            self._wake.wait(_PAUSE)
+            self._wake.clear()
+            if self._closed:
+                return
+            try:
+                with self._tending:
+                    if self._index.overfull:
+                        self._index.merge()
+                    if self._flush_is_due():
+                        self._flush()
+                    if self._writer.appended != seen and time.monotonic() - last >= _PAUSE:
+                        seen, last = self._writer.appended, time.monotonic()
+                        self._compactor.compact(own_only=True)
+            except StoreError:
+                # Those who put and get meet the same, and say so.
+                continue
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._wake.set()
+        if self._keeper is not None:
+            self._keeper.join()
+        self._writer.close()
+        try:
+            if self._unflushed() > _WORTH_FLUSHING:
+                self.flush()
+        except StoreError:
+            pass  # only the next opening takes longer
+        self._place.close()
+
+    def __repr__(self) -> str:
+        return f"LogStore({self._place!r})"
+
+
+def _encoded(names: list[str]) -> list[bytes]:
+    """Keys as bytes; ``BadKey`` if one is not fit."""
+    try:
+        keys = [name.encode() for name in names]
+        if "".join(names).isprintable() and all(0 < len(key) <= MAX_KEY_BYTES for key in keys):
+            return keys
+    except (AttributeError, TypeError, UnicodeEncodeError):
+        pass
+    return [check_key(name).encode() for name in names]

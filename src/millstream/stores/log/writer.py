@@ -1,0 +1,265 @@
+"""Appends to this process's own segments, several callers at a time.
+
+Whoever comes while nobody writes is the leader: it writes what all have brought so far with one
+write and one sync, and then tells the others. Meanwhile new callers gather for the next leader.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from millstream.stores.log.format import (
+    AROUND_BYTES,
+    HEADER_BYTES,
+    Header,
+    Kind,
+    digest_of,
+    encode,
+    encode_header,
+    encode_sign,
+    seed_of,
+)
+from millstream.stores.log.index import Batch, Index
+from millstream.stores.log.options import LogOptions
+from millstream.stores.log.places import Growing, Place
+from millstream.stores.log.segments import Catalogue, Segment
+from millstream.stores.store import StoreFull, StoreUnavailable
+from millstream.stores.waiting import Away
+
+
+def _now() -> float:
+    """A clock that also runs while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class Stamps:
+    """Numbers that only rise: the time, or one more than the last."""
+
+    def __init__(self, clock: Callable[[], int] = time.time_ns) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._last = 0
+
+    def take(self, many: int = 1) -> range:
+        """As many stamps, newer than all that were taken or seen."""
+        with self._lock:
+            first = max(self._last + 1, self._clock())
+            self._last = first + many - 1
+            return range(first, first + many)
+
+    def saw(self, stamp: int) -> None:
+        """Note a stamp of another writer, whose clock may be ahead of ours."""
+        with self._lock:
+            self._last = max(self._last, stamp)
+
+
+@dataclass
+class _Job:
+    """What one caller wants written."""
+
+    names: Sequence[str]
+    keys: Sequence[bytes]
+    lengths: Sequence[int]
+    hashes: Sequence[int]
+    stamps: Sequence[int]
+    kind: Kind
+    data: bytes
+    done: bool = False
+    error: Exception | None = None
+
+
+@dataclass
+class _Tail:
+    """The segment that is being appended to."""
+
+    segment: Segment
+    growing: Growing
+    size: int
+    last: float = field(default_factory=_now)
+
+
+class Writer:
+    """The segments of this process."""
+
+    def __init__(
+        self,
+        place: Place,
+        writer: str,
+        options: LogOptions,
+        segments: Catalogue,
+        index: Index,
+        stamps: Stamps,
+        salt: int,
+    ) -> None:
+        self._place, self._name, self._options = place, writer, options
+        self._segments, self._index, self._stamps = segments, index, stamps
+        self.salt = salt
+        self._seed = seed_of(salt)
+        self._numbers = itertools.count(1)
+        self._turn = threading.Condition()
+        self._waiting: list[_Job] = []
+        self._leading = False
+        self._tail: _Tail | None = None
+        self.appended = 0
+
+    def put(self, names: Sequence[str], keys: Sequence[bytes], values: Sequence[bytes]) -> None:
+        """Append values, and return when they are durable and in the index."""
+        self._append(Kind.VALUE, names, keys, values)
+
+    def delete(self, names: Sequence[str]) -> None:
+        """Append tombstones."""
+        empty = [b""] * len(names)
+        self._append(Kind.TOMBSTONE, names, [name.encode() for name in names], empty)
+
+    def _append(
+        self, kind: Kind, names: Sequence[str], keys: Sequence[bytes], values: Sequence[bytes]
+    ) -> None:
+        if not names:
+            return
+        hashes = [digest_of(key) for key in keys]
+        stamps = self._stamps.take(len(keys))
+        data = b"".join(encode(kind, keys, values, hashes, stamps, self._seed))
+        lengths = list(map(len, values))
+        self._commit(_Job(names, keys, lengths, hashes, stamps, kind, data))
+
+    def _commit(self, job: _Job) -> None:
+        with self._turn:
+            self._waiting.append(job)
+            while self._leading and not job.done:
+                self._turn.wait()
+            if not job.done:
+                self._leading = True
+                group, self._waiting = self._waiting, []
+        if not job.done:
+            self._lead(group)
+        if job.error is not None:
+            raise job.error
+
+    def _lead(self, group: list[_Job]) -> None:
+        error: Exception | None = StoreUnavailable("the thread that wrote was interrupted")
+        try:
+            self._place.patiently(lambda: self._write(group))
+            error = None
+        except Exception as raised:
+            error = raised
+        finally:
+            with self._turn:
+                self._leading = False
+                for each in group:
+                    each.done, each.error = True, error
+                self._turn.notify_all()
+
+    def _write(self, group: list[_Job]) -> None:
+        """Write what several callers brought; an error leaves nothing that is in the way."""
+        data = [job.data for job in group]
+        size = sum(map(len, data))
+        began = _now()
+        tail = self._tail
+        if tail is not None and began - tail.last > self._options.orphan / 4:
+            # Somebody may take it for abandoned soon, and remove it.
+            self._end(tail)
+            tail = None
+        if tail is None:
+            start = HEADER_BYTES
+            tail = self._tail = self._begin(data)
+        else:
+            start = self._extend(tail, data)
+        if _now() - began > self._options.orphan / 4 and self._place.appends:
+            self._leave(tail)
+            raise Away("a write took so long that its segment may be taken for abandoned")
+        tail.last = _now()
+        for job in group:
+            starts = np.cumsum([0, *map(len, job.keys[:-1])], dtype=np.uint64)
+            starts += np.cumsum([0, *job.lengths[:-1]], dtype=np.uint64)
+            starts += np.arange(len(job.keys), dtype=np.uint64) * np.uint64(AROUND_BYTES)
+            starts += np.uint64(start)
+            start += len(job.data)
+            batch = Batch(job.names, job.hashes, starts, job.lengths, job.stamps, job.kind)
+            self._index.add(tail.segment, batch)
+        tail.segment.settled = tail.size
+        self.appended += size
+        if tail.segment.sealed:
+            self._leave(tail)
+        elif tail.size >= self._options.segment:
+            self._end(tail)
+
+    def _begin(self, data: list[bytes]) -> _Tail:
+        """A new segment that begins with some records."""
+        header = Header(self.salt, self._stamps.take()[0])
+        # A seal says that all before it is synced: only what is written at once may hold its own.
+        sealed = not self._place.appends
+        pieces = [encode_header(header), *data, *([self._seal()] if sealed else [])]
+        name = self.new_name()
+        growing = self._place.grow(name, b"".join(pieces))
+        segment = self._segments.add(name, header)
+        segment.sealed, segment.growing = sealed, True
+        return _Tail(segment, growing, sum(map(len, pieces)))
+
+    def _extend(self, tail: _Tail, data: list[bytes]) -> int:
+        """Append to the segment; the offset at which the records begin."""
+        mark = encode_sign(Kind.MARK, self._stamps.take()[0], self._seed)
+        buffer = b"".join([mark, *data])
+        try:
+            tail.growing.append(buffer)
+        except StoreFull:
+            try:
+                tail.growing.undo(tail.size)
+            except Exception:
+                self._leave(tail)
+            raise
+        except BaseException:
+            # After a sync that failed, nobody knows what is on the disk, and a second sync that
+            # succeeds says nothing about the first: what follows goes elsewhere.
+            self._leave(tail)
+            raise
+        start = tail.size + len(mark)
+        tail.size += len(buffer)
+        return start
+
+    def _seal(self) -> bytes:
+        return encode_sign(Kind.SEAL, self._stamps.take()[0], self._seed)
+
+    def _leave(self, tail: _Tail) -> None:
+        tail.growing.close()
+        tail.segment.growing = False
+        if self._tail is tail:
+            self._tail = None
+
+    def _end(self, tail: _Tail) -> None:
+        """Seal a segment if that is possible; it is only a help to others."""
+        with suppress(Exception):
+            seal = self._seal()
+            tail.growing.append(seal)
+            tail.size += len(seal)
+            tail.segment.settled, tail.segment.sealed = tail.size, True
+        self._leave(tail)
+
+    def new_name(self) -> str:
+        """A name that no other segment has, whoever makes one."""
+        return f"{self._name}.{next(self._numbers):06d}.{self.salt:016x}.seg"
+
+    def wrote(self, name: str) -> bool:
+        """Whether a segment is one of this writer's."""
+        return name.startswith(f"{self._name}.") and name.count(".") == self._name.count(".") + 3
+
+    def close(self) -> None:
+        """Seal the last segment."""
+        with self._turn:
+            while self._leading:
+                self._turn.wait()
+            self._leading = True
+            tail = self._tail
+        try:
+            if tail is not None:
+                self._end(tail)
+        finally:
+            with self._turn:
+                self._leading = False
+                self._turn.notify_all()
