@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from millstream.checkpoints.manifest import Staged
 from millstream.coordinator.epochs import EpochResult, run_epoch
 from millstream.coordinator.reading import StateReader
 from millstream.coordinator.record import EpochRecord
@@ -123,9 +124,12 @@ class Body:
     def worth_another_try(self, problem: Exception) -> bool:
         return self._inner.worth_another_try(problem)
 
-    def publish(self, record: EpochRecord) -> None:
+    def staged(self, record: EpochRecord) -> Staged:
+        return self._inner.staged(record)
+
+    def publish(self, staged: Staged) -> None:
         self._run.reached("publish")
-        self._inner.publish(record)
+        self._inner.publish(staged)
 
 
 class Attempt:

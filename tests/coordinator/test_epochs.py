@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from millstream.checkpoints.manifest import Staged
 from millstream.coordinator.epochs import EpochResult, run_epoch
 from millstream.coordinator.ledger import Ledger, MissingReceipts, TypeConflict
 from millstream.coordinator.record import EpochRecord
@@ -49,9 +50,13 @@ class Speaker:
     def excuses(self, problem: Exception, record: EpochRecord) -> bool:
         return problem in self.excused
 
-    def commit(self) -> EpochRecord:
+    def commit(self, staged: Staged) -> bool:
         self.does("commit")
-        return self.ledger.commit()
+        self.ledger.commit()
+        return True
+
+    def published(self, epoch: int) -> None:
+        self.does("published")
 
     def seal(self) -> None:
         self.does("seal")
@@ -89,7 +94,10 @@ class Body:
     def worth_another_try(self, problem: Exception) -> bool:
         return problem in self.worth
 
-    def publish(self, record: EpochRecord) -> None:
+    def staged(self, record: EpochRecord) -> Staged:
+        return Staged(record.epoch, record.attempt)
+
+    def publish(self, staged: Staged) -> None:
         self.speaker.does("publish")
 
 
@@ -103,7 +111,7 @@ def run(speaker: Speaker, body: Body | None = None) -> EpochResult:
 
 
 GOES_WELL = ["begin", "stage", "receipts", "call back", "commit", "end"]
-PUBLISHED = ["publish", "seal"]
+PUBLISHED = ["publish", "published", "seal"]
 
 
 def test_an_epoch_is_staged_collected_shown_committed_published_and_sealed_in_this_order(

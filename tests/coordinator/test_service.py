@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from millstream.checkpoints.manifest import Staged
 from millstream.coordinator.ledger import MissingReceipts
 from millstream.coordinator.reading import RunEnded, StateReader
 from millstream.coordinator.roster import StateLost
@@ -194,7 +195,7 @@ def take_over(run: Run) -> None:
     run.coordinator.suspect(N1)
     assert run.coordinator.ledger.missing() != {}
     with pytest.raises(MissingReceipts):
-        run.coordinator.commit()
+        run.coordinator.commit(Staged(0, "1.0"))
 
 
 def test_only_the_slots_of_a_lost_node_change_owner_and_versions_grow_by_one(run: Run) -> None:

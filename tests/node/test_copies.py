@@ -216,16 +216,16 @@ def test_a_log_has_no_effect_until_it_is_replayed_by_a_new_owner() -> None:
         backup.log(epoch, [("a", epoch), ("b", epoch)])
     said = backup.receipts(2)
     assert said.receipts == () and len(said.copies) == 1
-    assert said.reach == ((0, 1),) and not said.replaying
+    assert said.reach == ((0, 1),) and not said.pending
     assert backup.held() == {}
 
     backup.assign(TAKEN_OVER)
-    assert backup.receipts(2).replaying and backup.receipts(2).receipts == ()
+    assert backup.receipts(2).pending and backup.receipts(2).receipts == ()
     assert backup.replay() == 3
 
     assert backup.state() == {"a": [0, 1], "b": [0, 1]}
     said = backup.receipts(2)
-    assert [receipt.slots for receipt in said.receipts] == [ALL] and not said.replaying
+    assert [receipt.slots for receipt in said.receipts] == [ALL] and not said.pending
     backup.seal(2)
     assert backup.state() == {"a": [0, 1, 2], "b": [0, 1, 2]}
 

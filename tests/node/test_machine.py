@@ -284,7 +284,7 @@ def test_receipts_say_what_was_frozen_and_counted(node: Node) -> None:
     said = node.receipts(0)
     [receipt] = said.receipts
 
-    assert (said.copies, said.reach, said.replaying) == ((), ((0, -1),), False)
+    assert (said.copies, said.reach, said.pending) == ((), ((0, -1),), False)
     assert receipt == Receipt(
         job=JOB,
         epoch=0,

@@ -11,7 +11,7 @@ import pytest
 
 from millstream.coordinator.feeder import end_of
 from millstream.errors import MillstreamError
-from millstream.node import service as service_module
+from millstream.node import keeping as keeping_module
 from millstream.node.machine import Durability, NodeMachine
 from millstream.node.messages import (
     Assign,
@@ -328,14 +328,14 @@ def test_logs_are_replayed_as_soon_as_a_node_is_told_that_it_owns_them(world: Wo
     scene.call(OTHER, "assign", scene.assignment())
     scene.rest(0.5)
 
-    assert not scene.receipts(OTHER, 1).replaying
+    assert not scene.receipts(OTHER, 1).pending
     assert scene.feed(2, [("1", 9)]) == [("1", [1, 1, 9])]
 
 
 def test_snapshots_make_a_new_backup_a_few_keys_at_a_time(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service_module, "_KEYS_AT_ONCE", 10)
+    monkeypatch.setattr(keeping_module, "_KEYS_AT_ONCE", 10)
     scene.commit(0, MANY)
     scene.placement = placed([ME], 1, other=ALL, third=ALL)
     for node in (ME, THIRD):

@@ -98,10 +98,10 @@ class Chain:
         """Commit epochs: the manifest becomes the next link, or ``Superseded`` is raised."""
         manifest = replace(manifest, position=seen.position, token=uuid.uuid4().hex)
         try:
-            won = self._put(manifest)
+            won = self._put(manifest) and self._is_connected(manifest.position)
         except StoreError as problem:
             raise CommitUnknown(manifest.epoch, str(problem)) from problem
-        if not won or not self._is_connected(manifest.position):
+        if not won:
             raise self._superseded(manifest)
         return seen.then(manifest)
 

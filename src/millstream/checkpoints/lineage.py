@@ -34,6 +34,11 @@ class Lineage:
         kept = tuple(manifest for manifest in self.manifests if manifest.epoch <= epoch)
         return Lineage(self.position, self.incarnation, kept, self.claim)
 
+    def since(self, position: int) -> Lineage:
+        """The lineage without the links before a position, which were deleted."""
+        kept = tuple(found for found in self.manifests if found.position >= position)
+        return Lineage(self.position, self.incarnation, kept, self.claim)
+
     def manifest(self, epoch: int) -> Manifest | None:
         """The manifest that ends with an epoch."""
         return next((found for found in self.manifests if found.epoch == epoch), None)

@@ -28,13 +28,14 @@ class BadManifest(MillstreamError):
 class JobNote:
     """What a checkpoint must know of a job.
 
-    ``reducer`` tells reducers apart whose state differs; a job that is not ``durable`` begins
-    with empty state after a restart.
+    Records call it by its ``id``, which outlives its name. ``reducer`` tells reducers apart whose
+    state differs; a job that is not ``durable`` begins with empty state after a restart.
     """
 
     name: str
     form: Form
     reducer: str
+    id: str = ""
     durable: bool = True
     key_type: pa.DataType | None = None
     output: pa.Schema | None = None
@@ -55,7 +56,7 @@ class WorkflowNote:
 
 @dataclass(frozen=True)
 class Piece:
-    """A record with the changes of some epochs to a range of slots of one job."""
+    """A record with the changes of some epochs to a range of slots of the job with an id."""
 
     key: str
     job: str
@@ -81,10 +82,11 @@ class Base:
 
 @dataclass(frozen=True)
 class Staged:
-    """Outputs that a sink keeps out of sight until the manifest that names them is durable."""
+    """Outputs that sinks keep out of sight until the manifest that names them is durable."""
 
     epoch: int
     attempt: str
+    sinks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -197,7 +199,9 @@ def _manifest(found: dict[str, Any]) -> Manifest:
         workflow=WorkflowNote(note["name"], note["slots"], jobs, tuple(note["sources"])),
         pieces=tuple(Piece(**{**p, "slots": range(*p["slots"])}) for p in found["pieces"]),
         bases=tuple(Base(**{**b, "slots": range(*b["slots"])}) for b in found["bases"]),
-        staged=tuple(Staged(**staged) for staged in found["staged"]),
+        staged=tuple(
+            Staged(one["epoch"], one["attempt"], tuple(one["sinks"])) for one in found["staged"]
+        ),
         published=found["published"],
         token=found["token"],
     )

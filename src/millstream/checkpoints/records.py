@@ -24,7 +24,7 @@ class BadRecord(MillstreamError):
 
 @dataclass(frozen=True)
 class Part:
-    """The whole state of one job for a range of slots, through an epoch."""
+    """The whole state of the job with an id for a range of slots, through an epoch."""
 
     job: str
     slots: range

@@ -1,7 +1,8 @@
 """One epoch, from admission to seal, in the order that makes it count exactly once.
 
 The body of an epoch (Spark's, or the simulator's) is run and staged; every slot has a receipt
-from its owner; callbacks run; the commit; staged outputs are published; the nodes seal.
+from its owner; callbacks run; the commit, which is durable if there is a store; staged outputs are
+published; the nodes seal.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
+from millstream.checkpoints.chain import CommitUnknown
+from millstream.checkpoints.manifest import Staged
 from millstream.coordinator.ledger import MissingReceipts
 from millstream.coordinator.record import EpochRecord
 from millstream.coordinator.service import Coordinator
@@ -45,7 +48,10 @@ class Body(Protocol):
     def worth_another_try(self, problem: Exception) -> bool:
         """Whether a failed try may go better the next time."""
 
-    def publish(self, record: EpochRecord) -> None:
+    def staged(self, record: EpochRecord) -> Staged:
+        """What the sinks keep out of sight."""
+
+    def publish(self, staged: Staged) -> None:
         """Make the staged outputs of a committed epoch visible."""
 
 
@@ -68,8 +74,11 @@ def run_epoch(coordinator: Coordinator, epoch: int, time: int, body: Body) -> Ep
                 collected = coordinator.make_whole(attempt.evaluate)
                 coordinator.ledger.check_types()
                 attempt.call_back()
-                reports, receipts = _commit(coordinator, attempt.evaluate, collected)
+                staged = body.staged(record)
+                reports, receipts, now = _commit(coordinator, attempt.evaluate, staged, collected)
             break
+        except CommitUnknown:
+            raise  # what is staged may be needed
         except Exception as problem:
             body.discard(record)
             again = (
@@ -80,18 +89,22 @@ def run_epoch(coordinator: Coordinator, epoch: int, time: int, body: Body) -> Ep
             if not again or record.try_ + 1 >= _MAX_TRIES:
                 raise
             record = coordinator.retry()
-    body.publish(record)
+    if now:
+        body.publish(staged)
+        coordinator.published(epoch)
     coordinator.seal()
     return EpochResult(record, receipts, reports)
 
 
 def _commit(
-    coordinator: Coordinator, evaluate: Callable[[], None], reports: Mapping[NodeId, NodeReport]
-) -> tuple[Mapping[NodeId, NodeReport], list[Receipt]]:
+    coordinator: Coordinator,
+    evaluate: Callable[[], None],
+    staged: Staged,
+    reports: Mapping[NodeId, NodeReport],
+) -> tuple[Mapping[NodeId, NodeReport], list[Receipt], bool]:
     while True:
         receipts = coordinator.ledger.receipts
         try:
-            coordinator.commit()
-            return reports, receipts
+            return reports, receipts, coordinator.commit(staged)
         except MissingReceipts:  # an owner went since the receipts were collected
             reports = coordinator.make_whole(evaluate)

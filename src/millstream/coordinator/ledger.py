@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from millstream.checkpoints.manifest import Base
 from millstream.coordinator.record import EpochRecord, JobTypes
 from millstream.coordinator.roster import Roster, from_runs
 from millstream.errors import MillstreamError
@@ -75,10 +76,11 @@ class Ledger:
         types: Mapping[int, JobTypes],
         *,
         logs: bool = False,
+        committed: Commit = NOTHING_COMMITTED,
     ) -> None:
         self.incarnation = incarnation
         self._logs = logs
-        self.committed = NOTHING_COMMITTED
+        self.committed = committed
         self._jobs = jobs
         self._roster = roster
         self._addresses = addresses
@@ -195,19 +197,27 @@ class Ledger:
         assert self._record is not None
         record = self._record
         self.require_complete()
-        self._learn()
+        self._types = self.learnt()
         self._roster.confirm(self.copied())
         self.committed = Commit(*record.at)
         self._record, self._said = None, {}
         return record
 
-    def _learn(self) -> None:
+    def learnt(self) -> dict[int, JobTypes]:
+        """The types of jobs, with what the epoch under way has shown."""
+        found = {}
         for job, name in self._jobs.items():
             known = self._types.get(job, JobTypes())
             mine = [receipt for receipt in self.receipts if receipt.job == job]
             key = self._key(name, known.key, mine)
             output = self._output(name, mine) if known.output is None else known.output
-            self._types[job] = JobTypes(key, output)
+            found[job] = JobTypes(key, output)
+        return found
+
+    @property
+    def bases(self) -> list[Base]:
+        """The bases that nodes have in the store."""
+        return [base for said in self._said.values() for base in said.bases]
 
     def _key(
         self, name: str, known: pa.DataType | None, receipts: list[Receipt]

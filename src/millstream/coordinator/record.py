@@ -41,3 +41,8 @@ class EpochRecord:
     def at(self) -> tuple[int, int]:
         """The epoch and the try."""
         return self.epoch, self.try_
+
+    @property
+    def attempt(self) -> str:
+        """How sinks call what this try has staged."""
+        return f"{self.incarnation}.{self.try_}"

@@ -54,15 +54,19 @@ class Missing:
 class Roster:
     """The nodes of a run and what they hold."""
 
-    def __init__(self, domains: Mapping[NodeId, Domain], slots: int, replicas: int) -> None:
+    def __init__(
+        self, domains: Mapping[NodeId, Domain], slots: int, replicas: int, *, empty: bool = True
+    ) -> None:
+        """Mint the first placement; owners have what is not ``empty`` from the store."""
         self.replicas = replicas
         self.domains = dict(domains)
         ring = Ring.even(interleave(list(domains), domains), slots)
         self.placement = Placement.of(ring, self._wanted(ring))
         # Before the first commit every slot is empty, and so complete wherever one looks.
-        self._empty = True
+        self._empty = empty
         self._in_sync: dict[NodeId, SlotMask] = {
-            node: np.ones(slots, dtype=bool) for node in domains
+            node: np.ones(slots, dtype=bool) if empty else self.placement.owned(node)
+            for node in domains
         }
         self._moves: list[tuple[SlotMask, NodeId]] = []
         # Whether something came up that may call for another placement.
@@ -138,8 +142,12 @@ class Roster:
                 kept |= mask
         return bool(kept.all())
 
-    def lose(self, dead: Iterable[NodeId]) -> None:
-        """Take nodes out: each of their slots goes to its first in-sync copy, clockwise."""
+    def lose(self, dead: Iterable[NodeId], *, restorable: bool = False) -> None:
+        """Take nodes out: each of their slots goes to its first in-sync copy, clockwise.
+
+        Slots without one are lost; if they are ``restorable``, because the store has them, they
+        are spread over the nodes that live, which bring them back before anything else.
+        """
         gone = [node for node in dead if node in self.domains]
         if not gone:
             return
@@ -154,8 +162,14 @@ class Roster:
                     ring = ring.moved(np.flatnonzero(taken), heir)
                     orphans &= ~taken
         lost = (*self._lost, *gone)
-        if orphans.any():
+        heirs = [node for node in self._clockwise(gone[0]) if node not in gone]
+        if orphans.any() and not (restorable and heirs):
             raise StateLost(int(orphans.sum()), len(orphans), lost, self.replicas)
+        if orphans.any():
+            shares = np.array_split(np.flatnonzero(orphans), len(heirs))
+            for heir, share in zip(heirs, shares, strict=True):
+                ring = ring.moved(share, heir) if len(share) else ring
+                self._in_sync[heir][share] = True
         self._lost = list(lost)
         for node in gone:
             del self.domains[node], self._in_sync[node]

@@ -14,18 +14,23 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from millstream.checkpoints.manifest import Staged
+from millstream.coordinator.intervals import Intervals, Publish, Triggers
+from millstream.coordinator.journal import Journal
 from millstream.coordinator.ledger import Ledger
 from millstream.coordinator.record import EpochRecord, JobTypes
 from millstream.coordinator.roster import Roster, StateLost
 from millstream.coordinator.suspicions import Patience, Suspicions, Verdict
 from millstream.errors import MillstreamError
 from millstream.node.messages import (
+    NOTHING_COMMITTED,
     Assign,
     CopyOrder,
     Fenced,
     NodeReport,
     NotDeterministic,
     Receipts,
+    Restore,
 )
 from millstream.ring.drawing import draw
 from millstream.ring.placement import Placement, SlotMask
@@ -83,6 +88,8 @@ class Coordinator:
         self._roster: Roster | None = None
         self._ledger: Ledger | None = None
         self._spare_owners = True
+        self._journal: Journal | None = None
+        self._intervals: Intervals | None = None
         self._failures: list[MillstreamError] = []
         self._arrived: set[NodeId] = set()
         self._lost: StateLost | None = None
@@ -101,10 +108,15 @@ class Coordinator:
         *,
         logs: bool = False,
         on_lost: Callable[[], None],
+        journal: Journal | None = None,
+        triggers: Triggers | None = None,
+        publish: Publish = lambda _: None,
     ) -> None:
         """Take the nodes in, mint the first placement, and watch the nodes from now on.
 
-        With ``logs``, backups keep tuple logs, and owners alone can give new copies.
+        With ``logs``, backups keep tuple logs, and owners alone can give new copies. With a
+        ``journal``, epochs are committed in the store, and the run goes on where it ended: each
+        as it comes, or, with ``logs``, several at a time, which are then ``publish``-ed.
         """
         known = list(members)
         self._addresses = {member.node: member.address for member in known}
@@ -112,8 +124,22 @@ class Coordinator:
         self._spare_owners = not logs
         self._on_lost = on_lost
         domains = {member.node: member.domain for member in known}
-        self._roster = Roster(domains, slots, replicas)
-        self._ledger = Ledger(1, jobs, self._roster, self._addresses, types, logs=logs)
+        committed = NOTHING_COMMITTED if journal is None else journal.committed
+        self._roster = Roster(domains, slots, replicas, empty=committed == NOTHING_COMMITTED)
+        self._ledger = Ledger(
+            1 if journal is None else journal.incarnation,
+            jobs,
+            self._roster,
+            self._addresses,
+            types if journal is None else {**types, **journal.types()},
+            logs=logs,
+            committed=committed,
+        )
+        self._journal = journal
+        if journal is not None and logs:
+            self._intervals = Intervals(
+                self._net, journal, self.ask_all, triggers or Triggers(), publish
+            )
         warning = shortage(domains.values(), replicas)
         if warning:
             # On one host there is nothing that anybody could mend.
@@ -199,18 +225,18 @@ class Coordinator:
         while True:
             version = self.roster.placement.version
             answers = self.ask_all("receipts", record.at)
-            replaying = False
+            pending = False
             for node, answer in answers.items():
                 if isinstance(answer, Receipts):
                     with self._lock:
                         self.ledger.receive(node, answer)
-                    replaying = replaying or answer.replaying
+                    pending = pending or answer.pending
                 elif isinstance(answer, Unreachable):
                     self.suspect(node)
                 else:
                     raise answer
             heard = all(isinstance(answers.get(n), Receipts) for n in self.roster.nodes)
-            if heard and version == self.roster.placement.version and not replaying:
+            if heard and version == self.roster.placement.version and not pending:
                 return {n: a.report for n, a in answers.items() if isinstance(a, Receipts)}
             self._net.sleep(_ASK_AGAIN)
 
@@ -227,13 +253,50 @@ class Coordinator:
         )
         return bool(lagging)
 
-    def commit(self) -> EpochRecord:
-        """Commit the epoch under way, or raise ``MissingReceipts`` if an owner went meanwhile."""
-        with self._lock:
-            return self.ledger.commit()
+    def commit(self, staged: Staged) -> bool:
+        """Commit the epoch under way, or raise ``MissingReceipts`` if an owner went meanwhile.
+
+        Gives whether its outputs may be published now; else they are, when the store has it.
+        """
+        with self._changing:  # between receipts and commit no owner changes
+            with self._lock:
+                self.ledger.require_complete()
+                record, receipts = self.ledger.record, self.ledger.receipts
+                types, bases = self.ledger.learnt(), self.ledger.bases
+            assert record is not None
+            if self._journal is not None and self._intervals is None:
+                pieces = self._journal.pieces_of(receipts)
+                self._journal.commit(record, pieces, bases, types, [staged])
+            with self._lock:
+                self.ledger.commit()
+        if self._intervals is not None:
+            self._intervals.hold(record, staged, types, sum(receipt.keys for receipt in receipts))
+        return self._intervals is None
+
+    def published(self, epoch: int) -> None:
+        """The outputs of an epoch, and of all before, are in sight."""
+        if self._journal is not None:
+            self._journal.published = epoch
+
+    def await_restored(self) -> None:
+        """Wait until every node has brought its slots back from the store."""
+        while True:
+            answers = self.ask_all("restored", None)
+            if all(answer is True for answer in answers.values()):
+                return
+            for node, answer in answers.items():
+                if isinstance(answer, Unreachable):
+                    self.suspect(node)
+                elif isinstance(answer, Exception):
+                    raise answer
+            self._net.sleep(_ASK_AGAIN)
 
     def seal(self) -> None:
         """Tell the nodes about the commit, and have them make the copies that are missing."""
+        if self._intervals is not None:
+            self._intervals.consider()
+        elif self._journal is not None:
+            self._net.spawn(self._journal.tidy, "tidy")
         for node in self.roster.nodes:
             # Not awaited: the next feed carries the commit and implies the seal.
             self._net.spawn(partial(self._quietly, node, "seal", self.ledger.committed), "seal")
@@ -263,9 +326,18 @@ class Coordinator:
     def close(self) -> None:
         """End the nodes."""
         if not self._closed:
+            self._persist_rest()
             self._closed = True
             for node in self.roster.nodes if self._roster is not None else ():
                 self._quietly(node, "stop", None, timeout=1.0)
+
+    def _persist_rest(self) -> None:
+        """Put into the store what is committed in memory alone."""
+        if self._intervals is not None and self._lost is None:
+            try:
+                self._intervals.persist()
+            except MillstreamError as problem:
+                log.warning("the newest epochs are not in the store, and run again: %s", problem)
 
     # -- asking nodes --------------------------------------------------------------------
 
@@ -394,7 +466,7 @@ class Coordinator:
 
     def _lose(self, dead: list[NodeId]) -> None:
         try:
-            self.roster.lose(dead)
+            self.roster.lose(dead, restorable=self._is_restorable)
             self.ledger.replace_placement()
         except StateLost as lost:
             self._lost = lost
@@ -403,6 +475,11 @@ class Coordinator:
         finally:
             for node in dead:
                 self._suspicions.forget(node)
+
+    @property
+    def _is_restorable(self) -> bool:
+        """Whether the store has all that is committed."""
+        return self._journal is not None and self._intervals is None
 
     def _ask_reach(self, nodes: Iterable[NodeId]) -> None:
         """Ask nodes how far their copies are: they may be complete since the last commit."""
@@ -468,6 +545,9 @@ class Coordinator:
         if action == "assign":
             self._refuse_fenced(body)
             return self._assignment()
+        if action == "restore":
+            self._refuse_fenced(body)
+            return self._restore()
         if action == "suspect":
             node, reporter, times = body
             self._refuse_fenced(reporter)
@@ -484,6 +564,12 @@ class Coordinator:
                 self._arrived.add(body)
                 return len(self._arrived)
         raise StaleTask(f"the coordinator has no action {action!r}")
+
+    def _restore(self) -> Restore:
+        if self._journal is None:
+            raise StaleTask("this run has no store to bring slots back from")
+        with self._changing:
+            return self._journal.restore()
 
     def _refuse_fenced(self, node: NodeId | None) -> None:
         if node is not None and self._roster is not None and node in self.roster.lost:

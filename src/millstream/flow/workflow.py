@@ -103,6 +103,7 @@ class JobVertex(Vertex):
     ttl: timedelta | None = None
     key_type: pa.DataType | None = None
     output: pa.Schema | None = None
+    durable: bool = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,13 +169,15 @@ class Stream:
         ttl: timedelta | None = None,
         key_type: object | None = None,
         output: Declared | None = None,
+        durable: bool = True,
     ) -> Stream:
         """Add a job: ``map`` gives keyed values, ``combine`` thins them out, ``reduce`` folds.
 
         ``key`` names the key column(s) of an Arrow or SQL map (default ``key``), or is a
         function of the record; ``time`` names its event-time column. ``ttl`` forgets keys
         that saw no value for that long. ``key_type`` and ``output`` declare types that are
-        otherwise taken from annotations or the first epoch.
+        otherwise taken from annotations or the first epoch. With ``durable=False`` the job's
+        state is copied to peers but not put into the store: after a restart it begins empty.
         """
         place = caller()
         self._workflow._check_name(name, "job", place)
@@ -201,6 +204,7 @@ class Stream:
             ttl=_check_ttl(ttl, name, place),
             key_type=_key_type(key_type, map, key, name, place),
             output=_job_output(output, reducer, place),
+            durable=_check_durable(durable, name, place),
         )
         self._workflow._vertices[name] = vertex
         return self._to(vertex)
@@ -264,6 +268,7 @@ class KeyedStream:
         ttl: timedelta | None = None,
         key_type: object | None = None,
         output: Declared | None = None,
+        durable: bool = True,
     ) -> Stream:
         """Add a job that reduces the records of each key."""
         return self.stream.map_reduce(
@@ -275,6 +280,7 @@ class KeyedStream:
             ttl=ttl,
             key_type=key_type,
             output=output,
+            durable=durable,
         )
 
 
@@ -426,6 +432,14 @@ def _check_ttl(ttl: object, name: str, place: Place) -> timedelta | None:
             f"job {name!r} has ttl={shown(ttl)}", "give a positive datetime.timedelta", place
         )
     return ttl
+
+
+def _check_durable(durable: object, name: str, place: Place) -> bool:
+    if not isinstance(durable, bool):
+        raise WorkflowError(
+            f"job {name!r} has durable={shown(durable)}", "give True or False", place
+        )
+    return durable
 
 
 def _key_type(

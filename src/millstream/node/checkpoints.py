@@ -54,6 +54,8 @@ class Checkpoints:
         self._acknowledged: dict[NodeId, npt.NDArray[np.int64]] = {}
         # From here on every fragment of the slot is retained.
         self._floor: npt.NDArray[np.int64] = np.full(slots, -1, dtype=np.int64)
+        # What the store has for good; later fragments are kept for it. None without a store.
+        self.stored: int | None = None
 
     def begin(self, slots: SlotMask, through: npt.NDArray[np.int64]) -> None:
         """Start to retain for slots that this node has come to own."""
@@ -83,6 +85,18 @@ class Checkpoints:
             )
             yield Due(tuple(peers), slots, start, end, fragments)
 
+    def floor(self, slots: range) -> npt.NDArray[np.int64]:
+        """After which epoch every fragment of these slots is retained."""
+        return self._floor[slots.start : slots.stop]
+
+    def changes(self, job: int, slots: range, since: int, through: int) -> list[Retained]:
+        """The retained fragments of a job for some slots and epochs (since, through]."""
+        return [
+            kept
+            for kept in self._retained
+            if kept.job == job and since < kept.epoch <= through and _overlap(kept.slots, slots)
+        ]
+
     def _since(self, peer: NodeId, slots: range) -> npt.NDArray[np.int64]:
         """From which epoch on a backup needs, and can be given, each of these slots."""
         part = slice(slots.start, slots.stop)
@@ -106,6 +120,8 @@ class Checkpoints:
         for share in shares:
             for peer in share.copies:
                 kept = min(kept, int(self._since(peer, share.slots).min()))
+        if self.stored is not None:
+            kept = min(kept, self.stored)
         gone = [retained for retained in self._retained if retained.epoch <= kept]
         self._retained = [retained for retained in self._retained if retained.epoch > kept]
         np.maximum(self._floor, kept, out=self._floor)
@@ -117,6 +133,7 @@ class Checkpoints:
         self._retained.clear()
         self._acknowledged.clear()
         self._floor[:] = -1
+        self.stored = None if self.stored is None else -1
 
 
 def _even_runs(

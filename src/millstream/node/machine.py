@@ -16,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
+from millstream.checkpoints.manifest import Base
 from millstream.flow.workflow import JobVertex
 from millstream.node.checkpoints import Due, Retained
 from millstream.node.messages import (
@@ -34,6 +35,7 @@ from millstream.node.messages import (
     Snapshot,
     UnitCopy,
 )
+from millstream.node.safekeeper import Kept
 from millstream.node.store import SlotStore, UnknownJob
 from millstream.node.units import Block, Unit, Work, runs_of
 from millstream.ring.placement import Placement, Share, SlotMask
@@ -65,9 +67,12 @@ class NodeMachine:
         digest: Callable[[Sequence[Block]], str],
         clock: Callable[[], float],
         durability: Durability = "epoch",
+        ids: Mapping[int, str] | None = None,
     ) -> None:
         self.node = node
         self.durability = durability
+        self._ids = ids or {}
+        self.bases: list[Base] = []
         self._jobs = jobs
         self._digest = digest
         self._clock = clock
@@ -78,6 +83,8 @@ class NodeMachine:
         self._epoch = -1
         self._try = 0
         self._units: list[Unit] = []
+        if ids:
+            self.store.checkpoints.stored = -1
 
     @property
     def committed(self) -> Commit:
@@ -119,6 +126,7 @@ class NodeMachine:
         """Let go of what an older incarnation had under way; its ring versions say nothing."""
         self.store.clear()
         self._units = []
+        self.bases = []
         self._incarnation, self._committed = incarnation, NOTHING_COMMITTED
         self._epoch, self._try = -1, 0
 
@@ -239,11 +247,20 @@ class NodeMachine:
 
     def copy_of(self, unit: Unit) -> UnitCopy:
         """A unit in the form in which it travels; serialised once."""
+        return UnitCopy(
+            self._incarnation,
+            self.version,
+            self.node,
+            self._committed,
+            unit.receipt,
+            self.encoded(unit),
+        )
+
+    def encoded(self, unit: Unit) -> bytes:
+        """A unit's delta; serialised once, whoever it goes to."""
         if unit.delta is None:
             unit.delta = self.store.reducing[unit.job].encode(unit.fragment)
-        return UnitCopy(
-            self._incarnation, self.version, self.node, self._committed, unit.receipt, unit.delta
-        )
+        return unit.delta
 
     def units_for(self, peer: NodeId, epoch: int, try_: int) -> list[Unit]:
         """The frozen units of an epoch of which a peer should have a copy."""
@@ -287,18 +304,49 @@ class NodeMachine:
     def receipts(self, epoch: int, try_: int, report: NodeReport) -> Receipts:
         """What this node has of an epoch and try; nothing once either was replaced."""
         reach = self.store.reach()
-        replaying = self.next_replay() is not None
+        pending = self.next_replay() is not None or bool(self.unkept())
         if (epoch, try_) != (self._epoch, self._try):
-            return Receipts((), (), reach, replaying, report)
+            return Receipts((), (), reach, pending, report, tuple(self.bases))
         owned, fed = self.store.holdings.owned, self.store.holdings.fed
         current = self.store.holdings.through == self._committed.epoch
         return Receipts(
-            tuple(r for u in self._units if u.effective for r in u.receipts(owned & current)),
+            tuple(r for u in self._units if self._counts(u) for r in u.receipts(owned & current)),
             tuple(r for u in self._units for r in u.copy_receipts(fed)),
             reach,
-            replaying,
+            pending,
             report,
+            tuple(self.bases),
         )
+
+    def _counts(self, unit: Unit) -> bool:
+        """Whether a unit is what a receipt says: frozen, and durable where that is promised."""
+        return unit.effective and (not self._keeps(unit) or unit.receipt.kept is not None)
+
+    def _keeps(self, unit: Unit) -> bool:
+        return bool(self._ids) and self.durability == "epoch" and self._jobs[unit.job].durable
+
+    def unkept(self) -> list[Unit]:
+        """The units of this node's slots that should be in the store, and are not."""
+        owned = self.store.holdings.owned
+        return [
+            unit
+            for unit in self._units
+            if unit.effective
+            and self._keeps(unit)
+            and unit.receipt.kept is None
+            and owned[unit.slots.start : unit.slots.stop].any()
+        ]
+
+    def kept(self, unit: Unit, kept: Kept) -> None:
+        """A unit is durable."""
+        unit.receipt = replace(unit.receipt, kept=kept)
+
+    def id_of(self, job: int) -> str:
+        """How records in the store call a job."""
+        return self._ids[job]
+
+    def is_durable(self, job: int) -> bool:
+        return self._jobs[job].durable
 
     def seal(self, commit: Commit) -> None:
         """Merge the units of a committed epoch; sealing again changes nothing."""
@@ -334,6 +382,10 @@ class NodeMachine:
         if not unit.effective:
             unit.receipt, unit.fragment, unit.outputs = receipt, reduced.fragment, reduced.outputs
             self.store.settle()
+
+    def lacking(self) -> SlotMask:
+        """The slots that this node owns, but whose state only the store can give."""
+        return self.store.lacking(self._committed.epoch)
 
     # -- snapshots -----------------------------------------------------------------------
 
@@ -374,14 +426,10 @@ class NodeMachine:
     def delta(self, due: Due, slots: range) -> Delta:
         """Make the delta of some of the slots that are due; reads only what never changes."""
         parts = []
-        for job, reducing in self.store.reducing.items():
-            mine = [
-                reducing.part(kept.fragment, _both(kept.slots, slots))
-                for kept in due.retained
-                if kept.job == job
-            ]
+        for job in self.store.reducing:
+            mine = [kept for kept in due.retained if kept.job == job]
             if mine:
-                parts.append((job, reducing.encode(reducing.merge(mine))))
+                parts.append((job, self.merged(job, slots, mine)))
         return Delta(
             self._incarnation,
             self.version,
@@ -393,6 +441,12 @@ class NodeMachine:
             tuple(parts),
             self.store.key_types,
         )
+
+    def merged(self, job: int, slots: range, retained: Sequence[Retained]) -> bytes:
+        """What retained fragments say of some slots, as one delta."""
+        reducing = self.store.reducing[job]
+        parts = [reducing.part(kept.fragment, _both(kept.slots, slots)) for kept in retained]
+        return reducing.encode(reducing.merge(parts))
 
     def take_delta(self, delta: Delta) -> int:
         """Apply a delta where it leaves no gap; how far the slots are complete, at least."""

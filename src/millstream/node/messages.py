@@ -8,7 +8,9 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from millstream.checkpoints.manifest import Base, Piece
 from millstream.errors import MillstreamError
+from millstream.node.safekeeper import Kept
 from millstream.ring.placement import Placement
 from millstream.ring.ring import NodeId
 
@@ -73,6 +75,7 @@ class Receipt:
     seconds: float = 0.0
     key_type: pa.DataType | None = None
     output: pa.Schema | None = None
+    kept: Kept | None = None
 
 
 @dataclass(frozen=True)
@@ -97,14 +100,16 @@ class NodeReport:
 class Receipts:
     """A node's word on one epoch and try; ``reach`` says how far its copies are complete.
 
-    While it is ``replaying`` the logs of slots it took over, there is more to come.
+    While something is ``pending`` there is more to come: the logs of slots it took over are
+    replayed, or the store is still writing. ``bases`` are those it has in the store.
     """
 
     receipts: tuple[Receipt, ...]
     copies: tuple[CopyReceipt, ...]
     reach: Runs
-    replaying: bool
+    pending: bool
     report: NodeReport
+    bases: tuple[Base, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -156,6 +161,39 @@ class Snapshot:
 
 
 @dataclass(frozen=True)
+class Restore:
+    """What brings slots back from the store: the records of an epoch.
+
+    ``jobs`` maps the ids that jobs have in the checkpoint to the jobs of this run.
+    """
+
+    incarnation: int
+    committed: Commit
+    jobs: Mapping[str, int]
+    key_types: Mapping[int, pa.DataType]
+    bases: tuple[Base, ...]
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True)
+class Persist:
+    """The coordinator's order to put the epochs after ``since`` up to a commit into the store."""
+
+    incarnation: int
+    since: int
+    committed: Commit
+
+
+@dataclass(frozen=True)
+class Persisted:
+    """What a node has put into the store on such an order, for which slots."""
+
+    pieces: tuple[Piece, ...]
+    bases: tuple[Base, ...]
+    slots: tuple[range, ...]
+
+
+@dataclass(frozen=True)
 class CopyOrder:
     """The coordinator's order to copy slots to a node, as of an epoch or later."""
 
@@ -199,6 +237,10 @@ class BrokenFeed(MillstreamError):
 
 class NotHeld(MillstreamError):
     """A node was asked for slots that it does not hold, or not far enough."""
+
+
+class NotNow(MillstreamError):
+    """A node cannot follow an order yet; it may be asked again."""
 
 
 class Fenced(MillstreamError):

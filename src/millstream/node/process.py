@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import cloudpickle
@@ -27,10 +27,12 @@ from millstream.errors import MillstreamError
 from millstream.flow.workflow import JobVertex
 from millstream.node.machine import Durability, NodeMachine
 from millstream.node.messages import Fenced
+from millstream.node.safekeeper import KeeperOptions, Safekeeper
 from millstream.node.server import NodeServer, digest_blocks, memory
 from millstream.node.service import NodeOptions, NodeService
 from millstream.ring.ring import NodeId
 from millstream.ring.zones import Domain
+from millstream.stores.opening import open_store
 from millstream.wire.calls import Endpoint, Unreachable
 from millstream.wire.flight_net import FlightNet
 from millstream.work.pausing import settle_node
@@ -46,6 +48,7 @@ class Launch:
     """What a node process needs to know to start.
 
     It listens on a socket in the run's ``folder``, or, if ``host`` is given, on a free port there.
+    ``store`` is the URL of the store, where jobs are known by their ``ids``.
     """
 
     node: NodeId
@@ -56,6 +59,9 @@ class Launch:
     host: str | None
     durability: Durability
     options: NodeOptions
+    store: str | None = None
+    ids: Mapping[int, str] = field(default_factory=dict)
+    keeper: KeeperOptions = field(default_factory=KeeperOptions)
 
 
 @dataclass(frozen=True)
@@ -121,10 +127,14 @@ def main() -> None:
         digest=digest_blocks,
         clock=time.perf_counter,
         durability=config.durability,
+        ids=config.ids,
     )
     tidy = settle_node()
     end = threading.Event()
     net = FlightNet(config.coordinator.secret)
+    keeper = None
+    if config.store is not None:
+        keeper = Safekeeper(net, open_store(config.store, config.node), config.keeper)
     service = NodeService(
         machine,
         net,
@@ -134,6 +144,7 @@ def main() -> None:
         # A moment later, so that whoever asked gets an answer.
         stop=lambda: threading.Timer(0.05, end.set).start(),
         tidy=tidy,
+        keeper=keeper,
     )
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's to handle
     signal.signal(signal.SIGTERM, lambda *_: end.set())

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from millstream.errors import MillstreamError
 from millstream.node.checkpoints import Due
+from millstream.node.keeping import BaseOptions, Keeping, Locks, cut
 from millstream.node.machine import NodeMachine
 from millstream.node.messages import (
     Assign,
@@ -30,12 +31,17 @@ from millstream.node.messages import (
     FeedRefused,
     Fenced,
     NodeReport,
+    Persist,
+    Persisted,
     Receipts,
     Snapshot,
     UnitCopy,
 )
+from millstream.node.persisting import Persisting
+from millstream.node.restoring import Restoring
+from millstream.node.safekeeper import Safekeeper
 from millstream.node.units import Block, Unit, Work
-from millstream.ring.ring import NodeId, partition_slots
+from millstream.ring.ring import NodeId
 from millstream.state.blocks import Origin
 from millstream.state.pickling import dumps
 from millstream.wire.calls import Unreachable
@@ -43,8 +49,7 @@ from millstream.wire.net import Net
 
 _COPY_TIMEOUT = 5.0
 _ASK_TIMEOUT = 5.0
-# What is encoded in one go, while no other thread reduces: a few milliseconds.
-_KEYS_AT_ONCE = 2_000
+_STORE_PATIENCE = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +60,7 @@ class NodeOptions:
     watch_timeout: float = 1.0
     checkpoint_every: float = 2.0
     log_limit: int = 256 * 2**20
+    bases: BaseOptions = field(default_factory=BaseOptions)
 
 
 class NodeService:
@@ -69,6 +75,7 @@ class NodeService:
         memory: Callable[[], int],
         stop: Callable[[], None],
         tidy: Callable[[], None] = lambda: None,
+        keeper: Safekeeper | None = None,
     ) -> None:
         self._machine = machine
         self._net = net
@@ -77,8 +84,13 @@ class NodeService:
         self._memory = memory
         self._stop = stop
         self._tidy = tidy
-        self._state = net.lock()
-        self._books = net.lock()
+        self._locks = Locks(net.lock(), net.lock())
+        self._state, self._books = self._locks.state, self._locks.books
+        self._keeping = (
+            None if keeper is None else Keeping(machine, keeper, self._locks, options.bases)
+        )
+        self._restoring: Restoring | None = None
+        self._restorers = net.lock()
         self._checkpointing = net.lock()
         self._heard: dict[NodeId, float] = {}
         self._failures: dict[NodeId, int] = {}
@@ -99,6 +111,8 @@ class NodeService:
     def exchange(self, feed: Feed, items: Iterator[Any]) -> list[pa.RecordBatch]:
         """Take a feed: chunks of block rows, and at last the end marker."""
         self._catch_up(feed.ring, feed.committed)
+        if not feed.copy:
+            self._restore(feed.slots)
         with self._books:
             self._machine.admit(feed)
         blocks, end = _received(items)
@@ -117,7 +131,10 @@ class NodeService:
             with self._books:
                 outputs, units = self._machine.freeze(found, reduced, receipt)
         if self._machine.durability == "epoch":
-            self._send(units)
+            calls = self._copies(units)  # serialised here, once, for backups and store
+            if self._keeping is not None:
+                self._keeping.keep(unit for unit in units if self._machine.is_durable(unit.job))
+            self._send(calls)
         return outputs
 
     def _catch_up(self, ring: int, committed: Commit) -> None:
@@ -139,17 +156,19 @@ class NodeService:
 
     # -- copies --------------------------------------------------------------------------
 
-    def _send(self, units: list[Unit], only: NodeId | None = None) -> None:
-        """Copy frozen units to their backups, side by side; who cannot be reached is reported."""
-        calls, peers = [], []
-        for unit in units:
-            for peer in self._machine.backups_of(unit):
-                if only is None or peer == only:
-                    copy = self._machine.copy_of(unit)
-                    peers.append(peer)
-                    calls.append(partial(self._call, peer, "copy", copy, _COPY_TIMEOUT))
-        answers = self._net.gather(calls)
-        for peer, answer in zip(peers, answers, strict=True):
+    def _copies(self, units: list[Unit], only: NodeId | None = None) -> list[tuple[NodeId, Any]]:
+        """The calls that copy frozen units to their backups."""
+        return [
+            (peer, partial(self._call, peer, "copy", self._machine.copy_of(unit), _COPY_TIMEOUT))
+            for unit in units
+            for peer in self._machine.backups_of(unit)
+            if only is None or peer == only
+        ]
+
+    def _send(self, calls: list[tuple[NodeId, Any]]) -> None:
+        """Make calls side by side; who cannot be reached is reported."""
+        answers = self._net.gather([call for _, call in calls])
+        for (peer, _), answer in zip(calls, answers, strict=True):
             self._mind(peer, answer)
 
     def _call(self, peer: NodeId, action: str, body: object, timeout: float) -> Any:
@@ -193,6 +212,8 @@ class NodeService:
             self._machine.assign(message)
         if self._machine.next_replay() is not None:
             self._net.spawn(self._replay, "replay")
+        if self._keeping is not None and self._machine.lacking().any():
+            self._net.spawn(self._restore_all, "restore")
 
     def _replay(self) -> None:
         """Replay the logs of slots taken over, unit by unit: other units go on in between."""
@@ -211,6 +232,8 @@ class NodeService:
                     self._machine.replayed(replay, reduced, receipt)
 
     def _on_receipts(self, body: tuple[int, int]) -> Receipts:
+        if self._keeping is not None:
+            self._keeping.catch_up(_STORE_PATIENCE)
         if self._broken is not None:
             raise self._broken
         with self._books:
@@ -223,6 +246,8 @@ class NodeService:
             self._machine.seal(commit)
             if self._machine.committed != before:
                 self._tidy()
+        if self._keeping is not None and self._keeping.base_is_due:
+            self._net.spawn(self._keeping.write_bases, "bases")
 
     def _on_copy(self, copy: UnitCopy) -> None:
         self._heard[copy.source] = self._net.now()
@@ -233,13 +258,60 @@ class NodeService:
     def _on_resend(self, body: tuple[NodeId, int, int]) -> None:
         with self._books:
             units = self._machine.units_for(*body)
-        self._send(units, only=body[0])
+        self._send(self._copies(units, only=body[0]))
+
+    # -- the store -----------------------------------------------------------------------
+
+    def _restore(self, slots: range) -> None:
+        """Bring slots back from the store, if this node owns them and has no state of them."""
+        if self._keeping is not None:
+            if self._machine.lacking()[slots.start : slots.stop].any():
+                self._restorer(self._keeping).ensure(slots)
+
+    def _restorer(self, keeping: Keeping) -> Restoring:
+        with self._restorers:
+            found = self._restoring
+            if found is None or found.is_over:
+                order = self._net.call(self._coordinator, "restore", self.node, _ASK_TIMEOUT)
+                store = keeping.keeper.store
+                found = Restoring(self._machine, store, order, self._locks, self._net)
+                self._restoring = found
+            return found
+
+    def _restore_all(self) -> None:
+        assert self._keeping is not None
+        try:
+            while self._machine.lacking().any():
+                restoring = self._restorer(self._keeping)
+                restoring.all()
+                self._keeping.begin(restoring.order.committed.epoch)
+        except Unreachable:
+            return  # a feed will ask again
+        except MillstreamError as problem:
+            self._broken = problem
+
+    def _on_restored(self, _: None) -> bool:
+        """Whether all that this node owns is there."""
+        if self._broken is not None:
+            raise self._broken
+        restoring = self._restoring
+        over = restoring is None or restoring.is_over
+        return over and not self._machine.lacking().any()
+
+    def _on_persist(self, order: Persist) -> Persisted:
+        assert self._keeping is not None
+        self._catch_up(-1, order.committed)
+        return Persisting(self._machine, self._keeping, self._locks).persist(order)
+
+    # -- reading -------------------------------------------------------------------------
 
     def _on_get(self, body: tuple[int, Any]) -> bytes:
+        self._restore(range(self._machine.store.slots))
         with self._books:
             return dumps(self._machine.store.get(*body))
 
     def _on_items(self, body: tuple[int, range]) -> list[tuple[Any, bytes]]:
+        self._restore(body[1])
         with self._books:
             return [(key, dumps(value)) for key, value in self._machine.store.items(*body)]
 
@@ -255,7 +327,7 @@ class NodeService:
 
     def _supply(self, peer: NodeId, slots: range) -> None:
         keys = self._machine.store.most_keys(slots)
-        for part in _cut(slots, keys):
+        for part in cut(slots, keys):
             with self._both():
                 views = self._machine.view(part)
             for view in views:
@@ -283,7 +355,7 @@ class NodeService:
             with self._books:
                 dues = self._machine.due()
             for due in dues:
-                for part in _cut(due.slots, due.keys):
+                for part in cut(due.slots, due.keys):
                     self._bring(due, part)
             with self._books:
                 gone = self._machine.evict()
@@ -342,13 +414,6 @@ class NodeService:
     def _recently_heard(self, peer: NodeId) -> bool:
         heard = self._heard.get(peer)
         return heard is not None and self._net.now() - heard < self._options.watch_every
-
-
-def _cut(slots: range, keys: int) -> Iterator[range]:
-    """Cut slots into parts of few enough keys, if keys are spread evenly."""
-    parts = max(1, min(len(slots), -(-keys // _KEYS_AT_ONCE)))
-    for part in partition_slots(len(slots), parts):
-        yield range(slots.start + part.start, slots.start + part.stop)
 
 
 def _received(items: Iterator[Any]) -> tuple[list[Block], End]:

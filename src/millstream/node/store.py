@@ -16,7 +16,7 @@ import pyarrow as pa
 from millstream.errors import MillstreamError
 from millstream.flow.workflow import JobVertex
 from millstream.node.checkpoints import Checkpoints, Retained
-from millstream.node.holdings import UNKNOWN, Holdings
+from millstream.node.holdings import EMPTY, UNKNOWN, Holdings
 from millstream.node.messages import NotHeld, Runs, Snapshot
 from millstream.node.shelf import Lot, Shelf
 from millstream.node.units import Unit, covered, runs_of
@@ -166,6 +166,29 @@ class SlotStore:
         self._drop(wanted)
         self._take(snapshot.parts, wanted, snapshot.through)
         self.learn(snapshot.key_types)
+
+    # -- from the store ------------------------------------------------------------------
+
+    def lacking(self, committed: int) -> SlotMask:
+        """The slots that this node owns but cannot bring to an epoch with what it has."""
+        behind: SlotMask = self.shelf.reach(self.holdings.through) < committed
+        return self.holdings.owned & behind
+
+    def empty(self, slots: SlotMask) -> None:
+        """Make slots ready to be loaded."""
+        self._drop(slots)
+        self.holdings.through[slots] = EMPTY
+
+    def load(self, job: int, fragment: Any, slots: SlotMask) -> None:
+        """Take what a record of the store says of some slots; how far they are is told later."""
+        with without_collector():
+            self.reducing[job].apply(fragment, slots)
+
+    def loaded(self, slots: SlotMask, through: int) -> None:
+        """Slots are complete through an epoch, also where it changed nothing."""
+        self.holdings.through[slots] = through
+        self.checkpoints.begin(slots & self.holdings.owned, self.holdings.through)
+        self.settle()
 
     def take(
         self, parts: tuple[tuple[int, bytes], ...], slots: range, since: int, through: int

@@ -48,6 +48,7 @@ class Unit:
     delta: bytes | None = None
     log: Work | None = None
     outputs: list[pa.RecordBatch] | None = None
+    queued: bool = False
 
     @property
     def job(self) -> int:

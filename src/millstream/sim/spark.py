@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from millstream.coordinator.feeder import Feeder, fetch_record
+from millstream.checkpoints.manifest import Staged
 from millstream.coordinator.record import EpochRecord
 from millstream.coordinator.roster import StateLost
 from millstream.errors import MillstreamError
@@ -83,23 +84,26 @@ class SparkBody:
         self.shape = shape
         self.malice = malice
         self.inputs = inputs
-        self.staged: dict[int, list[Pair]] | None = None
+        self.shown: dict[int, list[Pair]] | None = None
         self._published = published
 
     @contextmanager
     def attempt(self, record: EpochRecord) -> Iterator[SparkAttempt]:
-        self.staged = None
+        self.shown = None
         yield SparkAttempt(self, record)
 
     def discard(self, record: EpochRecord) -> None:
-        self.staged = None
+        self.shown = None
 
     def worth_another_try(self, problem: Exception) -> bool:
         return isinstance(problem, Indeterminate)
 
-    def publish(self, record: EpochRecord) -> None:
-        if self.staged is not None:
-            self._published.append((record.epoch, self.staged))
+    def staged(self, record: EpochRecord) -> Staged:
+        return Staged(record.epoch, record.attempt)
+
+    def publish(self, staged: Staged) -> None:
+        if self.shown is not None:
+            self._published.append((staged.epoch, self.shown))
 
 
 class SparkAttempt:
@@ -123,7 +127,7 @@ class SparkAttempt:
         if world.maybe(malice.twice):
             self._evaluate(parts)
         outputs = self._evaluate(parts)
-        self._body.staged = {job: sorted(found) for job, found in outputs.items()}
+        self._body.shown = {job: sorted(found) for job, found in outputs.items()}
 
     def evaluate(self) -> None:
         self._evaluate(list(range(self._shape.partitions)))

@@ -7,6 +7,7 @@ callback returns only after it, which makes Spark move on.
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
+from millstream.checkpoints.manifest import Staged
 from millstream.coordinator.epochs import EpochResult, run_epoch
 from millstream.coordinator.record import EpochRecord
 from millstream.coordinator.service import Coordinator
@@ -24,6 +26,8 @@ from millstream.spark.compile import EpochFrames, Frames
 from millstream.spark.sinks import ForeachBatchWriter, SinkWriter
 from millstream.spark.stage import BlocksLost
 from millstream.work.failures import user_error
+
+log = logging.getLogger("millstream")
 
 _BATCH_SETTINGS = {
     "spark.sql.adaptive.enabled": "false",
@@ -103,6 +107,8 @@ class Engine:
                 self.query.stop()
 
     def _run(self, frame: DataFrame, epoch: int) -> None:
+        if epoch <= self._coordinator.ledger.committed.epoch:
+            return  # Spark did not get to note that it was done; we did
         started = time.perf_counter()
         self._tune(frame)
         body = _SparkBody(frame, self._frames, self._coordinator, self._sinks, self._names)
@@ -178,12 +184,14 @@ class _SparkBody:
 
     def discard(self, record: EpochRecord) -> None:
         for writer in self._sinks.values():
-            writer.discard(record.epoch, _name(record))
+            writer.discard(record.epoch, record.attempt)
 
-    def publish(self, record: EpochRecord) -> None:
-        for writer in self._staged.values():
-            if writer.when == "staged":
-                writer.publish(record.epoch, _name(record))
+    def staged(self, record: EpochRecord) -> Staged:
+        names = (self._names[at] for at, w in self._staged.items() if w.when == "staged")
+        return Staged(record.epoch, record.attempt, tuple(names))
+
+    def publish(self, staged: Staged) -> None:
+        publish(staged, {self._names[at]: writer for at, writer in self._sinks.items()})
 
     def worth_another_try(self, problem: Exception) -> bool:
         if isinstance(self._coordinator.failure(), BlocksLost):
@@ -218,7 +226,7 @@ class _SparkAttempt:
         for at, frame in self._frames.sinks.items():
             writer = self._sinks[at]
             try:
-                writer.stage(frame, self._record.epoch, _name(self._record))
+                writer.stage(frame, self._record.epoch, self._record.attempt)
             except Exception as problem:
                 if isinstance(writer, ForeachBatchWriter) and self._coordinator.failure() is None:
                     raise self._blamed(at, writer.function, problem) from problem
@@ -231,7 +239,7 @@ class _SparkAttempt:
         for at, writer in self._sinks.items():
             if writer.when == "late":
                 try:
-                    writer.publish(self._record.epoch, _name(self._record))
+                    writer.publish(self._record.epoch, self._record.attempt)
                 except Exception as problem:
                     function = getattr(writer, "function", writer.publish)
                     raise self._blamed(at, function, problem) from problem
@@ -242,6 +250,12 @@ class _SparkAttempt:
         return user_error(f"function of sink {self._names[sink]!r}", function, problem)
 
 
-def _name(record: EpochRecord) -> str:
-    """How sinks call a try."""
-    return f"{record.incarnation}.{record.try_}"
+def publish(staged: Staged, sinks: Mapping[str, SinkWriter]) -> None:
+    """Make visible what sinks have staged under a durable commit; again: nothing."""
+    for name in staged.sinks:
+        if name in sinks:
+            sinks[name].publish(staged.epoch, staged.attempt)
+        else:
+            log.warning(
+                "sink %r is gone: what it staged for epoch %d stays unpublished", name, staged.epoch
+            )

@@ -127,6 +127,17 @@ class FileWriter:
     def discard(self, epoch: int, attempt: str) -> None:
         self._folder.delete(_staged(epoch, attempt))
 
+    def truncate(self, after: int) -> list[int]:
+        """Withdraw the epochs after one, because the run goes back to it; gives what was there."""
+        gone = [
+            int(name.partition("=")[2])
+            for name in self._folder.names("")
+            if name.startswith("epoch=") and int(name.partition("=")[2]) > after
+        ]
+        for epoch in reversed(gone):
+            self._folder.delete(_final(epoch))
+        return gone
+
     def check_new(self) -> None:
         """Refuse a folder with epochs of another run: readers would see both."""
         if any(name.startswith("epoch=") for name in self._folder.names("")):

@@ -39,6 +39,10 @@ class ColumnFragment:
     forgotten: list[Any]
     times: Times
 
+    def __bool__(self) -> bool:
+        """Whether there is any change."""
+        return bool(self.keys or self.forgotten)
+
     @classmethod
     def without_rows(cls, forgotten: list[Any]) -> ColumnFragment:
         return cls([], np.zeros(0, np.int32), None, forgotten, np.zeros(0, np.int64))

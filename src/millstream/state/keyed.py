@@ -209,6 +209,10 @@ class KeyedFragment:
     other: dict[int, dict[Any, Change]] = field(default_factory=dict)
     visits: Visits = field(default_factory=list)
 
+    def __bool__(self) -> bool:
+        """Whether there is any change."""
+        return any(self.plain.values()) or any(self.other.values()) or bool(self.visits)
+
     def part(self, slots: range) -> KeyedFragment:
         """What it has for some slots."""
         visits = [(time, _part(visited, slots)) for time, visited in self.visits]

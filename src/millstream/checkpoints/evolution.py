@@ -1,0 +1,116 @@
+"""How a workflow may differ from the one that wrote a checkpoint.
+
+Functions may change; what the state means may not. Jobs keep their state under an id that
+outlives their names, so that a job can be renamed, and a new one take an old name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from millstream.checkpoints.manifest import JobNote, WorkflowNote
+from millstream.errors import ConfigError, MillstreamError
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What the user says about jobs that differ from those of the checkpoint."""
+
+    added: frozenset[str] = frozenset()
+    removed: frozenset[str] = frozenset()
+    renamed: Mapping[str, str] = field(default_factory=dict)
+
+
+def changes(
+    *,
+    added: Iterable[str] = (),
+    removed: Iterable[str] = (),
+    renamed: Mapping[str, str] | None = None,
+) -> Changes:
+    """Say how jobs changed since the checkpoint: new ones, gone ones, ``{old name: new name}``."""
+    for option, names in (("added", added), ("removed", removed)):
+        if isinstance(names, str):
+            raise ConfigError(f"{option} must be a list of job names, got {names!r}")
+    return Changes(frozenset(added), frozenset(removed), dict(renamed or {}))
+
+
+class WorkflowChanged(MillstreamError):
+    """A workflow cannot go on from a checkpoint of another form of itself."""
+
+    def __init__(self, workflow: str, differences: tuple[str, ...]) -> None:
+        super().__init__(workflow, differences)
+        self.workflow, self.differences = workflow, differences
+
+    def __str__(self) -> str:
+        listed = "\n".join(f"  - {difference}" for difference in self.differences)
+        return (
+            f"workflow {self.workflow!r} cannot go on from this checkpoint:\n{listed}\n"
+            "Change it back, say what was meant with changes=ms.changes(...), or begin with a new "
+            "checkpoint"
+        )
+
+
+def evolve(old: WorkflowNote, new: WorkflowNote, meant: Changes, incarnation: int) -> WorkflowNote:
+    """The new workflow with the ids under which its jobs find their state."""
+    differences = [*_of_the_whole(old, new), *_unmeant(old, new, meant)]
+    before = {meant.renamed.get(job.name, job.name): job for job in old.jobs}
+    for name in meant.removed:
+        before.pop(name, None)
+    jobs = []
+    for job in new.jobs:
+        known = None if job.name in meant.added else before.get(job.name)
+        if known is not None:
+            differences.extend(_of_a_job(known, job))
+        jobs.append(replace(job, id=new_id(job.name, incarnation) if known is None else known.id))
+    if differences:
+        raise WorkflowChanged(new.name, tuple(differences))
+    return replace(new, jobs=tuple(jobs))
+
+
+def begin(new: WorkflowNote, incarnation: int) -> WorkflowNote:
+    """A workflow on an empty checkpoint."""
+    return replace(
+        new, jobs=tuple(replace(job, id=new_id(job.name, incarnation)) for job in new.jobs)
+    )
+
+
+def new_id(name: str, incarnation: int) -> str:
+    """The id of a job that appears with an incarnation."""
+    return f"{name}@{incarnation}"
+
+
+def _of_the_whole(old: WorkflowNote, new: WorkflowNote) -> Iterator[str]:
+    if old.slots != new.slots:
+        yield f"slots={new.slots}, but state is kept in {old.slots} slots, for good"
+    if old.sources != new.sources:
+        yield (
+            f"its sources are {_listed(new.sources)}, but were {_listed(old.sources)}: what was "
+            "read is known by the order of the sources"
+        )
+
+
+def _unmeant(old: WorkflowNote, new: WorkflowNote, meant: Changes) -> Iterator[str]:
+    had, has = {job.name for job in old.jobs}, {job.name for job in new.jobs}
+    for name in sorted({*meant.removed, *meant.renamed} - had):
+        yield f"changes= speaks of job {name!r}, which the checkpoint does not have"
+    for name in sorted({*meant.added, *meant.renamed.values()} - has):
+        yield f"changes= speaks of job {name!r}, which the workflow does not have"
+    gone = had - meant.removed - set(meant.renamed)
+    come = has - meant.added - set(meant.renamed.values())
+    for name in sorted(gone - come):
+        yield f"job {name!r} is gone: removed=[{name!r}], or renamed={{{name!r}: ...}}"
+    for name in sorted(come - gone):
+        yield f"job {name!r} is new: added=[{name!r}], or renamed={{...: {name!r}}}"
+
+
+def _of_a_job(old: JobNote, new: JobNote) -> Iterator[str]:
+    called = repr(new.name) if old.name == new.name else f"{new.name!r} (once {old.name!r})"
+    if (old.form, old.reducer) != (new.form, new.reducer):
+        yield f"the state of job {called} is of {old.reducer}, and the reducer is {new.reducer} now"
+    if None not in (old.key_type, new.key_type) and old.key_type != new.key_type:
+        yield f"the keys of job {called} are {old.key_type}, and declared as {new.key_type} now"
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return ", ".join(names) or "none"

@@ -1,0 +1,153 @@
+"""Checkpoints every now and then (``durability="interval"``): orders, manifests, publication.
+
+Outputs stay staged until a manifest covers their epoch, so that after a restart, which goes back
+to the newest manifest, nothing that was visible is withdrawn.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from millstream.checkpoints.manifest import Base, Piece, Staged
+from millstream.coordinator.journal import Journal
+from millstream.coordinator.record import EpochRecord, JobTypes
+from millstream.errors import MillstreamError
+from millstream.node.messages import Commit, NotNow, Persist, Persisted
+from millstream.node.safekeeper import Replaced, WhenFull
+from millstream.ring.ring import NodeId
+from millstream.wire.calls import Unreachable
+from millstream.wire.net import Net
+
+log = logging.getLogger("millstream")
+
+Ask = Callable[[str, object, float], Mapping[NodeId, Any]]
+Publish = Callable[[Staged], None]
+_PERSIST_TIMEOUT = 600.0
+_AGAIN = 0.05
+_ROUNDS = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class Triggers:
+    """When to checkpoint: after so many seconds, changes or epochs, whichever comes first.
+
+    Spark remembers a hundred epochs; going back further than that is not possible.
+    """
+
+    seconds: float = 2.0
+    changes: int | None = None
+    epochs: int = 50
+    when_full: WhenFull = "block"
+
+
+class Intervals:
+    """The epochs that are committed in memory, and on their way into the store."""
+
+    def __init__(
+        self, net: Net, journal: Journal, ask_all: Ask, triggers: Triggers, publish: Publish
+    ) -> None:
+        self._net = net
+        self._journal = journal
+        self._ask_all = ask_all
+        self._triggers = triggers
+        self._publish = publish
+        self._lock = net.lock()
+        self._persisting = net.lock()
+        self._held: list[tuple[EpochRecord, Staged, Mapping[int, JobTypes]]] = []
+        self._changes = 0
+        self._last = net.now()
+        self._busy = False
+        self.skipped = 0
+        self.problem: MillstreamError | None = None
+
+    def hold(
+        self, record: EpochRecord, staged: Staged, types: Mapping[int, JobTypes], changes: int
+    ) -> None:
+        """An epoch is committed in memory; what it staged waits for the store."""
+        with self._lock:
+            self._held.append((record, staged, types))
+            self._changes += changes
+
+    def consider(self) -> None:
+        """Begin a checkpoint if one is due; with ``block``, wait for one that is late."""
+        if self.problem is not None:
+            raise self.problem
+        if not self._is_due():
+            return
+        with self._lock:
+            waiting, begin = self._busy, not self._busy
+            self._busy = True
+        if begin:
+            self._net.spawn(self._persist_quietly, "persist")
+        elif waiting:
+            self.skipped += 1
+            if self._triggers.when_full == "block" or self._is_far():
+                with self._persisting:
+                    pass
+
+    def _is_due(self) -> bool:
+        triggers = self._triggers
+        with self._lock:
+            return bool(self._held) and (
+                self._net.now() - self._last >= triggers.seconds
+                or (triggers.changes is not None and self._changes >= triggers.changes)
+                or len(self._held) >= triggers.epochs
+            )
+
+    def _is_far(self) -> bool:
+        return len(self._held) >= self._triggers.epochs
+
+    def _persist_quietly(self) -> None:
+        try:
+            self.persist()
+        except MillstreamError as problem:
+            self.problem = problem
+        finally:
+            self._busy = False
+
+    def persist(self) -> None:
+        """Bring the store up to the newest commit, and publish what is covered then."""
+        with self._persisting:
+            for _ in range(_ROUNDS):
+                with self._lock:
+                    held = list(self._held)
+                if not held or self._tried(held):
+                    return
+                self._net.sleep(_AGAIN)
+            raise NotNow("the nodes cannot agree on an epoch to be put into the store")
+
+    def _tried(self, held: list[tuple[EpochRecord, Staged, Mapping[int, JobTypes]]]) -> bool:
+        record, _, types = held[-1]
+        since = self._journal.committed.epoch
+        started = self._net.now()
+        order = Persist(self._journal.incarnation, since, Commit(*record.at))
+        answers = self._ask_all("persist", order, _PERSIST_TIMEOUT)
+        pieces: list[Piece] = []
+        bases: list[Base] = []
+        covered = np.zeros(record.placement.ring.slots, dtype=bool)
+        for answer in answers.values():
+            if isinstance(answer, Persisted):
+                pieces.extend(answer.pieces)
+                bases.extend(answer.bases)
+                for run in answer.slots:
+                    covered[run.start : run.stop] = True
+            elif not isinstance(answer, NotNow | Replaced | Unreachable):
+                raise answer
+        if not covered.all():
+            return False
+        self._journal.commit(record, pieces, bases, types, [staged for _, staged, _ in held])
+        with self._lock:
+            self._held = self._held[len(held) :]
+            self._changes, self._last = 0, started
+        for _, staged, _ in held:
+            self._publish(staged)
+            self._journal.published = staged.epoch
+        self._net.spawn(self._journal.tidy, "tidy")
+        return True
+
+

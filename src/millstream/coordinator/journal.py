@@ -1,0 +1,161 @@
+"""The journal: the coordinator's hold on the checkpoint, which makes its commits durable.
+
+It knows the chain from the claim of this incarnation on, and what is in the store for each epoch.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from millstream.checkpoints.chain import Chain
+from millstream.checkpoints.garbage import garbage, remove
+from millstream.checkpoints.lineage import Lineage
+from millstream.checkpoints.manifest import (
+    Base,
+    Manifest,
+    Piece,
+    Staged,
+    WorkflowNote,
+)
+from millstream.checkpoints.records import DATA
+from millstream.checkpoints.restoring import contents_of, newest_bases
+from millstream.coordinator.record import EpochRecord, JobTypes
+from millstream.node.messages import NOTHING_COMMITTED, Commit, Receipt, Restore
+from millstream.stores.store import Store, StoreError
+
+log = logging.getLogger("millstream")
+
+_TIDY_EVERY = 16
+
+
+class Journal:
+    """Writes manifests, and tells what brings an epoch back."""
+
+    def __init__(
+        self,
+        store: Store,
+        lineage: Lineage,
+        workflow: WorkflowNote,
+        jobs: Mapping[str, int],
+        retain: int,
+    ) -> None:
+        """``jobs`` maps names to positions; what ``workflow`` says of them has their ids."""
+        self._store = store
+        self._chain = Chain(store)
+        self._lineage = lineage
+        self._workflow = workflow
+        self._jobs = jobs
+        self._retain = retain
+        self._ids = {jobs[note.name]: note.id for note in workflow.jobs}
+        self._first = 0
+        newest = lineage.newest
+        self.incarnation = lineage.incarnation
+        self.published = -1 if newest is None else newest.published
+        self.committed = NOTHING_COMMITTED if newest is None else Commit(newest.epoch, newest.try_)
+
+    @property
+    def lineage(self) -> Lineage:
+        return self._lineage
+
+    @property
+    def unpublished(self) -> list[Staged]:
+        """The committed outputs that may not be in sight yet, in the order of epochs."""
+        return [
+            staged
+            for manifest in self._lineage.manifests
+            for staged in manifest.staged
+            if staged.epoch > self.published
+        ]
+
+    def types(self) -> dict[int, JobTypes]:
+        """The types that jobs had shown by the epoch from which this incarnation goes on."""
+        newest = self._lineage.newest
+        shown = {} if newest is None else {note.id: note for note in newest.workflow.jobs}
+        return {
+            at: JobTypes(shown[id_].key_type, shown[id_].output)
+            for at, id_ in self._ids.items()
+            if id_ in shown
+        }
+
+    def commit(
+        self,
+        record: EpochRecord,
+        pieces: Iterable[Piece],
+        bases: Iterable[Base],
+        types: Mapping[int, JobTypes],
+        staged: Iterable[Staged],
+    ) -> None:
+        """Commit the epochs since the last manifest, or raise ``Superseded``."""
+        newest = self._lineage.newest
+        known = {base.key: base for base in (() if newest is None else newest.bases)}
+        known.update((base.key, base) for base in bases)
+        slots = self._workflow.slots
+        _, kept = newest_bases(tuple(known.values()), slots, record.epoch)
+        manifest = Manifest(
+            position=self._lineage.position,
+            incarnation=self.incarnation,
+            epoch=record.epoch,
+            try_=record.try_,
+            parent=self.committed.epoch,
+            time=record.time,
+            workflow=self._noted(types),
+            pieces=tuple(pieces),
+            bases=kept,
+            staged=tuple(staged),
+            published=self.published,
+        )
+        self._lineage = self._chain.commit(self._lineage, manifest).since(self._first)
+        self.committed = Commit(*record.at)
+
+    def _noted(self, types: Mapping[int, JobTypes]) -> WorkflowNote:
+        jobs = []
+        for note in self._workflow.jobs:
+            shown = types.get(self._jobs[note.name], JobTypes())
+            jobs.append(replace(note, key_type=shown.key, output=shown.output))
+        return replace(self._workflow, jobs=tuple(jobs))
+
+    def pieces_of(self, receipts: Iterable[Receipt]) -> list[Piece]:
+        """The records that receipts name."""
+        return [
+            Piece(
+                receipt.kept.key,
+                self._ids[receipt.job],
+                receipt.slots,
+                receipt.epoch - 1,
+                receipt.epoch,
+                receipt.kept.bytes,
+            )
+            for receipt in receipts
+            if receipt.kept is not None and receipt.kept.key
+        ]
+
+    def restore(self) -> Restore:
+        """What brings slots back to the newest committed epoch."""
+        types = self.types()
+        contents = contents_of(self._lineage, self.committed.epoch)
+        return Restore(
+            self.incarnation,
+            self.committed,
+            {id_: at for at, id_ in self._ids.items()},
+            {at: known.key for at, known in types.items() if known.key is not None},
+            contents.bases,
+            contents.pieces,
+        )
+
+    def tidy(self) -> None:
+        """Delete what no retained epoch needs, now and then; a store that is away is no matter."""
+        if self.committed.epoch % _TIDY_EVERY:
+            return
+        try:
+            self.collect()
+        except StoreError as problem:
+            log.warning("could not delete what is no longer needed: %s", problem)
+
+    def collect(self) -> None:
+        """Delete what no retained epoch needs."""
+        lineage = self._lineage
+        found = garbage(lineage, self._store.scan(DATA), self._retain)
+        remove(self._store, found)
+        self._first = found.links_before

@@ -1,0 +1,187 @@
+"""What a node puts into the store: its units, and now and then its slots as a whole.
+
+With ``durability="epoch"`` every unit is kept before its receipt, in the bytes that its backups
+get. A base takes the place of what has become a long row of pieces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from millstream.checkpoints.manifest import Base
+from millstream.checkpoints.records import Part, base_key, pack, piece_key
+from millstream.errors import MillstreamError
+from millstream.node.machine import NodeMachine
+from millstream.node.safekeeper import Entry, Kept, Safekeeper
+from millstream.node.units import Unit, runs_of
+from millstream.ring.ring import partition_slots
+
+_NOTHING = Kept("", 0)
+# What is encoded in one go, while no other thread reduces: a few milliseconds.
+_KEYS_AT_ONCE = 2_000
+
+
+@dataclass(frozen=True)
+class Locks:
+    """A node's locks: ``state`` to reduce over the state or change it, ``books`` for promises.
+
+    Where both are needed, ``state`` comes first.
+    """
+
+    state: AbstractContextManager[Any]
+    books: AbstractContextManager[Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaseOptions:
+    """When a node writes its slots as a whole: pieces outweigh the last base, or are many."""
+
+    ratio: float = 4.0
+    least: int = 4 * 2**20
+    epochs: int = 64
+    record: int = 8 * 2**20
+
+
+class Keeping:
+    """A node's units and bases on their way into the store."""
+
+    def __init__(
+        self, machine: NodeMachine, keeper: Safekeeper, locks: Locks, options: BaseOptions
+    ) -> None:
+        self._machine = machine
+        self._locks = locks
+        self._options = options
+        self._weight = 0
+        self._base_weight = 0
+        self._base_epoch = -1
+        self._bases = 0
+        self._writing = False
+        self._problem: MillstreamError | None = None
+        self.keeper = keeper
+
+    # -- units ---------------------------------------------------------------------------
+
+    def keep(self, units: Iterable[Unit]) -> None:
+        """Queue frozen units; each is told when it is durable."""
+        machine = self._machine
+        for unit in units:
+            with self._locks.books:
+                if unit.queued:
+                    continue
+                unit.queued = True
+                if unit.fragment is not None and not unit.fragment:
+                    machine.kept(unit, _NOTHING)
+                    continue
+            id_, receipt = machine.id_of(unit.job), unit.receipt
+            key = piece_key(
+                receipt.epoch, machine.incarnation, receipt.try_, id_, unit.slots, machine.node
+            )
+            encode = partial(machine.encoded, unit)
+            self.keeper.keep(Entry((unit.job, unit.slots), key, encode, self._told(unit)))
+
+    def _told(self, unit: Unit) -> Callable[[Kept | MillstreamError | None], None]:
+        def done(result: Kept | MillstreamError | None) -> None:
+            if isinstance(result, Kept):
+                with self._locks.books:
+                    self._machine.kept(unit, result)
+                    self._weight += result.bytes
+            elif result is not None:
+                self._problem = result
+
+        return done
+
+    def catch_up(self, seconds: float) -> None:
+        """See to it that what should be durable is, but do not wait for long."""
+        if self._problem is not None:
+            raise self._problem
+        with self._locks.books:
+            units = self._machine.unkept()
+        self.keep(units)
+        self.keeper.settle(seconds)
+
+    # -- bases ---------------------------------------------------------------------------
+
+    def begin(self, epoch: int) -> None:
+        """Count from here: the state has just come from the store."""
+        self._base_epoch, self._weight = epoch, 0
+
+    @property
+    def base_is_due(self) -> bool:
+        """Whether the pieces since the last base are many, or weigh too much."""
+        options, epoch = self._options, self._machine.committed.epoch
+        heavy = self._weight > max(options.least, options.ratio * self._base_weight)
+        return not self._writing and (heavy or epoch - self._base_epoch >= options.epochs)
+
+    def write_bases(self) -> None:
+        """Put all that this node owns into the store as it is now, a few slots at a time."""
+        with self._locks.books:
+            if self._writing:
+                return
+            self._writing = True
+            owned = self._machine.store.holdings.owned.copy()
+            weight, epoch = self._weight, self._machine.committed.epoch
+        try:
+            bases = self.bases_of(runs_of(owned, range(len(owned))))
+            with self._locks.books:
+                self._machine.bases = bases
+                self._weight -= weight
+                self._base_weight = sum(base.bytes for base in bases)
+                self._base_epoch = epoch
+        except MillstreamError as problem:
+            self._problem = problem
+        finally:
+            self._writing = False
+
+    def bases_of(self, runs: Iterable[range]) -> list[Base]:
+        """Write base records of some slots; all are durable when this returns."""
+        bases: list[Base] = []
+        entries: list[Entry] = []
+        for parts in self._lots(runs):
+            base, data = self._base(parts)
+            bases.append(base)
+            entries.append(Entry(("base", base.slots), base.key, partial(bytes, data)))
+        self.keeper.keep_all(entries)
+        return bases
+
+    def _lots(self, runs: Iterable[range]) -> Iterator[list[Part]]:
+        """The parts of the base records to be written."""
+        for run in runs:
+            parts: list[Part] = []
+            for slots in cut(run, self._machine.store.most_keys(run)):
+                parts.extend(self._parts(slots))
+                if sum(len(part.data) for part in parts) >= self._options.record:
+                    yield parts
+                    parts = []
+            if parts:
+                yield parts
+
+    def _parts(self, slots: range) -> list[Part]:
+        machine = self._machine
+        with self._locks.state, self._locks.books:
+            views = machine.view(slots)
+        return [
+            Part(machine.id_of(job), view.slots, view.through, data)
+            for view in views
+            for job, data in view.parts
+            if machine.is_durable(job)
+        ]
+
+    def _base(self, parts: list[Part]) -> tuple[Base, bytes]:
+        machine, data = self._machine, pack(parts)
+        slots = range(parts[0].slots.start, parts[-1].slots.stop)
+        self._bases += 1
+        writer = f"{machine.node[:8]}.{self._bases}"
+        key = base_key(machine.committed.epoch, machine.incarnation, slots, writer)
+        through = [part.through for part in parts]
+        return Base(key, slots, min(through), max(through), len(data)), data
+
+
+def cut(slots: range, keys: int) -> Iterator[range]:
+    """Cut slots into parts of few enough keys, if keys are spread evenly."""
+    parts = max(1, min(len(slots), -(-keys // _KEYS_AT_ONCE)))
+    for part in partition_slots(len(slots), parts):
+        yield range(slots.start + part.start, slots.start + part.stop)

@@ -1,0 +1,118 @@
+"""The changes of several epochs at once, put into the store by order (``durability="interval"``).
+
+A node retains what it has sealed until the store has it for good, which the next order says. Of
+slots that it came to own since then it lacks that history: they go as a base.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from millstream.checkpoints.manifest import Piece
+from millstream.checkpoints.records import piece_key
+from millstream.node.checkpoints import Retained
+from millstream.node.keeping import Keeping, Locks, cut
+from millstream.node.machine import NodeMachine
+from millstream.node.messages import NotNow, Persist, Persisted
+from millstream.node.safekeeper import Entry
+from millstream.node.units import runs_of
+
+_NO_BASE = -1
+_TOO_LATE = -2
+
+
+class Persisting:
+    """A node's part in checkpoints that the coordinator orders."""
+
+    def __init__(self, machine: NodeMachine, keeping: Keeping, locks: Locks) -> None:
+        self._machine = machine
+        self._keeping = keeping
+        self._locks = locks
+
+    def persist(self, order: Persist) -> Persisted:
+        """Put the changes since the last order into the store; durable when this returns."""
+        machine, through = self._machine, order.committed.epoch
+        with self._locks.books:
+            held = machine.store.holdings
+            if order.incarnation != machine.incarnation or machine.committed.epoch < through:
+                raise NotNow(f"node {machine.node} has not heard of epoch {through} yet")
+            if (held.through[held.owned] < through).any():
+                raise NotNow(f"node {machine.node} is not at epoch {through} yet")
+            machine.store.checkpoints.stored = order.since
+            runs = list(runs_of(held.owned, range(machine.store.slots)))
+            spans = [span for run in runs for span in self._spans(run, order.since)]
+            changes = [
+                (slots, since, self._changes(slots, since, through))
+                for slots, since in spans
+                if since is not None
+            ]
+        self._write_bases([slots for slots, since in spans if since is None])
+        pieces = [
+            piece
+            for slots, since, retained in changes
+            for piece in self._pieces(slots, since, order, retained)
+        ]
+        kept = {k.key: k for k in self._keeping.keeper.keep_all(entry for _, entry in pieces)}
+        return Persisted(
+            tuple(
+                Piece(entry.key, job, slots, since, through, kept[entry.key].bytes)
+                for (job, slots, since), entry in pieces
+            ),
+            tuple(machine.bases),
+            tuple(runs),
+        )
+
+    def _write_bases(self, slots: list[range]) -> None:
+        if slots:
+            bases = self._keeping.bases_of(slots)
+            with self._locks.books:
+                self._machine.bases = [*self._machine.bases, *bases]
+            raise NotNow("slots that changed hands are in the store now; their changes follow")
+
+    def _spans(self, run: range, stored: int) -> Iterator[tuple[range, int | None]]:
+        """Slots, and from which epoch on this node knows their changes; None if too late."""
+        floor = self._machine.store.checkpoints.floor(run)
+        known = np.maximum(stored, self._based()[run.start : run.stop])
+        since = np.where(floor <= stored, stored, np.where(floor <= known, floor, _TOO_LATE))
+        for start, stop in pairwise([0, *(np.flatnonzero(np.diff(since)) + 1).tolist(), len(run)]):
+            found = int(since[start])
+            yield range(run.start + start, run.start + stop), None if found == _TOO_LATE else found
+
+    def _based(self) -> npt.NDArray[np.int64]:
+        """How far this node's own bases go."""
+        based = np.full(self._machine.store.slots, _NO_BASE, dtype=np.int64)
+        for base in self._machine.bases:
+            part = based[base.slots.start : base.slots.stop]
+            np.maximum(part, base.through, out=part)
+        return based
+
+    def _changes(self, slots: range, since: int, through: int) -> dict[int, list[Retained]]:
+        store = self._machine.store
+        return {
+            job: store.checkpoints.changes(job, slots, since, through)
+            for job in store.jobs
+            if self._machine.is_durable(job)
+        }
+
+    def _pieces(
+        self, slots: range, since: int, order: Persist, changes: dict[int, list[Retained]]
+    ) -> Iterator[tuple[tuple[str, range, int], Entry]]:
+        machine, through = self._machine, order.committed.epoch
+        for job, retained in changes.items():
+            id_ = machine.id_of(job)
+            for part in cut(slots, sum(kept.keys for kept in retained)) if retained else ():
+                key = piece_key(
+                    through, order.incarnation, order.committed.try_, id_, part, machine.node
+                )
+                encode = partial(self._encode, job, part, retained)
+                yield (id_, part, since), Entry((job, part), key, encode)
+
+    def _encode(self, job: int, slots: range, retained: list[Retained]) -> bytes:
+        # To wait for this for a moment is quicker than to share the interpreter with it.
+        with self._locks.state:
+            return self._machine.merged(job, slots, retained)

@@ -1,0 +1,142 @@
+"""Slots on their way back from the store: after a restart, or when no other copy was left.
+
+They come back in parts. Whoever needs a slot has its part brought back first; the others follow
+in the background, so that a run can begin before all of its state is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from millstream.checkpoints.manifest import Base, Piece
+from millstream.checkpoints.records import Part, unpack
+from millstream.node.holdings import EMPTY
+from millstream.node.keeping import Locks
+from millstream.node.machine import NodeMachine
+from millstream.node.messages import Restore
+from millstream.ring.placement import SlotMask
+from millstream.ring.ring import partition_slots
+from millstream.stores.store import CorruptRecord, Damage, Store
+from millstream.wire.net import Net
+
+_PARTS = 16
+
+
+class Restoring:
+    """The slots that a node still has to bring back."""
+
+    def __init__(
+        self, machine: NodeMachine, store: Store, order: Restore, locks: Locks, net: Net
+    ) -> None:
+        self._machine = machine
+        self._store = store
+        self._order = order
+        self._locks = locks
+        self._loading = net.lock()
+        with locks.state, locks.books:
+            self._left = machine.lacking()
+            machine.store.learn(order.key_types)
+        self._records: dict[str, bytes] = {}
+        self._fragments: dict[str, Any] = {}
+
+    @property
+    def is_over(self) -> bool:
+        return not self._left.any()
+
+    @property
+    def order(self) -> Restore:
+        return self._order
+
+    def all(self) -> None:
+        """Bring back everything, part by part."""
+        for part in partition_slots(len(self._left), min(_PARTS, len(self._left))):
+            self.ensure(part)
+        self._records.clear()
+        self._fragments.clear()
+
+    def ensure(self, slots: range) -> None:
+        """Bring back some slots, unless they are there."""
+        if not self._left[slots.start : slots.stop].any():
+            return
+        with self._loading:
+            wanted = np.zeros_like(self._left)
+            wanted[slots.start : slots.stop] = self._left[slots.start : slots.stop]
+            if wanted.any():
+                self._bring(wanted)
+                self._left &= ~wanted
+
+    def _bring(self, wanted: SlotMask) -> None:
+        order, store = self._order, self._machine.store
+        bases = [base for base in order.bases if _meets(wanted, base.slots)]
+        pieces = [piece for piece in order.pieces if _meets(wanted, piece.slots)]
+        self._fetch([*bases, *pieces])
+        with self._locks.state, self._locks.books:
+            wanted &= self._machine.lacking()
+            store.empty(wanted)
+        for base in bases:
+            self._take_base(base, wanted)
+        for _, same in groupby(pieces, key=lambda piece: piece.through):
+            self._take_pieces(list(same), wanted)
+        with self._locks.state, self._locks.books:
+            store.loaded(wanted & store.holdings.owned, order.committed.epoch)
+
+    def _fetch(self, records: list[Base | Piece]) -> None:
+        missing = [record.key for record in records if record.key not in self._records]
+        self._records.update(self._store.get(missing))
+        for key in missing:
+            if key not in self._records:
+                raise CorruptRecord(Damage(key, "the store", 0, "the record is missing"))
+
+    def _take_base(self, base: Base, wanted: SlotMask) -> None:
+        store = self._machine.store
+        for slots, through, parts in _groups(unpack(self._records[base.key])):
+            with self._locks.state, self._locks.books:
+                fresh = _within(wanted & (store.holdings.through == EMPTY), slots)
+                if not fresh.any():
+                    continue  # not asked for, or there in a newer base
+                for part in parts:
+                    job = self._order.jobs.get(part.job)
+                    if job is not None:
+                        store.load(job, store.reducing[job].decode(part.data), fresh)
+                store.holdings.through[fresh] = through
+
+    def _take_pieces(self, pieces: list[Piece], wanted: SlotMask) -> None:
+        store, through = self._machine.store, pieces[0].through
+        reached = store.holdings.through
+        with self._locks.state, self._locks.books:
+            behind = wanted & (reached < through)
+            for piece in pieces:
+                job = self._order.jobs.get(piece.job)
+                slots = _within(behind & (reached >= piece.since), piece.slots)
+                if job is not None and slots.any():
+                    store.load(job, self._fragment(job, piece), slots)
+            reached[behind] = through
+
+    def _fragment(self, job: int, piece: Piece) -> Any:
+        """What a piece says; its slots may be asked for several times."""
+        if piece.key not in self._fragments:
+            data = self._records[piece.key]
+            self._fragments[piece.key] = self._machine.store.reducing[job].decode(data)
+        return self._fragments[piece.key]
+
+
+def _groups(parts: Iterator[Part]) -> Iterator[tuple[range, int, list[Part]]]:
+    """The parts of all jobs for the same slots."""
+    for (start, stop, through), same in groupby(
+        parts, key=lambda part: (part.slots.start, part.slots.stop, part.through)
+    ):
+        yield range(start, stop), through, list(same)
+
+
+def _within(mask: SlotMask, slots: range) -> SlotMask:
+    found = np.zeros_like(mask)
+    found[slots.start : slots.stop] = mask[slots.start : slots.stop]
+    return found
+
+
+def _meets(mask: SlotMask, slots: range) -> bool:
+    return bool(mask[slots.start : slots.stop].any())

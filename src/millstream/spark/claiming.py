@@ -1,0 +1,160 @@
+"""How a run takes hold of its checkpoint: which epoch it goes on from, and as which incarnation.
+
+The newest epoch that is whole is taken, or the one the user asked for. Then the checkpoint is
+claimed; from that moment no older driver can commit anything.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from millstream.checkpoints.chain import Chain
+from millstream.checkpoints.evolution import Changes, begin, evolve
+from millstream.checkpoints.lineage import Lineage
+from millstream.checkpoints.manifest import WorkflowNote
+from millstream.checkpoints.restoring import Contents, EpochIncomplete, contents_of
+from millstream.errors import MillstreamError
+from millstream.stores.store import CorruptRecord, Damage, Store
+
+log = logging.getLogger("millstream")
+
+Recovery = Literal["eager", "lazy"]
+_AT_ONCE = 64
+_ANEW = -1
+
+
+class CheckpointDamaged(MillstreamError):
+    """No epoch of a checkpoint can be brought back."""
+
+    def __init__(self, url: str, why: str) -> None:
+        super().__init__(url, why)
+        self.url, self.why = url, why
+
+    def __str__(self) -> str:
+        return (
+            f"no epoch of the checkpoint in {self.url} is whole: {self.why}. `millstream checkpoint "
+            "verify` tells what is damaged; restore it from a copy, or begin with a new checkpoint"
+        )
+
+
+class WouldWithdraw(MillstreamError):
+    """Going back would withdraw what sinks without staging have shown."""
+
+    def __init__(self, newest: int, after: int, why: str) -> None:
+        super().__init__(newest, after, why)
+        self.newest, self.after, self.why = newest, after, why
+
+    def __str__(self) -> str:
+        return (
+            f"epoch {self.newest} is damaged ({self.why}), and epoch {self.after} is the newest "
+            "that is whole; but this workflow has a sink that cannot take back what it was given. "
+            f"If it may see the later epochs again, say so with restore_epoch={self.after}"
+        )
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """A checkpoint in the hands of this run."""
+
+    lineage: Lineage
+    workflow: WorkflowNote
+    after: int
+    by: int | None
+    withdrawn: bool
+
+
+def claim(
+    store: Store,
+    url: str,
+    workflow: WorkflowNote,
+    meant: Changes,
+    *,
+    restore_epoch: int | None,
+    recovery: Recovery,
+    can_withdraw: bool,
+) -> Claimed:
+    """Find the epoch to go on from, and claim the checkpoint after it."""
+    chain = Chain(store)
+    while True:
+        seen = chain.read(on_damage=_tell)
+        found, why = _choose(store, url, seen, restore_epoch, check=recovery == "eager")
+        after = _ANEW if found is None else found.epoch
+        if why is not None and restore_epoch is None:
+            if not can_withdraw:
+                raise WouldWithdraw(seen.epoch, after, why)
+            log.warning(
+                "the checkpoint's newest epoch %d cannot be brought back (%s); going on from epoch "
+                "%d, and computing anew what followed",
+                seen.epoch,
+                why,
+                after,
+            )
+        number = seen.incarnation + 1
+        noted = (
+            begin(workflow, number)
+            if found is None
+            else evolve(found.workflow, workflow, meant, number)
+        )
+        newest = seen.manifest(after)
+        lineage = chain.claim(
+            seen, after, round(time.time() * 1e6), socket.gethostname(), os.getpid()
+        )
+        if lineage is not None:
+            by = None if newest is None else newest.incarnation
+            return Claimed(lineage, noted, after, by, withdrawn=seen.epoch > after)
+
+
+def _tell(damage: Damage) -> None:
+    log.warning("the checkpoint's chain is damaged: %s", damage)
+
+
+def _choose(
+    store: Store, url: str, seen: Lineage, wanted: int | None, *, check: bool
+) -> tuple[Contents | None, str | None]:
+    """The contents of the epoch to go on from, and why it is not the newest one."""
+    if wanted is not None:
+        contents = contents_of(seen, wanted)
+        _check(store, contents, thoroughly=check)
+        return contents, None
+    why: str | None = None
+    for manifest in reversed(seen.manifests):
+        try:
+            contents = contents_of(seen, manifest.epoch)
+            _check(store, contents, thoroughly=check)
+            return contents, why
+        except (EpochIncomplete, CorruptRecord) as problem:
+            why = why or str(problem)
+    if why is not None:
+        raise CheckpointDamaged(url, why)
+    return None, None
+
+
+def _check(store: Store, contents: Contents, *, thoroughly: bool) -> None:
+    """See that all records are there; ``thoroughly``, that all are as they were written."""
+    keys = contents.keys
+    if not thoroughly:
+        there = set(store.scan("data/"))
+        for key in keys:
+            if key not in there:
+                raise _missing(key)
+        return
+    for lot in _lots(keys):
+        found = store.get(lot)
+        for key in lot:
+            if key not in found:
+                raise _missing(key)
+
+
+def _lots(keys: list[str]) -> Iterator[list[str]]:
+    for at in range(0, len(keys), _AT_ONCE):
+        yield keys[at : at + _AT_ONCE]
+
+
+def _missing(key: str) -> CorruptRecord:
+    return CorruptRecord(Damage(key, "the store", 0, "the record is missing"))
