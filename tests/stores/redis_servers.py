@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import redis
@@ -72,3 +75,39 @@ class RedisServer:
             self._process.kill()
             self._process.wait()
             self._process = None
+
+
+class Proxy:
+    """Stands between a store and its server, and loses an answer now and then."""
+
+    def __init__(self, server: RedisServer, socket_path: Path) -> None:
+        self._server = server
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(socket_path))
+        self._listener.listen()
+        self.url = f"redis+unix://{socket_path}"
+        self.lose_answer_to: bytes | None = None
+        self.lost = 0
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        with client, socket.socket(socket.AF_UNIX) as server:
+            server.connect(str(self._server.socket))
+            # One answer to one request, which all fit: a store waits for each.
+            while request := client.recv(1 << 20):
+                server.sendall(request)
+                answer = server.recv(1 << 20)
+                if self.lose_answer_to is not None and self.lose_answer_to in request:
+                    self.lose_answer_to = None
+                    self.lost += 1
+                    return
+                client.sendall(answer)

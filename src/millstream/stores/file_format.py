@@ -71,7 +71,7 @@ def damage_in(key: str | None, data: bytes, place: str) -> Damage | None:
         return Damage(key, place, 0, _MISNAMED)
     length = begin + _CHECKSUM_BYTES + value_bytes
     if len(data) != length:
-        return Damage(key, place, begin, f"torn: it has {len(data)} bytes instead of {length}")
+        return Damage(key, place, 0, f"torn: it has {len(data)} bytes instead of {length}")
     return damage_of(key, data[begin:], place, begin)
 
 

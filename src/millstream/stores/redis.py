@@ -180,9 +180,13 @@ class RedisStore:
             connection_pool=self._client.connection_pool, single_connection_client=True
         ) as connected:
             while cursor:
-                cursor, some = connected.scan(max(cursor, 0), match=pattern, count=_SEEN_TOGETHER)
+                cursor, some = connected.scan(
+                    max(cursor, 0), match=pattern, count=_SEEN_TOGETHER, _type="string"
+                )
                 names.update(some)
-        return {name[len(self._prefix) :].decode(errors="replace") for name in names}
+        # Names that are no text are not ours, and are not hurt.
+        keys = (name[len(self._prefix) :].decode(errors="ignore") for name in names)
+        return {key for key in keys if self._name(key) in names}
 
     def _lengths(self, names: list[bytes]) -> list[int]:
         with self._client.pipeline(transaction=False) as pipeline:
