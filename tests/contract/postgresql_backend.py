@@ -21,6 +21,7 @@ class PostgresBackend(Backend):
     def start(self, folder: Path) -> None:
         self._servers = PostgresServers()
         self._numbers = count()
+        self._table = "none"
         self._disks: list[SmallDisk] = []
         self._servers.start()
 
@@ -31,6 +32,7 @@ class PostgresBackend(Backend):
 
     def fresh(self, *, small: bool) -> None:
         self._servers.heal()
+        self._servers.primary.tell(f"DROP TABLE IF EXISTS {self._table}")  # copies stay small
         self._table = f"store_{next(self._numbers)}"
         self.url = self._servers.url(f"table={self._table}&replicas=1")
         if small:

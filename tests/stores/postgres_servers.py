@@ -120,6 +120,7 @@ class PostgresServers:
             for name, port in zip("abc", ports, strict=True)
         ]
         self.primary = self.servers[0]
+        self._overtaken: set[PostgresServer] = set()
 
     @property
     def standbys(self) -> list[PostgresServer]:
@@ -154,6 +155,7 @@ class PostgresServers:
 
     def fail_over(self) -> None:
         """Promote the standby that has most; the primary must be dead, both standbys alive."""
+        self._overtaken.add(self.primary)
         self.primary = max(self.standbys, key=_received)
         assert self.primary.ask("SELECT pg_promote()")
         wait_until(
@@ -162,7 +164,8 @@ class PostgresServers:
         )
 
     def rejoin(self, server: PostgresServer) -> None:
-        """Make a dead server a standby again, from a new copy of the primary."""
+        """Make a primary that was overtaken a standby, from a new copy of the present one."""
+        self._overtaken.remove(server)
         shutil.rmtree(server.folder)
         source = ["--dbname", self.primary.conninfo, "--checkpoint=fast", "--no-sync"]
         _run(_binary("pg_basebackup"), *source, f"--pgdata={server.folder}")
@@ -174,8 +177,10 @@ class PostgresServers:
         if not self.primary.pids:
             self.primary.start()
         for server in self.standbys:
-            if not server.pids:
+            if server in self._overtaken:
                 self.rejoin(server)
+            elif not server.pids:
+                server.start()
         self.wait_for_standbys(2)
 
     def wait_for_standbys(self, count: int) -> None:

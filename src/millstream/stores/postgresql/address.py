@@ -91,14 +91,17 @@ def _divide(query: str) -> tuple[str, str]:
 def _given(url: str) -> dict[str, str]:
     """The parameters of libpq in a URL."""
     try:
-        return {name: str(value) for name, value in conninfo_to_dict(url).items()}
-    except psycopg.ProgrammingError:
-        # Without its cause: that quotes the URL.
+        given = {name: str(value) for name, value in conninfo_to_dict(url).items()}
+        for port in given.get("port", "").split(","):
+            int(port or 0)
+    except (psycopg.ProgrammingError, ValueError):
+        # Without the cause, which quotes the URL.
         raise ConfigError(
             "this is no URL of PostgreSQL; it is written "
             "postgresql://user:password@host1:5432,host2:5432/database?option=value, with what is "
             "no letter or digit in user and password percent-encoded"
         ) from None
+    return given
 
 
 def _number(options: Mapping[str, str], name: str, default: int, *, least: int) -> int:
