@@ -66,13 +66,19 @@ class LogStore:
         self.timings["scan"] = time.perf_counter() - began
 
     def put(self, items: Mapping[str, bytes]) -> None:
+        self._check_open()
         names = list(items)
         keys = _encoded(names)
         self._writer.put(names, keys, list(items.values()))
         self._tend_soon()
 
     def put_if_absent(self, key: str, value: bytes) -> bool:
-        return self._once.put(check_key(key), value, self._stamps.take()[0])
+        self._check_open()
+        self._reader.refresh()
+        row = self._index.find(check_key(key))
+        if row is not None and row.kind == Kind.VALUE:
+            return False
+        return self._once.put(key, value, self._stamps.take()[0])
 
     def get(self, keys: Iterable[str]) -> dict[str, bytes]:
         wanted = list(dict.fromkeys(keys))
@@ -94,9 +100,8 @@ class LogStore:
         return sorted(keys)
 
     def delete(self, keys: Iterable[str]) -> None:
+        self._check_open()
         wanted = [check_key(key) for key in dict.fromkeys(keys)]
-        if not wanted:
-            return
         self._reader.refresh()
         rows = ((key, self._index.find(key)) for key in wanted)
         there = [key for key, row in rows if row is not None and row.kind == Kind.VALUE]
@@ -167,9 +172,11 @@ class LogStore:
         # Large indexes less often, so that writing them is not most of what is written.
         return self._unflushed() > max(self._options.flush, 2 * self._index_size)
 
-    def _tend_soon(self) -> None:
+    def _check_open(self) -> None:
         if self._closed:
             raise StoreError("the store is closed; open it again")
+
+    def _tend_soon(self) -> None:
         if self._keeper is None:
             with self._tending:
                 if self._keeper is None:
