@@ -40,7 +40,7 @@ def garbage(lineage: Lineage, keys: Iterable[str], retain: int | None = None) ->
     for manifest in retained:
         contents = _contents(lineage, manifest)
         if contents is None:
-            needed.update(_named(manifest))
+            needed.update(named(manifest))
         else:
             needed.update(contents.keys)
             since.append(contents.since)
@@ -66,7 +66,8 @@ def _contents(lineage: Lineage, manifest: Manifest) -> Contents | None:
         return None  # its own base is gone: it stands there only because younger epochs need it
 
 
-def _named(manifest: Manifest) -> list[str]:
+def named(manifest: Manifest) -> list[str]:
+    """The keys of the records that a manifest names."""
     return [*(base.key for base in manifest.bases), *(piece.key for piece in manifest.pieces)]
 
 

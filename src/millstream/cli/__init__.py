@@ -1,6 +1,7 @@
 """The command ``millstream``.
 
-``millstream demo`` shows the engine at work; ``millstream --version`` tells what is installed.
+``millstream demo`` shows the engine at work, ``millstream checkpoint`` looks inside a checkpoint,
+``millstream --version`` tells what is installed.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import sys
 from collections.abc import Sequence
 
 import millstream
+from millstream.cli import checkpoint
 from millstream.cli.demo import DEFAULT_WORDS, Demo
 from millstream.cli.java import find_java
 from millstream.errors import MillstreamError
@@ -21,14 +23,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; return the exit status."""
     asked = _parser().parse_args(arguments)
     try:
-        find_java()
-        return Demo(words=asked.words, nodes=asked.nodes, master=asked.master).run()
+        status: int = asked.run(asked)
+        return status
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         return _INTERRUPTED
     except MillstreamError as problem:
         print(f"millstream: {problem}", file=sys.stderr)
         return 1
+
+
+def _demo(asked: argparse.Namespace) -> int:
+    find_java()
+    return Demo(words=asked.words, nodes=asked.nodes, master=asked.master).run()
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -54,6 +61,8 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument(
         "--master", default="local[2]", metavar="URL", help="Spark's master; default: %(default)s"
     )
+    demo.set_defaults(run=_demo)
+    checkpoint.add_to(commands)
     return parser
 
 

@@ -1,0 +1,236 @@
+"""``millstream checkpoint``: looks inside a checkpoint, on any store, without Spark or a JVM."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from millstream.checkpoints.chain import PREFIX, Chain
+from millstream.checkpoints.checking import Findings, check, check_epoch
+from millstream.checkpoints.comparing import compare
+from millstream.checkpoints.exporting import export
+from millstream.checkpoints.finding import NoCheckpoint, open_checkpoint
+from millstream.checkpoints.garbage import garbage, remove
+from millstream.checkpoints.lineage import Lineage
+from millstream.checkpoints.manifest import as_json
+from millstream.checkpoints.reading import NotThere, StoredState, job_of, manifest_of
+from millstream.checkpoints.records import DATA
+from millstream.checkpoints.restoring import EpochIncomplete
+from millstream.checkpoints.tables import as_text
+from millstream.cli import checkpoint_text as text
+from millstream.cli.key_text import TYPES, parse_key
+from millstream.cli.listing import listing
+from millstream.errors import ConfigError, MillstreamError
+from millstream.ring.keys import KeyTypeError
+from millstream.stores.store import CorruptRecord, Damage, Store
+
+_NOT_THERE = 2
+_WRONGLY_ASKED = (NotThere, NoCheckpoint, ConfigError, KeyTypeError)
+Command = Callable[[Store, argparse.Namespace], int]
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to the parser's."""
+    checkpoint = commands.add_parser(
+        "checkpoint",
+        help="look inside a checkpoint: ls, show, verify, diff, get, export, restore, gc",
+        description="Look inside a checkpoint, of a run that goes on or has ended. Records are "
+        "pickles: look only into checkpoints of people you trust.",
+    )
+    actions = checkpoint.add_subparsers(title="actions", required=True, metavar="ACTION")
+
+    def action(name: str, command: Command, about: str) -> argparse.ArgumentParser:
+        parser: argparse.ArgumentParser = actions.add_parser(name, help=about, description=about)
+        parser.add_argument(
+            "checkpoint", metavar="CHECKPOINT", help="the run's checkpoint=, or a store's URL"
+        )
+        parser.add_argument("--store", metavar="URL", help="the run's store=, with its password")
+        parser.add_argument("--json", action="store_true", help="print JSON")
+        parser.set_defaults(run=_run, command=command)
+        return parser
+
+    action("ls", _ls, "list the epochs and incarnations")
+    show = action("show", _show, "show an epoch's manifest: jobs, types and records")
+    show.add_argument("epoch", type=int, nargs="?", metavar="EPOCH", help="default: the newest")
+    verify = action("verify", _verify, "read every record that is needed; status 1 for damage")
+    _epoch(verify, "check this epoch only")
+    diff = action("diff", _diff, "compare the state of two epochs, key by key")
+    diff.add_argument("before", type=int, metavar="A")
+    diff.add_argument("after", type=int, metavar="B")
+    diff.add_argument("--job", metavar="JOB", help="default: all")
+    diff.add_argument("--limit", type=int, default=10, metavar="N", help="examples of each job")
+    get = action("get", _get, "print the state of a key")
+    get.add_argument("job", metavar="JOB")
+    get.add_argument("key", metavar="KEY", help="a tuple as in JSON: '[\"a\", 1]'")
+    get.add_argument("--key-type", choices=TYPES, help="default: that of the job's keys")
+    _epoch(get)
+    out = action("export", _export, "write state to files, one for each job")
+    out.add_argument("--to", type=Path, required=True, metavar="FOLDER")
+    out.add_argument("--format", choices=["parquet"], default="parquet")
+    out.add_argument("--job", metavar="JOB", help="default: all")
+    _epoch(out)
+    restore = action("restore", _restore, "make an epoch the one from which the next start goes on")
+    restore.add_argument("epoch", type=int, metavar="EPOCH")
+    restore.add_argument("--yes", action="store_true", help="do it, do not only explain")
+    gc = action("gc", _gc, "delete what no epoch needs; safe while the workflow runs")
+    gc.add_argument(
+        "--retain", type=int, metavar="N", help="keep the newest N epochs; default: all"
+    )
+    gc.add_argument("--dry-run", action="store_true", help="only tell what would be deleted")
+
+
+def _epoch(parser: argparse.ArgumentParser, about: str = "default: the newest") -> None:
+    parser.add_argument("--epoch", type=int, metavar="N", help=about)
+
+
+def _run(asked: argparse.Namespace) -> int:
+    try:
+        with closing(open_checkpoint(asked.checkpoint, asked.store)) as store:
+            command: Command = asked.command
+            return command(store, asked)
+    except _WRONGLY_ASKED as problem:
+        print(f"millstream: {problem}", file=sys.stderr)
+        return _NOT_THERE
+
+
+def _tell(asked: argparse.Namespace, facts: Any, lines: str) -> None:
+    print(as_text(facts) if asked.json else lines)
+
+
+def _lineage(store: Store) -> Lineage:
+    """The lineage as far as it can be read; what is damaged is told on the side."""
+    return Chain(store).read(_warn)
+
+
+def _warn(damage: Damage) -> None:
+    print(f"millstream: {damage}; see `millstream checkpoint verify`", file=sys.stderr)
+
+
+# -- the actions -----------------------------------------------------------------------------
+
+
+def _ls(store: Store, asked: argparse.Namespace) -> int:
+    links, _ = Chain(store).links(_warn)
+    found = listing(links, set(store.scan(DATA)))
+    _tell(asked, asdict(found), text.listing(found))
+    return 0
+
+
+def _show(store: Store, asked: argparse.Namespace) -> int:
+    manifest = manifest_of(_lineage(store), asked.epoch)
+    _tell(asked, as_json(manifest), text.manifest(manifest))
+    return 0
+
+
+def _verify(store: Store, asked: argparse.Namespace) -> int:
+    if asked.epoch is None:
+        found = check(store)
+    else:
+        found = check_epoch(store, Chain(store).read(_warn), asked.epoch)
+    facts = {**asdict(found), "ok": found.ok, "newest_complete": found.newest_complete}
+    _tell(asked, facts, text.findings(found))
+    return 0 if found.ok else 1
+
+
+def _diff(store: Store, asked: argparse.Namespace) -> int:
+    found = compare(store, _lineage(store), asked.before, asked.after, asked.job, asked.limit)
+    facts = [{**vars(job), "examples": list(map(vars, job.examples))} for job in found]
+    _tell(asked, facts, text.differences(found))
+    return 0
+
+
+def _get(store: Store, asked: argparse.Namespace) -> int:
+    lineage = _lineage(store)
+    epoch = manifest_of(lineage, asked.epoch).epoch
+    state = StoredState(store, lineage, epoch, asked.job)
+    kind = TYPES[asked.key_type] if asked.key_type else state.note.key_type
+    wanted = f"key {asked.key!r} in job {asked.job!r} at epoch {epoch}"
+    if kind is None:
+        raise NotThere(wanted, "it had seen no key by then")
+    key, absent = parse_key(asked.key, kind), object()
+    # A key that is None has the type of the others.
+    value = state.get(key, absent, None if key is None else kind)
+    if value is absent:
+        some = ", ".join(repr(known) for known, _ in islice(state.items(), 3))
+        raise NotThere(wanted, f"it has keys such as {some}" if some else "it has none")
+    facts = {"job": asked.job, "epoch": epoch, "key": key, "value": value}
+    _tell(asked, facts, repr(value))
+    return 0
+
+
+def _export(store: Store, asked: argparse.Namespace) -> int:
+    lineage = _lineage(store)
+    manifest = manifest_of(lineage, asked.epoch)
+    jobs = manifest.workflow.jobs
+    if asked.job is not None:
+        jobs = (job_of(manifest.workflow, asked.job),)
+    names = [job.name for job in jobs if job.durable or job.name == asked.job]
+    states = [StoredState(store, lineage, manifest.epoch, name) for name in names]
+    found = [export(state, asked.to) for state in states]
+    _tell(asked, [asdict(file) for file in found], text.exported(found))
+    return 0
+
+
+def _restore(store: Store, asked: argparse.Namespace) -> int:
+    chain, lineage = Chain(store), _lineage(store)
+    found = check_epoch(store, lineage, asked.epoch)
+    if not found.ok:
+        raise EpochIncomplete(asked.epoch, _why(found))
+    taken_back = [m.epoch for m in lineage.manifests if m.epoch > asked.epoch]
+    facts = {"epoch": asked.epoch, "taken_back": taken_back, "done": asked.yes}
+    if asked.yes:
+        now = time.time_ns() // 1000
+        claimed = chain.claim(lineage, asked.epoch, now, socket.gethostname(), os.getpid())
+        if claimed is None:
+            raise InUse(asked.checkpoint)
+        facts["incarnation"] = claimed.incarnation
+    _tell(asked, facts, text.restored(asked.epoch, taken_back, asked.yes))
+    return 0 if asked.yes else 1
+
+
+class InUse(MillstreamError):
+    """A checkpoint grew while it was to be changed."""
+
+    def __init__(self, checkpoint: str) -> None:
+        super().__init__(checkpoint)
+        self.checkpoint = checkpoint
+
+    def __str__(self) -> str:
+        return (
+            f"a workflow runs on {self.checkpoint}, and has just committed to it; nothing was "
+            "changed. Stop it first"
+        )
+
+
+def _why(found: Findings) -> str:
+    return "; ".join(problem for epoch in found.epochs for problem in epoch.problems)
+
+
+def _gc(store: Store, asked: argparse.Namespace) -> int:
+    damaged: list[Damage] = []
+    lineage = Chain(store).read(damaged.append)
+    # What was damaged before the newest claim, the claimant knew of, and went on without it.
+    claimed = -1 if lineage.claim is None else lineage.claim.position
+    for damage in damaged:
+        if damage.key is None or _position(damage.key) > claimed:
+            raise CorruptRecord(damage)
+    found = garbage(lineage, store.scan(DATA), asked.retain)
+    first = len([key for key in store.scan(PREFIX) if _position(key) < found.links_before])
+    if not asked.dry_run:
+        remove(store, found)
+    facts = {"records": list(found.records), "links": first, "done": not asked.dry_run}
+    _tell(asked, facts, text.collected(len(found.records), first, not asked.dry_run))
+    return 0
+
+
+def _position(key: str) -> int:
+    return int(key.removeprefix(PREFIX))
