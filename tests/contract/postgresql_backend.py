@@ -19,7 +19,7 @@ _HARMS = {
 
 class PostgresBackend(Backend):
     def start(self, folder: Path) -> None:
-        self._servers = PostgresServers()
+        self._servers = PostgresServers(in_memory=True)
         self._numbers = count()
         self._table = "none"
         self._disks: list[SmallDisk] = []

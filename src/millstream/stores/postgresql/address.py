@@ -71,6 +71,15 @@ class Address:
             connections=_number(options, "connections", cls.connections, least=1),
         )
 
+    def beginning_at(self, turn: int) -> dict[str, str]:
+        """The parameters, with another one of several servers first."""
+        parameters = dict(self.parameters)
+        for name in parameters.keys() & {"host", "hostaddr", "port"}:
+            each = parameters[name].split(",")
+            first = turn % len(each)
+            parameters[name] = ",".join(each[first:] + each[:first])
+        return parameters
+
     def without_password(self, text: str) -> str:
         """A text from elsewhere that may go into an error."""
         password = self.parameters.get("password")
@@ -92,8 +101,8 @@ def _given(url: str) -> dict[str, str]:
     """The parameters of libpq in a URL."""
     try:
         given = {name: str(value) for name, value in conninfo_to_dict(url).items()}
-        for port in given.get("port", "").split(","):
-            int(port or 0)
+        for number in (given.get("connect_timeout", ""), *given.get("port", "").split(",")):
+            int(number or 0)
     except (psycopg.ProgrammingError, ValueError):
         # Without the cause, which quotes the URL.
         raise ConfigError(

@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 import math
 import re
-import select
 import threading
 import time
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import psycopg
@@ -23,7 +22,6 @@ T = TypeVar("T")
 
 log = logging.getLogger("millstream")
 
-_LOOK_AGAIN = 0.2
 _SETTINGS = """
     SELECT current_setting('fsync'), reset_val, current_setting('synchronous_standby_names'),
         set_config('synchronous_commit',
@@ -79,11 +77,13 @@ class Sessions:
 
     def __init__(self, address: Address) -> None:
         self._address = address
+        # A primary that came back though another was promoted can be asked, and confirms nothing:
+        # there must be time to turn to the next one.
+        self._time_to_check = max(1.0, address.patience / 4)
         self._change = threading.Condition()
         self._free: list[Session] = []
-        self._stuck: list[Session] = []
         self._count = 0
-        self._failures = 0
+        self._turn = 0
         self._told = False
         self._closed = False
 
@@ -91,17 +91,20 @@ class Sessions:
     def session(self, deadline: float) -> Iterator[Session]:
         """A connection for one operation; one that has failed is not used again."""
         session = self._take(deadline) or self._connect(deadline)
-        session.deadline = deadline
         session.warning = None
         try:
             if not session.trusted:
+                session.deadline = min(deadline, time.monotonic() + self._time_to_check)
                 self._check(session)
                 session.trusted = True
+            session.deadline = deadline
             yield session
-        except TimeUp:
-            self._leave(session)
-            raise
-        except BaseException:
+        except BaseException as error:
+            # A commit that waits for standbys is left to it: cancelled, it would become visible
+            # without being on any. A check has nothing to show, and must not take up the server.
+            if isinstance(error, TimeUp) and not session.trusted:
+                with suppress(psycopg.Error):
+                    session.cancel_safe(timeout=1)
             session.close()
             self._forget()
             raise
@@ -111,10 +114,9 @@ class Sessions:
         """Close the connections; those in use when they are given back."""
         with self._change:
             self._closed = True
-            for session in [*self._free, *self._stuck]:
+            for session in self._free:
                 session.close()
             self._free.clear()
-            self._stuck.clear()
             self._change.notify_all()
 
     def _take(self, deadline: float) -> Session | None:
@@ -123,7 +125,6 @@ class Sessions:
             while True:
                 if self._closed:
                     raise StoreError("the store was closed; open it again to use it")
-                self._look_at_stuck()
                 if self._free:
                     return self._free.pop()
                 if self._count < self._address.connections:
@@ -132,37 +133,20 @@ class Sessions:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise Away(f"all {self._count} connections are waiting for an answer")
-                self._change.wait(min(left, _LOOK_AGAIN))
-
-    def _look_at_stuck(self) -> None:
-        """Let go of connections that were answered, too late."""
-        for session in list(self._stuck):
-            if select.select([session.pgconn.socket], [], [], 0)[0]:
-                self._stuck.remove(session)
-                session.close()
-                self._count -= 1
-
-    def _leave(self, session: Session) -> None:
-        # Neither cancelled nor closed. Cancelled, a commit that waits for standbys would become
-        # visible without being on any. Closed, it would go on to wait on the server, where with
-        # every further try another connection would be taken up.
-        with self._change:
-            self._stuck.append(session)
+                self._change.wait(left)
 
     def _forget(self) -> None:
         with self._change:
-            self._count -= 1
-            self._failures += 1
-            # They are as old as the one that broke.
+            self._turn += 1
+            # What broke one of them has probably broken all.
             for other in self._free:
                 other.close()
-            self._count -= len(self._free)
+            self._count -= 1 + len(self._free)
             self._free.clear()
-            self._change.notify()
+            self._change.notify_all()
 
     def _give_back(self, session: Session) -> None:
         with self._change:
-            self._failures = 0
             if self._closed:
                 session.close()
             else:
@@ -170,12 +154,9 @@ class Sessions:
             self._change.notify()
 
     def _connect(self, deadline: float) -> Session:
-        parameters: dict[str, Any] = dict(self._address.parameters)
+        parameters: dict[str, Any] = self._address.beginning_at(self._turn)
         left = math.ceil(max(1.0, deadline - time.monotonic()))
         parameters["connect_timeout"] = min(int(parameters["connect_timeout"]) or left, left)
-        if self._failures:
-            # A primary that came back though another was promoted may be first in the list.
-            parameters["load_balance_hosts"] = "random"
         try:
             session = Session.connect(autocommit=True, **parameters)
         except BaseException:

@@ -30,6 +30,7 @@ T = TypeVar("T")
 
 _BATCH_BYTES = 16 << 20
 _BATCH_KEYS = 10_000
+_GRACE = 0.1  # so that who has waited until the end does not begin once more
 _BEYOND_ALL_KEYS = b"\xff"  # no byte of UTF-8
 
 
@@ -161,7 +162,7 @@ class PostgresStore:
 
     def _run(self, act: Callable[[Session], T], *, opening: bool = False) -> T:
         """Do something that is safe to repeat, until it is done or patience ends."""
-        deadline = time.monotonic() + self._address.patience
+        deadline = time.monotonic() + self._address.patience + _GRACE
 
         def attempt() -> T:
             try:
