@@ -8,6 +8,8 @@ The layers, from the user's side inwards; imports go one way, downwards, and a t
     coordinator, node     who decides, and who owns the state
     wire                  authenticated calls between processes
     work                  users' functions at work: mapping, packing, reducing
+    checkpoints           what is in a store: the chain of commits, and what brings an epoch back
+    stores                where checkpoints are durable: one protocol, several back-ends
     flow                  what users write: frozen descriptions of workflows
     state, ring           fragments, columns and codecs; keys, hashes, slots and their owners
     errors                the root of all errors
@@ -20,6 +22,9 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from millstream.checkpoints.chain import CommitUnknown, Superseded
+from millstream.checkpoints.evolution import WorkflowChanged, changes
+from millstream.coordinator.journal import CheckpointResult
 from millstream.coordinator.reading import RunEnded
 from millstream.coordinator.roster import StateLost
 from millstream.errors import ConfigError, MillstreamError, WorkflowError
@@ -41,28 +46,33 @@ from millstream.state.aggregates import (
     sum,
     top_k,
 )
+from millstream.stores.store import StoreError, StoreFull, StoreUnavailable
 from millstream.work.failures import RecordError, UserFunctionError
 
 if TYPE_CHECKING:
     from millstream.spark.conform import SinkTypeError
     from millstream.spark.engine import EpochFailed
     from millstream.spark.handle import Run
-    from millstream.spark.run import CheckpointInUse, run, start
+    from millstream.spark.claiming import CheckpointDamaged, WouldWithdraw
+    from millstream.spark.run import run, start
 
 __version__ = "0.1.0"
 
 _LAZY = {
-    "CheckpointInUse": "run",
+    "CheckpointDamaged": "claiming",
     "EpochFailed": "engine",
     "Run": "handle",
     "SinkTypeError": "conform",
+    "WouldWithdraw": "claiming",
     "run": "run",
     "start": "run",
 }
 
 __all__ = [
-    "CheckpointInUse",
+    "CheckpointDamaged",
+    "CheckpointResult",
     "Combinable",
+    "CommitUnknown",
     "ConfigError",
     "EpochFailed",
     "MillstreamError",
@@ -72,13 +82,20 @@ __all__ = [
     "RunEnded",
     "SinkTypeError",
     "StateLost",
+    "StoreError",
+    "StoreFull",
+    "StoreUnavailable",
     "Stream",
+    "Superseded",
     "UserFunctionError",
     "Workflow",
+    "WorkflowChanged",
     "WorkflowError",
+    "WouldWithdraw",
     "aggregate",
     "arrow",
     "callback",
+    "changes",
     "combinable",
     "console",
     "count",

@@ -19,7 +19,6 @@ from pyspark.sql import functions as sf
 import millstream as ms
 from millstream.coordinator.reading import RunEnded
 from millstream.errors import ConfigError, MillstreamError, WorkflowError
-from millstream.spark.run import CheckpointInUse
 from tests.spark.words import count, expected_counts, run_to_end, split, write_books
 
 pytestmark = pytest.mark.spark
@@ -265,23 +264,6 @@ def test_state_is_read_key_by_key_and_progress_counts(spark: SparkSession, books
         assert sum(node.slots for node in status.nodes) == 4096
         with pytest.raises(ConfigError, match="the jobs are count"):
             run.state("cuont")
-
-
-def test_an_ended_run_cannot_be_continued_and_says_why(
-    spark: SparkSession, books: Path, tmp_path: Path
-) -> None:
-    def flow() -> ms.Workflow:
-        made = ms.Workflow("again")
-        lines = made.source("lines", ms.text(books))
-        lines.map_reduce("count", map=split, reduce=count).sink("out", ms.csv(tmp_path / "out"))
-        return made
-
-    ms.run(flow(), spark=spark, nodes=1, checkpoint=tmp_path / "checkpoint")
-
-    with pytest.raises(CheckpointInUse, match="choose a new checkpoint folder"):
-        ms.run(flow(), spark=spark, nodes=1, checkpoint=tmp_path / "checkpoint")
-    with pytest.raises(ConfigError, match="holds epochs of an earlier run"):
-        ms.run(flow(), spark=spark, nodes=1, checkpoint=tmp_path / "another")
 
 
 def test_a_workflow_that_keeps_sparks_own_state_is_refused(

@@ -149,5 +149,3 @@ class Intervals:
             self._journal.published = staged.epoch
         self._net.spawn(self._journal.tidy, "tidy")
         return True
-
-

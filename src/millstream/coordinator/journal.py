@@ -6,8 +6,9 @@ It knows the chain from the claim of this incarnation on, and what is in the sto
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from millstream.checkpoints.chain import Chain
 from millstream.checkpoints.garbage import garbage, remove
@@ -30,6 +31,17 @@ log = logging.getLogger("millstream")
 _TIDY_EVERY = 16
 
 
+@dataclass(frozen=True)
+class CheckpointResult:
+    """The epochs (parent, epoch] are durable: how much was written, and how long it took."""
+
+    epoch: int
+    parent: int
+    records: int
+    bytes: int
+    commit_seconds: float
+
+
 class Journal:
     """Writes manifests, and tells what brings an epoch back."""
 
@@ -40,6 +52,7 @@ class Journal:
         workflow: WorkflowNote,
         jobs: Mapping[str, int],
         retain: int,
+        on_result: Callable[[CheckpointResult], None] | None = None,
     ) -> None:
         """``jobs`` maps names to positions; what ``workflow`` says of them has their ids."""
         self._store = store
@@ -48,6 +61,7 @@ class Journal:
         self._workflow = workflow
         self._jobs = jobs
         self._retain = retain
+        self._on_result = on_result
         self._ids = {jobs[note.name]: note.id for note in workflow.jobs}
         self._first = 0
         newest = lineage.newest
@@ -88,6 +102,7 @@ class Journal:
         staged: Iterable[Staged],
     ) -> None:
         """Commit the epochs since the last manifest, or raise ``Superseded``."""
+        started = time.perf_counter()
         newest = self._lineage.newest
         known = {base.key: base for base in (() if newest is None else newest.bases)}
         known.update((base.key, base) for base in bases)
@@ -108,6 +123,19 @@ class Journal:
         )
         self._lineage = self._chain.commit(self._lineage, manifest).since(self._first)
         self.committed = Commit(*record.at)
+        self._tell(manifest, time.perf_counter() - started)
+
+    def _tell(self, manifest: Manifest, seconds: float) -> None:
+        if self._on_result is None:
+            return
+        size = sum(piece.bytes for piece in manifest.pieces)
+        result = CheckpointResult(
+            manifest.epoch, manifest.parent, len(manifest.pieces), size, seconds
+        )
+        try:
+            self._on_result(result)
+        except Exception:
+            log.exception("on_checkpoint failed; the checkpoint is durable all the same")
 
     def _noted(self, types: Mapping[int, JobTypes]) -> WorkflowNote:
         jobs = []

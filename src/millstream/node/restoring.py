@@ -105,13 +105,14 @@ class Restoring:
                 store.holdings.through[fresh] = through
 
     def _take_pieces(self, pieces: list[Piece], wanted: SlotMask) -> None:
+        """Apply the changes that one manifest names; of epochs without any there are no pieces."""
         store, through = self._machine.store, pieces[0].through
         reached = store.holdings.through
         with self._locks.state, self._locks.books:
             behind = wanted & (reached < through)
             for piece in pieces:
                 job = self._order.jobs.get(piece.job)
-                slots = _within(behind & (reached >= piece.since), piece.slots)
+                slots = _within(behind, piece.slots)
                 if job is not None and slots.any():
                     store.load(job, self._fragment(job, piece), slots)
             reached[behind] = through

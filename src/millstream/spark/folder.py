@@ -66,13 +66,13 @@ class Folder:
 
     def make_local(self, name: str) -> None:
         # Without Hadoop's native library every new folder forks a chmod, about 7 ms each.
-        os.makedirs(self._local(name), exist_ok=True)
+        os.makedirs(self.local(name), exist_ok=True)
 
     def read(self, name: str) -> str | None:
         """The text of a small file, or None if there is none."""
         if self.is_plain_local:
             try:
-                with open(self._local(name), encoding="utf-8") as file:
+                with open(self.local(name), encoding="utf-8") as file:
                     return file.read()
             except (FileNotFoundError, NotADirectoryError):
                 return None
@@ -87,7 +87,7 @@ class Folder:
     def write(self, name: str, text: str) -> None:
         """Write a small file, and see it to the disk."""
         if self.is_plain_local:
-            with open(self._local(name), "w", encoding="utf-8") as file:
+            with open(self.local(name), "w", encoding="utf-8") as file:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
@@ -108,7 +108,7 @@ class Folder:
             for folder in {os.path.dirname(target) for _, target in pairs}:
                 self.make_local(folder)
             for pair in pairs:
-                _link(*map(self._local, pair))
+                _link(*map(self.local, pair))
         else:
             with ThreadPoolExecutor(_COPIERS) as pool:
                 list(pool.map(self._copy, pairs))
@@ -116,7 +116,7 @@ class Folder:
     def names(self, name: str) -> list[str]:
         if self.is_plain_local:
             try:
-                return sorted(name for name in os.listdir(self._local(name)) if not _is_crc(name))
+                return sorted(name for name in os.listdir(self.local(name)) if not _is_crc(name))
             except (FileNotFoundError, NotADirectoryError):
                 return []
         path = self._path(name)
@@ -127,7 +127,8 @@ class Folder:
     def _path(self, name: str) -> Any:
         return self._path_class(self.text(name))
 
-    def _local(self, name: str) -> str:
+    def local(self, name: str) -> str:
+        """The path of a name, if the folder is local."""
         return os.path.join(self._local_root, name)
 
     def _copy(self, pair: tuple[str, str]) -> None:

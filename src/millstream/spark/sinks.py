@@ -98,7 +98,7 @@ class FileWriter:
             raise ConfigError(f"{sink.path} is a file; a sink writes a folder")
         self._options = {**options, **_commit_options(self._folder.is_plain_local)}
         self._claim()
-        self._clean(keep)
+        self.clean(keep)
 
     def stage(self, frame: DataFrame, epoch: int, attempt: str) -> None:
         if "epoch" in (name.lower() for name in frame.columns):
@@ -172,7 +172,8 @@ class FileWriter:
         for folder in (marker, "staged", "replaced"):
             self._folder.make(f"{OURS}/{folder}")
 
-    def _clean(self, keep: Collection[tuple[int, str]] | None) -> None:
+    def clean(self, keep: Collection[tuple[int, str]] | None) -> None:
+        """Put right what a crash has left; drop what was staged, except what is to be kept."""
         for name in self._folder.names(f"{OURS}/replaced"):
             final, aside = name.partition("-")[0], f"{OURS}/replaced/{name}"
             if self._folder.exists(final) or not self._folder.rename(aside, final):

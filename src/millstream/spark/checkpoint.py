@@ -1,0 +1,180 @@
+"""A run's checkpoint, as the driver holds it: store, chain, Spark's own notes, and sinks.
+
+::
+
+    <checkpoint>/store/           the default store, a log
+    <checkpoint>/store.url        which store it is, without its password
+    <checkpoint>/spark/<n>/       what Spark notes about incarnation n
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import tempfile
+import uuid
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from urllib.parse import quote, urlsplit, urlunsplit
+
+from pyspark.sql import DataFrame, SparkSession
+
+from millstream.checkpoints.manifest import JobNote, WorkflowNote
+from millstream.coordinator.journal import Journal
+from millstream.errors import ConfigError
+from millstream.flow.describing import form_of, reducer_text, source_texts
+from millstream.flow.plan import Plan
+from millstream.spark.claiming import Claimed, claim
+from millstream.spark.engine import publish
+from millstream.spark.folder import Folder
+from millstream.spark.logs import SparkLogs, source_folders
+from millstream.spark.options import RunConfig
+from millstream.spark.sinks import FileWriter, SinkWriter
+from millstream.stores.opening import open_store
+from millstream.stores.store import Store
+
+log = logging.getLogger("millstream")
+
+_KEPT_INCARNATIONS = 3
+_URL = "store.url"
+
+
+@dataclass(frozen=True)
+class Hold:
+    """What a run has of its checkpoint: where Spark takes its notes, and perhaps a journal."""
+
+    location: str
+    url: str | None = None
+    journal: Journal | None = None
+    ids: Mapping[int, str] | None = None
+
+
+def take_hold(
+    planned: Plan,
+    config: RunConfig,
+    spark: SparkSession,
+    frame: DataFrame,
+    sinks: Mapping[str, SinkWriter],
+    cleanup: ExitStack,
+) -> Hold:
+    """Claim the checkpoint, make Spark's notes and the sinks agree with it, and publish the rest.
+
+    Without a checkpoint everything begins anew, in a folder that goes with the run.
+    """
+    if config.checkpoint is None:
+        folder = tempfile.mkdtemp(prefix="millstream-checkpoint-")
+        cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
+        _begin_anew(sinks)
+        return Hold(folder)
+    root = Folder(spark, str(config.checkpoint))
+    url = _store_url(root, config.store)
+    store = open_store(url, f"driver-{uuid.uuid4().hex[:12]}")
+    cleanup.callback(store.close)
+    claimed = _claim(store, url, planned, config, sinks)
+    journal = _journal(store, claimed, planned, config)
+    logs = SparkLogs(spark, root.text("spark"))
+    location = logs.derive(journal.incarnation, claimed.after, source_folders(frame), by=claimed.by)
+    logs.prune(_KEPT_INCARNATIONS)
+    _bring_sinks_in_line(sinks, claimed, journal)
+    if journal.committed.epoch >= 0:
+        log.info("going on from epoch %d as incarnation %d", claimed.after, journal.incarnation)
+    ids = {at: note.id for at, note in _numbered(planned, claimed.workflow)}
+    return Hold(location, url, journal, ids)
+
+
+def _store_url(root: Folder, wanted: str | None) -> str:
+    """Which store a checkpoint has: the same one always."""
+    known = (root.read(_URL) or "").strip() or None
+    if wanted is None and known is None:
+        if not root.is_plain_local:
+            raise ConfigError(
+                f"checkpoint {root.text('')} is not on a local or mounted file system; say where "
+                "state is to be kept with store=, for example store='log+s3://bucket/folder'"
+            )
+        wanted = f"log://{quote(root.local(''))}/store"
+    url = wanted or known
+    assert url is not None
+    if known is not None and _without_password(url) != known:
+        raise ConfigError(
+            f"the state of checkpoint {root.text('')} is in {known}, not in "
+            f"{_without_password(url)}; pass that one as store=, or choose a new checkpoint"
+        )
+    if known is None:
+        root.make("")
+        root.write(_URL, _without_password(url) + "\n")
+    return url
+
+
+def _without_password(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    user, _, place = parts.netloc.rpartition("@")
+    return urlunsplit(parts._replace(netloc=f"{user.partition(':')[0]}@{place}"))
+
+
+def _claim(
+    store: Store, url: str, planned: Plan, config: RunConfig, sinks: Mapping[str, SinkWriter]
+) -> Claimed:
+    note = WorkflowNote(
+        planned.name,
+        config.slots,
+        tuple(
+            JobNote(
+                job.name,
+                form_of(job.reducer),
+                reducer_text(job.reducer),
+                durable=job.durable,
+                key_type=job.key_type,
+            )
+            for _, job in planned.jobs
+        ),
+        source_texts(planned),
+    )
+    return claim(
+        store,
+        _without_password(url),
+        note,
+        config.changes,
+        restore_epoch=config.restore_epoch,
+        recovery=config.recovery,
+        can_withdraw=all(isinstance(writer, FileWriter) for writer in sinks.values()),
+    )
+
+
+def _journal(store: Store, claimed: Claimed, planned: Plan, config: RunConfig) -> Journal:
+    jobs = {job.name: at for at, job in planned.jobs}
+    return Journal(
+        store, claimed.lineage, claimed.workflow, jobs, config.retain, config.on_checkpoint
+    )
+
+
+def _numbered(planned: Plan, note: WorkflowNote) -> list[tuple[int, JobNote]]:
+    return [(at, found) for (at, _), found in zip(planned.jobs, note.jobs, strict=True)]
+
+
+def _bring_sinks_in_line(
+    sinks: Mapping[str, SinkWriter], claimed: Claimed, journal: Journal
+) -> None:
+    """Withdraw what came after the epoch to go on from; publish what was committed with it."""
+    if claimed.after < 0 and not claimed.withdrawn:
+        _begin_anew(sinks)
+        return
+    left = [staged for staged in journal.unpublished if staged.epoch <= claimed.after]
+    for writer in sinks.values():
+        if isinstance(writer, FileWriter):
+            writer.clean({(staged.epoch, staged.attempt) for staged in left})
+            gone = writer.truncate(claimed.after) if claimed.withdrawn else []
+            if gone:
+                log.warning("withdrew %d epochs, from %d on, to run them again", len(gone), gone[0])
+    for staged in left:
+        publish(staged, sinks)
+        journal.published = staged.epoch
+
+
+def _begin_anew(sinks: Mapping[str, SinkWriter]) -> None:
+    for writer in sinks.values():
+        if isinstance(writer, FileWriter):
+            writer.clean(())
+            writer.check_new()

@@ -1,0 +1,161 @@
+"""The options of a run: what users may pass, and what is checked about it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from datetime import timedelta
+from typing import TypedDict
+
+from millstream.checkpoints.evolution import Changes
+from millstream.coordinator.journal import CheckpointResult
+from millstream.errors import ConfigError
+from millstream.node.machine import Durability
+from millstream.node.safekeeper import WhenFull
+from millstream.spark.claiming import Recovery
+from millstream.spark.launch import ZoneFunction
+
+_SHORTEST = timedelta(seconds=0.1)
+_COUNTS = (
+    ("nodes", 1, 4096),
+    ("partitions", 1, 65536),
+    ("slots", 1, 65536),
+    ("replicas", 0, 16),
+    ("retain", 1, 100_000),
+    ("checkpoint_changes", 1, 2**62),
+    ("restore_epoch", 0, 2**62),
+)
+_CHOICES = (
+    ("durability", ("epoch", "interval")),
+    ("recovery", ("eager", "lazy")),
+    ("when_full", ("block", "replace")),
+)
+
+
+class Options(TypedDict, total=False):
+    """What ``start`` and ``run`` take by name; all of it has a default."""
+
+    checkpoint: str | os.PathLike[str] | None
+    store: str | None
+    restore_epoch: int | None
+    recovery: Recovery
+    changes: Changes
+    retain: int
+    durability: Durability
+    checkpoint_every: timedelta
+    checkpoint_changes: int | None
+    when_full: WhenFull
+    on_checkpoint: Callable[[CheckpointResult], None] | None
+    nodes: int | None
+    master: str | None
+    partitions: int | None
+    slots: int
+    replicas: int
+    node_timeout: timedelta
+    zone: ZoneFunction | None
+    every: timedelta
+    listen: str | None
+    progress: bool | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """The options of a run, with their defaults, checked."""
+
+    checkpoint: str | os.PathLike[str] | None = None
+    store: str | None = None
+    restore_epoch: int | None = None
+    recovery: Recovery = "eager"
+    changes: Changes = field(default_factory=Changes)
+    retain: int = 100
+    durability: Durability = "epoch"
+    checkpoint_every: timedelta = timedelta(seconds=2)
+    checkpoint_changes: int | None = None
+    when_full: WhenFull = "block"
+    on_checkpoint: Callable[[CheckpointResult], None] | None = None
+    nodes: int | None = None
+    master: str | None = None
+    partitions: int | None = None
+    slots: int = 4096
+    replicas: int = 1
+    node_timeout: timedelta = timedelta(seconds=10)
+    zone: ZoneFunction | None = None
+    every: timedelta = timedelta(0)
+    listen: str | None = None
+    progress: bool | None = None
+
+    def __post_init__(self) -> None:
+        self._check_counts()
+        self._check_choices()
+        self._check_lengths()
+        if self.nodes is not None and self.nodes > self.slots:
+            raise ConfigError(f"nodes must be at most slots ({self.slots}), got {self.nodes}")
+        if self.listen is not None and (
+            not isinstance(self.listen, str)
+            or not re.fullmatch(r"[A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+]", self.listen)
+            or self.listen == "0.0.0.0"
+        ):
+            raise ConfigError(
+                "listen must be a host name or address of the driver that executors can reach, "
+                f"without a port, got {self.listen!r}"
+            )
+        if self.zone is not None and not callable(self.zone):
+            raise ConfigError(
+                "zone must be a function of an executor's host and id that gives its fault zone, "
+                f"got {self.zone!r}"
+            )
+        self._check_checkpoint()
+
+    def _check_counts(self) -> None:
+        for name, low, high in _COUNTS:
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+                raise ConfigError(
+                    f"{name} must be a whole number from {low} to {high}, got {value!r}"
+                )
+
+    def _check_choices(self) -> None:
+        for name, allowed in _CHOICES:
+            if getattr(self, name) not in allowed:
+                listed = " or ".join(map(repr, allowed))
+                raise ConfigError(f"{name} must be {listed}, got {getattr(self, name)!r}")
+
+    def _check_lengths(self) -> None:
+        if not isinstance(self.every, timedelta) or self.every < timedelta(0):
+            raise ConfigError(f"every must be a timedelta of 0 or more, got {self.every!r}")
+        for name in ("checkpoint_every", "node_timeout"):
+            length = getattr(self, name)
+            if not isinstance(length, timedelta) or length < _SHORTEST:
+                raise ConfigError(f"{name} must be a timedelta of 0.1 s or more, got {length!r}")
+
+    def _check_checkpoint(self) -> None:
+        if not isinstance(self.changes, Changes):
+            raise ConfigError(f"changes must come from ms.changes(...), got {self.changes!r}")
+        if self.on_checkpoint is not None and not callable(self.on_checkpoint):
+            raise ConfigError(f"on_checkpoint must be a function, got {self.on_checkpoint!r}")
+        if self.when_full == "replace" and self.durability != "interval":
+            raise ConfigError(
+                "when_full='replace' needs durability='interval': with 'epoch' every epoch is in "
+                "the store before it commits, and none can stand for another"
+            )
+        if self.checkpoint is None:
+            for name in ("store", "restore_epoch"):
+                if getattr(self, name) is not None:
+                    raise ConfigError(f"{name} needs checkpoint=, where Spark notes what it read")
+
+
+def config_of(options: Options) -> RunConfig:
+    """Check options."""
+    known = {option.name for option in fields(RunConfig)}
+    for name in options:
+        if name not in known:
+            raise ConfigError(f"there is no option {name!r}; the options are {_listed(known)}")
+    return RunConfig(**options)
+
+
+def _listed(names: set[str]) -> str:
+    return ", ".join(sorted(names))

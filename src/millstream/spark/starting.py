@@ -1,0 +1,225 @@
+"""The steps from a plan to a running query."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import shutil
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+from functools import partial
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from millstream.coordinator.intervals import Triggers
+from millstream.coordinator.record import JobTypes
+from millstream.coordinator.server import CoordinatorServer
+from millstream.coordinator.service import Coordinator, Member
+from millstream.coordinator.suspicions import Patience
+from millstream.errors import ConfigError
+from millstream.flow.plan import Plan
+from millstream.flow.shipping import ship
+from millstream.flow.sources import ReplaySource
+from millstream.flow.workflow import SourceVertex
+from millstream.node.process import Launch
+from millstream.node.safekeeper import KeeperOptions
+from millstream.node.service import NodeOptions
+from millstream.observe.display import display_for
+from millstream.observe.progress import Progress
+from millstream.ring.ring import NodeId
+from millstream.spark.checkpoint import take_hold
+from millstream.spark.compile import EpochFrames, admission
+from millstream.spark.engine import Engine, publish
+from millstream.spark.handle import Run
+from millstream.spark.launch import start_nodes
+from millstream.spark.options import RunConfig
+from millstream.spark.replay import ReplayEnd, replay_end
+from millstream.spark.session import await_executors, same_host
+from millstream.spark.sinks import open_sink
+from millstream.wire.auth import new_secret
+from millstream.wire.calls import Endpoint
+from millstream.wire.flight_net import FlightNet
+from millstream.work.program import pack, program_of
+
+_POLL = 0.1
+_RETAINED = "spark.sql.streaming.minBatchesToRetain"
+_SPARE = 10
+
+
+class Starting:
+    """The steps from a plan to a running query."""
+
+    def __init__(
+        self, planned: Plan, config: RunConfig, spark: SparkSession, cleanup: contextlib.ExitStack
+    ) -> None:
+        self._plan = planned
+        self._config = config
+        self._spark = spark
+        self._cleanup = cleanup
+        atexit.register(cleanup.close)
+        cleanup.callback(atexit.unregister, cleanup.close)
+
+    def run(self) -> Run:
+        """Start the query; what was begun is ended again if that fails."""
+        try:
+            return self._run()
+        except BaseException:
+            self._cleanup.close()
+            raise
+
+    def _run(self) -> Run:
+        spark, config, planned = self._spark, self._config, self._plan
+        folder = tempfile.mkdtemp(prefix="millstream-")
+        self._cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
+        self._check_hosts()
+        cores = await_executors(spark)
+        nodes = config.nodes or min(cores, config.slots)
+        partitions = config.partitions or -(-max(cores, nodes) // nodes) * nodes
+        program = program_of(planned, config.slots, min(partitions, config.slots))
+        bounded = all(vertex.source.bounded for _, vertex in planned.of_kind(SourceVertex))
+        admitted = admission(spark, planned, not bounded and self._has_ttl())
+        sinks = {at: open_sink(spark, vertex.sink) for at, vertex in planned.sinks}
+        named = {vertex.name: sinks[at] for at, vertex in planned.sinks}
+        hold = take_hold(planned, config, spark, admitted.frame, named, self._cleanup)
+        coordinator, endpoint = self._coordinator(folder)
+        launch = Launch(
+            NodeId(""),
+            endpoint,
+            ship(program.jobs),
+            config.slots,
+            folder,
+            None,
+            config.durability,
+            NodeOptions(checkpoint_every=config.checkpoint_every.total_seconds()),
+            hold.url,
+            hold.ids or {},
+            KeeperOptions(when_full=config.when_full),
+        )
+        started = start_nodes(
+            spark.sparkContext,
+            launch,
+            nodes,
+            cores=cores,
+            listen=config.listen is not None,
+            zone=config.zone,
+        )
+        progress = Progress()
+        display = display_for(planned.name, config.progress)
+        progress.listen(display.show)
+        frames = EpochFrames(planned, program, pack(program), endpoint, admitted.branches)
+        engine = Engine(planned, frames, coordinator, sinks, progress)
+        coordinator.begin(
+            [Member(node.node, node.address, node.domain) for node in started],
+            {at: job.name for at, job in planned.jobs},
+            {at: JobTypes(job.key_type, job.output) for at, job in planned.jobs},
+            config.slots,
+            config.replicas,
+            logs=config.durability == "interval",
+            on_lost=engine.give_up,
+            journal=hold.journal,
+            triggers=Triggers(
+                seconds=config.checkpoint_every.total_seconds(),
+                changes=config.checkpoint_changes,
+                when_full=config.when_full,
+            ),
+            publish=partial(publish, sinks=named),
+        )
+        if hold.journal is not None and config.recovery == "eager":
+            coordinator.await_restored()
+        stream = (
+            admitted.frame.writeStream.queryName(f"{planned.name}-{uuid.uuid4().hex[:8]}")
+            .foreachBatch(engine)
+            .option("checkpointLocation", hold.location)
+        )
+        paced = [
+            vertex.source
+            for _, vertex in planned.of_kind(SourceVertex)
+            if isinstance(vertex.source, ReplaySource) and vertex.source.paced
+        ]
+        if bounded and not paced:
+            stream = stream.trigger(availableNow=True)
+        else:
+            stream = stream.trigger(processingTime=f"{config.every.total_seconds():.3f} seconds")
+        with self._retaining():
+            query = stream.start()
+        engine.query = query
+        if coordinator.lost is not None:  # before there was a query to end
+            engine.give_up()
+        self._cleanup.callback(_end_query, query)
+        if bounded and paced:
+            sources = [planned.vertices[at] for at in _sources_of(planned, admitted.branches)]
+            ends = [
+                replay_end(vertex.source)
+                if isinstance(vertex, SourceVertex) and isinstance(vertex.source, ReplaySource)
+                else None
+                for vertex in sources
+            ]
+            threading.Thread(target=_stop_at_end, args=(query, engine, ends), daemon=True).start()
+        pids = {node.node: node.pid for node in started}
+        return Run(planned, coordinator, pids, engine, query, progress, display, self._cleanup)
+
+    @contextlib.contextmanager
+    def _retaining(self) -> Iterator[None]:
+        """Have Spark's notes reach back as far as ours; a query takes the setting at its start."""
+        before = int(self._spark.conf.get(_RETAINED, "100") or 100)
+        self._spark.conf.set(_RETAINED, str(max(before, self._config.retain + _SPARE)))
+        try:
+            yield
+        finally:
+            self._spark.conf.set(_RETAINED, str(before))
+
+    def _check_hosts(self) -> None:
+        if self._config.listen is None and not same_host(self._spark):
+            raise ConfigError(
+                f"Spark's master is {self._spark.sparkContext.master}, whose executors may be on "
+                "other hosts; pass listen= with the driver's address that they can reach"
+            )
+
+    def _has_ttl(self) -> bool:
+        return any(job.ttl is not None for _, job in self._plan.jobs)
+
+    def _coordinator(self, folder: str) -> tuple[Coordinator, Endpoint]:
+        address = f"grpc+unix://{folder}/coordinator.sock"
+        if self._config.listen is not None:
+            address = f"grpc://{self._config.listen}:0"
+        secret = new_secret()
+        patience = Patience(silence=self._config.node_timeout.total_seconds())
+        coordinator = Coordinator(FlightNet(secret), patience)
+        server = CoordinatorServer(address, secret, coordinator)
+        self._cleanup.callback(server.shutdown)
+        self._cleanup.callback(coordinator.close)
+        return coordinator, server.endpoint
+
+
+def _end_query(query: StreamingQuery) -> None:
+    with contextlib.suppress(Exception):
+        query.stop()
+
+
+def _sources_of(planned: Plan, branches: Iterable[int]) -> list[int]:
+    """The sources behind the branches, in the order in which Spark lists them."""
+    found: list[int] = []
+    for branch in branches:
+        at = branch
+        while planned.inputs[at]:
+            at = planned.inputs[at][0]
+        if at not in found:
+            found.append(at)
+    return found
+
+
+def _stop_at_end(query: StreamingQuery, engine: Engine, ends: list[ReplayEnd | None]) -> None:
+    """End a run of recordings: each at its end, and nothing else left to read."""
+    while query.isActive:
+        last = query.lastProgress
+        if last is not None and len(last.sources) == len(ends):
+            pairs = zip(ends, last.sources, strict=True)
+            read = all(end is None or end.reached(source.endOffset) for end, source in pairs)
+            if read and not query.status["isDataAvailable"]:
+                engine.stop(query)
+                return
+        time.sleep(_POLL)
