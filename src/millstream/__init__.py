@@ -50,10 +50,10 @@ from millstream.stores.store import StoreError, StoreFull, StoreUnavailable
 from millstream.work.failures import RecordError, UserFunctionError
 
 if TYPE_CHECKING:
+    from millstream.spark.claiming import CheckpointDamaged, WouldWithdraw
     from millstream.spark.conform import SinkTypeError
     from millstream.spark.engine import EpochFailed
     from millstream.spark.handle import Run
-    from millstream.spark.claiming import CheckpointDamaged, WouldWithdraw
     from millstream.spark.run import run, start
 
 __version__ = "0.1.0"

@@ -15,8 +15,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from millstream.coordinator.feeder import Feeder, fetch_record
 from millstream.checkpoints.manifest import Staged
+from millstream.coordinator.feeder import Feeder, fetch_record
 from millstream.coordinator.record import EpochRecord
 from millstream.coordinator.roster import StateLost
 from millstream.errors import MillstreamError

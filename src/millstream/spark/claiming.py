@@ -39,7 +39,8 @@ class CheckpointDamaged(MillstreamError):
     def __str__(self) -> str:
         return (
             f"no epoch of the checkpoint in {self.url} is whole: {self.why}. `millstream "
-            "checkpoint verify` tells what is damaged; restore it from a copy, or begin with a new checkpoint"
+            "checkpoint verify` tells what is damaged; restore it from a copy, or begin with a "
+            "new checkpoint"
         )
 
 
