@@ -24,7 +24,7 @@ from millstream.stores.store import Damage
 
 SUFFIX = ".idx"
 _MAGIC = b"MSidx\n\x01\x00"
-_PREAMBLE = struct.Struct("<8sIIIIQ")
+_PREAMBLE = struct.Struct("<8sIIIxxxxQ")
 _FIRST_READ = 1 << 16
 
 
@@ -90,7 +90,7 @@ def flush(place: Place, writer: str, segments: Catalogue, index: Index) -> int:
     meta = json.dumps(facts).encode()
     meta += b" " * (-len(meta) % 8)  # the columns are used where they lie, and must be aligned
     size = sum(map(len, pieces))
-    preamble = _PREAMBLE.pack(_MAGIC, len(meta), google_crc32c.value(meta), check, 0, size)
+    preamble = _PREAMBLE.pack(_MAGIC, len(meta), google_crc32c.value(meta), check, size)
     name = f"{writer}{SUFFIX}"
     place.write("index", name, [preamble, meta, *pieces])
     others = [other for other in place.list("index") if other.endswith(SUFFIX) and other != name]
@@ -161,7 +161,7 @@ def _meta(place: Place, name: str) -> _Meta | None:
         data = place.read("index", name, 0, _FIRST_READ)
         if len(data) < _PREAMBLE.size:
             return None
-        magic, length, meta_check, check, _, size = _PREAMBLE.unpack_from(data)
+        magic, length, meta_check, check, size = _PREAMBLE.unpack_from(data)
         if magic != _MAGIC:
             return None
         end = _PREAMBLE.size + length

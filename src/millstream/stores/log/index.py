@@ -115,12 +115,12 @@ class Index:
     def _find(self, name: str) -> Row | None:
         active, merging, table = self._view
         row = active.find(name) or merging.find(name)
-        if row is None:
-            if name.startswith(_HIDDEN):
-                return table.find(b"", int(name[1:], 16))
+        if name.startswith(_HIDDEN):
+            return row or table.find(b"", int(name[1:], 16))
+        if row is None or self._hidden:
             key = name.encode()
             digest = digest_of(key)
-            row = table.find(key, digest)
+            row = row or table.find(key, digest)
             if self._hidden:
                 hidden = active.find(_hidden_name(digest)) or merging.find(_hidden_name(digest))
                 if hidden is not None and (row is None or hidden.stamp > row.stamp):
@@ -229,8 +229,9 @@ class Index:
                 if not active.count:
                     return
                 self._view = _View(_Recent(), active, table)
-            names = list(active.places)
-            chosen = np.fromiter(active.places.values(), np.int64, len(names))
+            places = _without_hidden_twins(active) if self._hidden else active.places
+            names = list(places)
+            chosen = np.fromiter(places.values(), np.int64, len(names))
             keys = [b"" if name.startswith(_HIDDEN) else name.encode() for name in names]
             merged, replaced = table.merged(active.hashes[chosen], active.rows[chosen], keys)
             superseded = np.ones(active.count, np.bool_)
@@ -274,6 +275,19 @@ class Index:
         older = np.append(self.shadows["hash"], np.array(unsettled, np.uint64))
         needed[tombs] |= np.isin(table.hashes[tombs], older)
         return needed
+
+
+def _without_hidden_twins(recent: _Recent) -> dict[str, int]:
+    """Only the newer of a key and of a record whose key is hidden and may be the same."""
+    places = dict(recent.places)
+    for name in [each for each in places if each.startswith(_HIDDEN)]:
+        digest = int(name[1:], 16)
+        twins = [each for each, at in places.items() if int(recent.hashes[at]) == digest]
+        newest = max(twins, key=lambda each: int(recent.rows["stamp"][places[each]]))
+        for twin in twins:
+            if twin != newest and (twin == name or newest == name):
+                del places[twin]
+    return places
 
 
 def _name(record: Found) -> str:

@@ -28,6 +28,8 @@ from millstream.stores.store import MAX_KEY_BYTES, Damage, StoreError, Usage, ch
 
 _WORTH_FLUSHING: Final = 4 << 20  # bytes that would have to be read again, on closing
 _PAUSE: Final = 10.0  # seconds between two looks at what can be given back
+# Behind the last mark of a segment without a seal.
+_UNFINISHED: Final = "; its writer crashed before it was acknowledged, or it was damaged since"
 
 
 class LogStore:
@@ -132,11 +134,14 @@ class LogStore:
         if header is None:
             return
         records, end = read_records(data[HEADER_BYTES:], HEADER_BYTES, header.seed)
+        sealed = any(record.kind == Kind.SEAL for record in records)
+        marks = [record.offset for record in records if record.kind == Kind.MARK]
+        sure = end if sealed else max(marks, default=0)
         for record in records:
             if record.flaw is not None:
                 key = record.key.decode() if record.key else None
-                yield Damage(key, place, record.offset, record.flaw)
-        sealed = any(record.kind == Kind.SEAL for record in records)
+                why = record.flaw + ("" if record.offset < sure else _UNFINISHED)
+                yield Damage(key, place, record.offset, why)
         if sealed and end < len(data):
             yield Damage(None, place, end, f"{len(data) - end} bytes behind its seal")
 

@@ -1,0 +1,254 @@
+"""Space is given back, and neither a crash nor another process makes it cost a value."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from millstream.stores.log.format import HEADER_BYTES, Header, Kind, decode_header, read_records
+from millstream.stores.log.store import LogStore
+from tests.stores.log.disks import MemoryDisk, PowerFailure, abandon, open_log
+
+HOUR = 3600 * 10**9
+KEYS = [f"k/{number:02}" for number in range(12)]
+
+
+def sparse(disk: MemoryDisk) -> dict[str, bytes]:
+    """Segments of which little counts, one of which nothing does, and tombstones."""
+    store = open_log(disk, "w")
+    store.put(dict.fromkeys(KEYS, b"old" * 150))
+    store.put(dict.fromkeys(KEYS[:9], b"newer" * 100))
+    store.put({"gone/1": b"x" * 2000, "gone/2": b"x" * 2000, "kept": b"v" * 500})
+    store.delete(["gone/1", "gone/2"])
+    store.put({"filler": b"f" * 4000})
+    store.put(dict.fromkeys(KEYS[:9], b"newest"))
+    store.close()
+    assert len(disk.files("segments")) == 5
+    expected = dict.fromkeys(KEYS[:9], b"newest")
+    expected |= dict.fromkeys(KEYS[9:], b"old" * 150)
+    return expected | {"kept": b"v" * 500, "filler": b"f" * 4000}
+
+
+def check(store: LogStore, expected: dict[str, bytes]) -> None:
+    assert store.scan() == sorted(expected)
+    assert store.get([*expected, "gone/1", "gone/2"]) == expected
+
+
+def all_keys(disk: MemoryDisk) -> list[tuple[int, bytes | None]]:
+    """Every record in any segment."""
+    found = []
+    for name in disk.files("segments"):
+        data = bytes(disk.file("segments", name))
+        header = decode_header(data)
+        assert isinstance(header, Header)
+        records, _ = read_records(data[HEADER_BYTES:], HEADER_BYTES, header.seed)
+        found += [(record.kind, record.key) for record in records]
+    return found
+
+
+def test_compaction_keeps_what_counts_and_gives_back_the_rest() -> None:
+    disk = MemoryDisk()
+    expected = sparse(disk)
+    store = open_log(disk, "c")
+    before = store.usage().bytes
+    freed = 0
+    while (done := store.compact()).removed:
+        freed += done.freed
+        check(store, expected)
+    assert store.usage().bytes == before - freed
+    assert (Kind.TOMBSTONE, b"gone/1") in all_keys(disk)
+    store.put({"filler": b"f"})
+    expected["filler"] = b"f"
+    while store.compact().removed:
+        check(store, expected)
+    assert store.usage().bytes < before / 2
+    values = [key for kind, key in all_keys(disk) if kind == Kind.VALUE]
+    assert sorted(key for key in values if key in {name.encode() for name in KEYS}) == [
+        name.encode() for name in KEYS
+    ]
+    assert b"gone/1" not in {key for _, key in all_keys(disk)}
+    check(open_log(disk, "r"), expected)
+
+
+def test_compacting_twice_changes_nothing_more() -> None:
+    disk = MemoryDisk()
+    sparse(disk)
+    store = open_log(disk, "c")
+    while store.compact().removed:
+        pass
+    names = disk.files("segments")
+    assert store.compact().removed == store.compact().written == 0
+    assert disk.files("segments") == names
+
+
+@pytest.mark.parametrize("power", [True, False])
+@pytest.mark.parametrize("compactions", [1, 2])
+def test_a_crash_at_any_point_of_a_compaction_loses_and_resurrects_nothing(
+    power: bool, compactions: int
+) -> None:
+    calls = 0
+    finished = False
+    while not finished:
+        disk = MemoryDisk(seed=calls)
+        expected = sparse(disk)
+        store = open_log(disk, "c")
+        for _ in range(compactions - 1):
+            store.compact()
+            # Now the tombstones are alone in their segment, and not needed any more.
+            store.put({"filler": b"f"})
+            expected["filler"] = b"f"
+        disk.calls_left = calls
+        try:
+            store.compact()
+            finished = True
+        except PowerFailure:
+            abandon(store)
+        if power:
+            disk.fail_power()
+        disk.crash()
+        for turn in range(3):
+            again = open_log(disk, f"r{turn}")
+            check(again, expected)
+            assert power or not list(again.verify())
+            again.compact()
+            check(again, expected)
+            abandon(again)
+        calls += 1
+    assert calls > 3
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_another_process_removed_stays_removed_once_its_tombstone_is_gone(seed: int) -> None:
+    disk = MemoryDisk(seed)
+    one, two = open_log(disk, "one"), open_log(disk, "two")
+    one.put({"gone": b"x" * 5000})
+    two.delete(["gone"])
+    two.put({"filler": b"f" * 5000})
+    two.put({"filler": b"f"})
+    # The process of "one" dies after removing its segment, and before syncing the folder.
+    disk.remove(one._place.path("segments", one._segments.all()[0].name))
+    abandon(one)
+
+    def fail_power(call: str) -> None:
+        if call == "remove":
+            removed.append(call)
+        elif removed:
+            raise PowerFailure
+
+    removed: list[str] = []
+    two.close()
+    three = open_log(disk, "three")
+    disk.before = fail_power
+    with pytest.raises(PowerFailure):
+        three.compact()
+    disk.before = lambda call: None
+    disk.fail_power()
+    assert open_log(disk, "r").scan() == ["filler"]
+
+
+def test_a_reader_with_an_older_index_finds_what_was_moved() -> None:
+    disk = MemoryDisk()
+    expected = sparse(disk)
+    reader = open_log(disk, "r")
+    reader.get(["kept"])
+    compactor = open_log(disk, "c")
+    while compactor.compact().removed:
+        pass
+    reader._place.close()  # it holds no file open
+    check(reader, expected)
+
+
+def test_a_tombstone_stays_while_an_older_value_is_anywhere() -> None:
+    disk = MemoryDisk()
+    one, two = open_log(disk, "one"), open_log(disk, "two")
+    # Its segment is not sealed: nobody but its writer may touch it.
+    one.put({"gone": b"x" * 500, "other": b"y"})
+    two.delete(["gone"])
+    two.put({"filler": b"f" * 5000})
+    two.delete(["filler"])
+    two.put({"filler": b"f" * 5000})
+    for _ in range(3):
+        two.compact()
+        assert (Kind.TOMBSTONE, b"gone") in all_keys(disk)
+        assert open_log(disk, "r").scan() == ["filler", "other"]
+    one.close()
+    with_all_sealed = open_log(disk, "c")
+    while with_all_sealed.compact().removed:
+        pass
+    two.close()
+    while with_all_sealed.compact().removed:
+        pass
+    assert b"gone" not in {key for _, key in all_keys(disk)}
+
+
+def test_a_young_tombstone_stays() -> None:
+    disk = MemoryDisk()
+    sparse(disk)
+    store = open_log(disk, "c", grace=3600)
+    while store.compact().removed:
+        pass
+    assert (Kind.TOMBSTONE, b"gone/1") in all_keys(disk)
+
+
+def test_segments_of_writers_that_are_gone_are_compacted_in_time() -> None:
+    disk = MemoryDisk()
+    dead = open_log(disk, "dead")
+    dead.put({"a": b"1" * 3000, "b": b"2"})
+    dead.put({"a": b"3" * 100})
+    [left] = disk.files("segments")
+    abandon(dead)
+    store = open_log(disk, "c")
+    store.put({"c": b"x"})
+    store.compact()
+    assert left in disk.files("segments")
+
+    disk.clock += 2 * HOUR
+    store.put({"c": b"y"})
+    store.compact()
+
+    assert left not in disk.files("segments")
+    assert open_log(disk, "r").get(["a", "b", "c"]) == {"a": b"3" * 100, "b": b"2", "c": b"y"}
+
+
+def test_many_small_segments_become_one() -> None:
+    disk = MemoryDisk()
+    expected = {f"k/{number}": b"v%d" % number for number in range(10)}
+    for number in range(10):
+        store = open_log(disk, f"w{number}")
+        store.put({f"k/{number}": b"v%d" % number})
+        store.close()
+    store = open_log(disk, "c")
+    store.compact()
+    assert len(disk.files("segments")) == 1
+    assert store.get(expected) == expected
+    assert open_log(disk, "r").get(expected) == expected
+
+
+def test_a_segment_with_damage_is_left_as_it_is() -> None:
+    disk = MemoryDisk()
+    sparse(disk)
+    [name] = [
+        name for name in disk.files("segments") if b"v" * 500 in bytes(disk.file("segments", name))
+    ]
+    data = disk.file("segments", name)
+    data[data.index(b"v" * 500)] ^= 1
+    store = open_log(disk, "c")
+    while store.compact().removed:
+        pass
+    assert name in disk.files("segments")
+    assert [damage.key for damage in store.verify()] == ["kept"]
+
+
+def test_the_owner_gives_space_back_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("millstream.stores.log.store._PAUSE", 0.01)
+    disk = MemoryDisk()
+    store = open_log(disk, "w")
+    for number in range(60):
+        store.put({"k": b"%d" % number * 500})
+        if number > 20 and len(disk.files("segments")) < 5:
+            break
+        time.sleep(0.01)  # so that its thread has a turn
+    assert len(disk.files("segments")) < 5
+    assert store.get(["k"]) == {"k": b"%d" % number * 500}
+    store.close()

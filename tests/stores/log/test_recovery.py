@@ -1,0 +1,116 @@
+"""A flushed index is a help, and never more: damaged, missing or old, the same is found."""
+
+from __future__ import annotations
+
+import pytest
+
+from millstream.stores.log.store import LogStore
+from tests.stores.log.disks import ROOT, MemoryDisk, abandon, open_log
+
+KEYS = [f"k/{number:02}" for number in range(40)]
+
+
+def filled() -> tuple[MemoryDisk, dict[str, bytes]]:
+    """A log of several segments, with an index that was flushed halfway."""
+    disk = MemoryDisk()
+    store = open_log(disk, "w")
+    expected: dict[str, bytes] = {}
+
+    def put(keys: list[str], value: bytes) -> None:
+        store.put(dict.fromkeys(keys, value))
+        expected.update(dict.fromkeys(keys, value))
+
+    put(KEYS[:30], b"first" * 20)
+    put(KEYS[5:10], b"second" * 20)
+    store.delete(KEYS[:3])
+    store.flush()
+    put(KEYS[8:12], b"third" * 20)
+    put(KEYS[30:], b"fourth" * 20)
+    put(KEYS[1:2], b"again")
+    store.delete(KEYS[20:23])
+    abandon(store)
+    for key in (KEYS[0], KEYS[2], *KEYS[20:23]):
+        del expected[key]
+    assert len(disk.files("segments")) > 2
+    return disk, expected
+
+
+def check(disk: MemoryDisk, expected: dict[str, bytes]) -> LogStore:
+    store = open_log(disk, "r")
+    assert store.scan() == sorted(expected)
+    assert store.get(KEYS) == expected
+    return store
+
+
+def test_an_index_older_than_the_segments_is_completed() -> None:
+    disk, expected = filled()
+    store = check(disk, expected)
+    assert "build" in store.timings
+    assert not list(store.verify())
+
+
+def test_only_what_follows_the_flushed_index_is_read() -> None:
+    disk, expected = filled()
+    with_index = check(disk, expected)._reader.scanned
+    [name] = disk.files("index")
+    disk.erase("index", name)
+    assert 0 < with_index < check(disk, expected)._reader.scanned / 2
+
+
+@pytest.mark.parametrize("at", [0, 9, 17, 25, 40, 100, -1])
+def test_a_damaged_index_is_not_used(at: int) -> None:
+    disk, expected = filled()
+    [name] = disk.files("index")
+    disk.file("index", name)[at] ^= 8
+
+    store = check(disk, expected)
+
+    assert "build" not in store.timings
+    [damage] = store.verify()
+    assert damage.place.endswith(name) and "no value is lost" in damage.why
+
+
+@pytest.mark.parametrize("size", [0, 10, 50, 500])
+def test_a_torn_index_is_not_used(size: int) -> None:
+    disk, expected = filled()
+    [name] = disk.files("index")
+    del disk.file("index", name)[size:]
+    assert "build" not in check(disk, expected).timings
+
+
+def test_an_index_that_speaks_of_segments_that_are_gone_is_still_good() -> None:
+    disk, expected = filled()
+    [name] = disk.files("index")
+    old = bytes(disk.file("index", name))
+    store = open_log(disk, "c")
+    store.put(dict.fromkeys(KEYS[3:], b"new"))
+    store.delete(KEYS[:3])
+    expected = dict.fromkeys(KEYS[3:], b"new")
+    before = set(disk.files("segments"))
+    while store.compact().removed:
+        pass
+    store.close()
+    assert before - set(disk.files("segments"))
+    disk.file("index", name)[:] = old
+    check(disk, expected)
+
+
+def test_indexes_that_say_less_are_removed() -> None:
+    disk, expected = filled()
+    store = open_log(disk, "r")
+    store.flush()
+    assert disk.files("index") == ["r.idx"]
+    check(disk, expected)
+
+
+@pytest.mark.parametrize("older", ["a.idx", "z.idx"])
+def test_the_index_that_says_most_is_used(older: str) -> None:
+    disk, expected = filled()
+    [name] = disk.files("index")
+    old = bytes(disk.file("index", name))
+    with_old = check(disk, expected)._reader.scanned
+    open_log(disk, "r").flush()
+    assert disk.files("index") == ["r.idx"]
+    disk.append(disk.create(f"{ROOT}/index/{older}"), old)
+
+    assert check(disk, expected)._reader.scanned < with_old
