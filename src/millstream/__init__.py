@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from millstream.spark.engine import EpochFailed
     from millstream.spark.handle import Run
     from millstream.spark.run import run, start
+    from millstream.spark.state_frame import read_state
 
 __version__ = "0.1.0"
 
@@ -64,6 +65,7 @@ _LAZY = {
     "Run": "handle",
     "SinkTypeError": "conform",
     "WouldWithdraw": "claiming",
+    "read_state": "state_frame",
     "run": "run",
     "start": "run",
 }
@@ -112,6 +114,7 @@ __all__ = [
     "min",
     "parquet",
     "rate",
+    "read_state",
     "replay",
     "run",
     "socket",

@@ -112,6 +112,11 @@ class StoredState:
         """Whether the state is one row of columns per key, not Python objects."""
         return self.note.form in ("aggregate", "arrow")
 
+    @property
+    def size(self) -> int:
+        """How much has to be read; of bases, what they hold of other jobs, too."""
+        return sum(base.bytes for base in self._bases) + sum(p.bytes for p in self._pieces)
+
     # -- reading -------------------------------------------------------------------------
 
     def get(self, key: object, default: Any = None, key_type: pa.DataType | None = None) -> Any:

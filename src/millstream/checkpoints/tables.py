@@ -134,7 +134,7 @@ def _common(left: pa.Field, right: pa.Field) -> pa.Field:
     if texts:
         return texts[0]
     kind = _one_type([left.type, right.type])
-    return _json(left.name) if kind is None else pa.field(left.name, kind)
+    return json_field(left.name) if kind is None else pa.field(left.name, kind)
 
 
 def _one_type(kinds: Iterable[pa.DataType]) -> pa.DataType | None:
@@ -151,7 +151,7 @@ def _fields(rows: Sequence[dict[Any, Any]]) -> list[pa.Field]:
         for name, value in row.items():
             values.setdefault(column_name(name), []).append(value)
     kinds = {name: _kind_of(column) for name, column in values.items()}
-    return [_json(n) if kind is None else pa.field(n, kind) for n, kind in kinds.items()]
+    return [json_field(n) if kind is None else pa.field(n, kind) for n, kind in kinds.items()]
 
 
 def _kind_of(values: Iterable[Any]) -> pa.DataType | None:
@@ -212,7 +212,8 @@ def _renamed(field: pa.Field) -> pa.Field:
     return pa.field(column_name(field.name), field.type)
 
 
-def _json(name: str) -> pa.Field:
+def json_field(name: str) -> pa.Field:
+    """A column of text in JSON."""
     return pa.field(name, pa.string(), metadata=JSON)
 
 
