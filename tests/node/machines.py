@@ -18,6 +18,7 @@ from millstream.ring.placement import Placement, SlotMask
 from millstream.ring.ring import NodeId, Ring
 from millstream.state.blocks import Origin, slices, to_bytes
 from millstream.state.records import decode_records
+from millstream.state.spilling import Spilling
 from tests.work.running import SLOTS, blocks_of_pairs, job_of
 
 ME, OTHER, THIRD = NodeId("me"), NodeId("other"), NodeId("third")
@@ -73,11 +74,18 @@ class Node:
         node: NodeId = ME,
         durability: Durability = "epoch",
         jobs: Sequence[int] = (JOB,),
+        spilling: Spilling | None = None,
     ) -> None:
         self.job = job
         ticks = iter(range(1000))
         self.machine = NodeMachine(
-            node, dict.fromkeys(jobs, job), SLOTS, digest, lambda: float(next(ticks)), durability
+            node,
+            dict.fromkeys(jobs, job),
+            SLOTS,
+            digest,
+            lambda: float(next(ticks)),
+            durability,
+            spilling=spilling,
         )
         self.store = self.machine.store
         self.units: list[Unit] = []

@@ -41,6 +41,7 @@ from millstream.node.units import Block, Unit, Work, runs_of
 from millstream.ring.placement import Placement, Share, SlotMask
 from millstream.ring.ring import NodeId
 from millstream.state.blocks import KEY, from_bytes
+from millstream.state.spilling import Spilling
 from millstream.state.values import unify_nulls
 from millstream.work.pausing import without_collector
 from millstream.work.units import Reduced, UnitContext
@@ -68,6 +69,7 @@ class NodeMachine:
         clock: Callable[[], float],
         durability: Durability = "epoch",
         ids: Mapping[int, str] | None = None,
+        spilling: Spilling | None = None,
     ) -> None:
         self.node = node
         self.durability = durability
@@ -76,7 +78,9 @@ class NodeMachine:
         self._jobs = jobs
         self._digest = digest
         self._clock = clock
-        self.store = SlotStore(node, jobs, slots, retain=durability == "interval")
+        self.store = SlotStore(
+            node, jobs, slots, retain=durability == "interval", spilling=spilling
+        )
         self._incarnation = 0
         self._addresses: Mapping[NodeId, str] = {}
         self._committed = NOTHING_COMMITTED

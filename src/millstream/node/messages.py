@@ -94,6 +94,7 @@ class NodeReport:
     state_keys: Mapping[int, int] = field(default_factory=dict)
     memory: int = 0
     log_bytes: int = 0
+    cold_keys: int = 0
 
 
 @dataclass(frozen=True)

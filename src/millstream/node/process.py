@@ -32,6 +32,7 @@ from millstream.node.server import NodeServer, digest_blocks, memory
 from millstream.node.service import NodeOptions, NodeService
 from millstream.ring.ring import NodeId
 from millstream.ring.zones import Domain
+from millstream.state.spilling import Spilling
 from millstream.stores.opening import open_store
 from millstream.wire.calls import Endpoint, Unreachable
 from millstream.wire.flight_net import FlightNet
@@ -48,7 +49,8 @@ class Launch:
     """What a node process needs to know to start.
 
     It listens on a socket in the run's ``folder``, or, if ``host`` is given, on a free port there.
-    ``store`` is the URL of the store, where jobs are known by their ``ids``.
+    ``store`` is the URL of the store, where jobs are known by their ``ids``. With a
+    ``memory_limit``, in bytes, keys go to a local disk when those in memory take more.
     """
 
     node: NodeId
@@ -62,6 +64,7 @@ class Launch:
     store: str | None = None
     ids: Mapping[int, str] = field(default_factory=dict)
     keeper: KeeperOptions = field(default_factory=KeeperOptions)
+    memory_limit: int | None = None
 
 
 @dataclass(frozen=True)
@@ -120,6 +123,7 @@ def main() -> None:
     """Serve until the executor or the driver is gone."""
     config: Launch = pickle.loads(sys.stdin.buffer.read())
     jobs: Mapping[int, JobVertex] = cloudpickle.loads(config.jobs)
+    spilling, scratch = _spilling(config)
     machine = NodeMachine(
         config.node,
         jobs,
@@ -128,6 +132,7 @@ def main() -> None:
         clock=time.perf_counter,
         durability=config.durability,
         ids=config.ids,
+        spilling=spilling,
     )
     tidy = settle_node()
     end = threading.Event()
@@ -161,8 +166,20 @@ def main() -> None:
     sys.stdout.close()
     end.wait()
     socket.unlink(missing_ok=True)
+    if scratch is not None:
+        shutil.rmtree(scratch, ignore_errors=True)
     # Handlers may still wait for feeders that are gone; nothing here is worth waiting for.
     os._exit(0)
+
+
+def _spilling(config: Launch) -> tuple[Spilling | None, Path | None]:
+    """What lets keys go to disk, and the folder there, if they are to."""
+    if config.memory_limit is None:
+        return None, None
+    from millstream.stores.rocksdb.cold import ColdTable, scratch_folder  # needs the extra
+
+    table = ColdTable(scratch_folder(), config.memory_limit)
+    return Spilling(config.memory_limit, table.of), table.path
 
 
 def _watch_executor(pid: int, end: threading.Event) -> None:

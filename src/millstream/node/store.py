@@ -24,9 +24,10 @@ from millstream.ring.hashing import hash_key
 from millstream.ring.keys import canonical_key
 from millstream.ring.placement import Placement, SlotMask
 from millstream.ring.ring import NodeId
+from millstream.state.spilling import Spilling
 from millstream.state.values import unify_nulls
 from millstream.work.pausing import without_collector
-from millstream.work.reducing import reducing_for
+from millstream.work.reducing import is_keyed, reducing_for
 from millstream.work.units import Reducing
 
 
@@ -38,7 +39,13 @@ class SlotStore:
     """The state of one node, of slots it owns and of slots it backs up alike."""
 
     def __init__(
-        self, node: NodeId, jobs: Mapping[int, JobVertex], slots: int, *, retain: bool
+        self,
+        node: NodeId,
+        jobs: Mapping[int, JobVertex],
+        slots: int,
+        *,
+        retain: bool,
+        spilling: Spilling | None = None,
     ) -> None:
         self.slots = slots
         self.jobs = list(jobs)
@@ -46,8 +53,10 @@ class SlotStore:
         self.shelf = Shelf(self.jobs, slots)
         self.checkpoints = Checkpoints(slots)
         self.reducing: dict[int, Reducing[Any]] = {
-            at: reducing_for(job, slots) for at, job in jobs.items()
+            at: reducing_for(job, slots, spilling.state(at) if spilling and is_keyed(job) else None)
+            for at, job in jobs.items()
         }
+        self._spilling = spilling
         self._node = node
         self._retain = retain
         self._key_types: dict[int, pa.DataType] = {}
@@ -245,6 +254,11 @@ class SlotStore:
         """How many keys the largest job holds in some slots."""
         mask = self._mask(slots, np.ones(len(slots), dtype=bool))
         return max((reducing.keys(mask) for reducing in self.reducing.values()), default=0)
+
+    @property
+    def cold_keys(self) -> int:
+        """How many keys are on disk and not in memory, of copies as well."""
+        return 0 if self._spilling is None else self._spilling.cold
 
     def keys(self) -> dict[int, int]:
         """How many keys of each job this node owns."""

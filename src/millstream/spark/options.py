@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from millstream.node.machine import Durability
 from millstream.node.safekeeper import WhenFull
 from millstream.spark.claiming import Recovery
 from millstream.spark.launch import ZoneFunction
+from millstream.stores.sizes import byte_size
 
 _SHORTEST = timedelta(seconds=0.1)
 _COUNTS = (
@@ -53,6 +55,7 @@ class Options(TypedDict, total=False):
     partitions: int | None
     slots: int
     replicas: int
+    memory_limit: int | str | None
     node_timeout: timedelta
     zone: ZoneFunction | None
     every: timedelta
@@ -80,6 +83,7 @@ class RunConfig:
     partitions: int | None = None
     slots: int = 4096
     replicas: int = 1
+    memory_limit: int | str | None = None
     node_timeout: timedelta = timedelta(seconds=10)
     zone: ZoneFunction | None = None
     every: timedelta = timedelta(0)
@@ -107,6 +111,18 @@ class RunConfig:
                 f"got {self.zone!r}"
             )
         self._check_checkpoint()
+        self._check_memory_limit()
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """What the keys of a node may take in memory."""
+        return None if self.memory_limit is None else byte_size(self.memory_limit, "memory_limit")
+
+    def _check_memory_limit(self) -> None:
+        if self.memory_bytes is not None and importlib.util.find_spec("rocksdict") is None:
+            raise ConfigError(
+                "memory_limit needs the package rocksdict: pip install 'millstream[rocksdb]'"
+            )
 
     def _check_counts(self) -> None:
         for name, low, high in _COUNTS:

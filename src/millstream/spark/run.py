@@ -39,7 +39,9 @@ def start(
     of cores and nodes. Every slot has ``replicas`` copies on other nodes, in other fault zones
     where possible: ``zone`` gives the zone of an executor from its host and id, by default its
     ``MILLSTREAM_ZONE`` or its host. A node that is silent for ``node_timeout`` is taken for dead.
-    ``every`` is the shortest time between two epochs of unbounded input.
+    ``every`` is the shortest time between two epochs of unbounded input. With a ``memory_limit``
+    (bytes, or text such as ``"512MB"``) a node whose keys take more than that in memory moves those
+    that rest to its local disk; jobs with built-in aggregates or Arrow reducers do not.
     ``listen`` is the address on which coordinator and nodes accept connections from other
     hosts; without it they use Unix sockets. ``progress`` shows progress on the terminal (by
     default if there is one).

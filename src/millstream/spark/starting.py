@@ -44,6 +44,7 @@ from millstream.wire.auth import new_secret
 from millstream.wire.calls import Endpoint
 from millstream.wire.flight_net import FlightNet
 from millstream.work.program import pack, program_of
+from millstream.work.reducing import is_keyed
 
 _POLL = 0.1
 _RETAINED = "spark.sql.streaming.minBatchesToRetain"
@@ -76,6 +77,7 @@ class Starting:
         folder = tempfile.mkdtemp(prefix="millstream-")
         self._cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
         self._check_hosts()
+        self._check_memory_limit()
         cores = await_executors(spark)
         nodes = config.nodes or min(cores, config.slots)
         partitions = config.partitions or -(-max(cores, nodes) // nodes) * nodes
@@ -98,6 +100,7 @@ class Starting:
             hold.url,
             hold.ids or {},
             KeeperOptions(when_full=config.when_full),
+            config.memory_bytes,
         )
         started = start_nodes(
             spark.sparkContext,
@@ -177,6 +180,16 @@ class Starting:
             raise ConfigError(
                 f"Spark's master is {self._spark.sparkContext.master}, whose executors may be on "
                 "other hosts; pass listen= with the driver's address that they can reach"
+            )
+
+    def _check_memory_limit(self) -> None:
+        if self._config.memory_limit is not None and not any(
+            is_keyed(job) for _, job in self._plan.jobs
+        ):
+            raise ConfigError(
+                "memory_limit has no effect here: it is for jobs whose reduce is a Python function "
+                "or combinable, while built-in aggregates and Arrow reducers keep their columns in "
+                "memory; leave it out, or reduce with a function"
             )
 
     def _has_ttl(self) -> bool:

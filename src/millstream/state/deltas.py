@@ -95,12 +95,13 @@ def _unpack(packed: _Packed) -> dict[int, dict[Any, Entries]]:
 def _canonical(keys: list[Any]) -> list[Any]:
     """Unpickled keys as a dictionary finds them: there is just one NaN."""
     kinds = set(map(type, keys))
-    return list(map(_one_nan, keys)) if float in kinds or tuple in kinds else keys
+    return list(map(one_nan, keys)) if float in kinds or tuple in kinds else keys
 
 
-def _one_nan(key: Any) -> Any:
+def one_nan(key: Any) -> Any:
+    """An unpickled key, with the one NaN that a dictionary finds."""
     if type(key) is tuple:
-        return tuple(map(_one_nan, key))
+        return tuple(map(one_nan, key))
     return NAN if key != key else key
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Set
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import numpy as np
 
@@ -225,6 +225,18 @@ def _part(table: dict[int, T], slots: range) -> dict[int, T]:
     return {slot: value for slot, value in table.items() if slot in slots}
 
 
+class Lookup(Protocol):
+    """The committed keys of a slot, for those who only look up."""
+
+    def get(self, key: Any, /) -> Entries | None:
+        """A key's entries; not to be changed."""
+
+
+def is_odd(entries: Entries) -> bool:
+    """Whether entries are many, or any of them is mutable."""
+    return len(entries) > _SMALL or not _FROZEN_TYPES.issuperset(map(type, entries.values()))
+
+
 class KeyedState:
     """The master state of one job on one node, by slot."""
 
@@ -243,6 +255,10 @@ class KeyedState:
     def odd(self) -> Set[Any]:
         """Keys with mutable values or many entries: only a ``State`` may show them."""
         return self._odd
+
+    def reading(self, keys: Iterable[Any], slots: Iterable[int]) -> Mapping[int, Lookup]:
+        """The slots as a reduction of some keys, each of its slot, reads them."""
+        return self._masters
 
     def apply(self, fragment: KeyedFragment, slots: SlotMask | None = None) -> None:
         """Merge a sealed fragment into master, or what it has for some slots."""
@@ -293,7 +309,7 @@ class KeyedState:
 
     def _judge(self, key: Any, entries: Entries) -> None:
         """Tell whether a key is odd from what it holds, not from how that came about."""
-        if len(entries) > _SMALL or not _FROZEN_TYPES.issuperset(map(type, entries.values())):
+        if is_odd(entries):
             self._odd.add(key)
         else:
             self._odd.discard(key)

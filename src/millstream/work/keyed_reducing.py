@@ -21,7 +21,6 @@ from millstream.state.blocks import KEY, SLOT
 from millstream.state.deltas import decode_keyed, encode_keyed, merge_keyed
 from millstream.state.keyed import (
     Change,
-    Entries,
     KeyedFragment,
     KeyedState,
     State,
@@ -43,10 +42,10 @@ ACCUMULATOR = "accumulator"
 class _KeyedReducing:
     """What the reducers over Python state share: gathering, expiry, outputs."""
 
-    def __init__(self, job: JobVertex) -> None:
+    def __init__(self, job: JobVertex, state: KeyedState | None) -> None:
         self._job = job
         self._ttl = ttl_of(job)
-        self._state = KeyedState()
+        self._state = KeyedState() if state is None else state
 
     def apply(self, fragment: KeyedFragment, slots: SlotMask | None = None) -> None:
         self._state.apply(fragment, slots)
@@ -110,13 +109,6 @@ class _KeyedReducing:
         if touched:
             fragment.visits.append((time, touched))
 
-    def _base(self, slot: int, key: Any, idle: dict[int, set[Any]]) -> Entries | None:
-        """The committed entries of a key; none if it has been idle for too long."""
-        if idle and key in idle.get(slot, ()):
-            return None
-        master = self._state.slots.get(slot)
-        return None if master is None else master.get(key)
-
     def _encode(
         self, outputs: list[Any], ends: list[int], keys: list[Any], unit: UnitContext
     ) -> list[pa.RecordBatch]:
@@ -165,8 +157,10 @@ def _gather(
 class FunctionReducing(_KeyedReducing):
     """``reduce(key, values, state)``, once per key."""
 
-    def __init__(self, job: JobVertex, reducer: StatefulReducer) -> None:
-        super().__init__(job)
+    def __init__(
+        self, job: JobVertex, reducer: StatefulReducer, state: KeyedState | None = None
+    ) -> None:
+        super().__init__(job, state)
         self._function = reducer.function
 
     def reduce(self, blocks: Sequence[pa.RecordBatch], unit: UnitContext) -> Reduced[KeyedFragment]:
@@ -176,7 +170,8 @@ class FunctionReducing(_KeyedReducing):
         plain, other = fragment.plain, fragment.other
         outputs: list[Any] = []
         ends: list[int] = []
-        function, masters, odd = self._function, self._state.slots, self._state.odd
+        masters = self._state.reading(groups, slots)
+        function, odd = self._function, self._state.odd
         yields = inspect.isgeneratorfunction(function)
         key: Any = None
         try:
@@ -223,8 +218,10 @@ def _extend(outputs: list[Any], result: Any) -> None:
 class CombiningReducing(_KeyedReducing):
     """The user's combinable: merge accumulators, give the result of every key touched."""
 
-    def __init__(self, job: JobVertex, reducer: CombiningReducer) -> None:
-        super().__init__(job)
+    def __init__(
+        self, job: JobVertex, reducer: CombiningReducer, state: KeyedState | None = None
+    ) -> None:
+        super().__init__(job, state)
         self._combinable = reducer.combinable
 
     def reduce(self, blocks: Sequence[pa.RecordBatch], unit: UnitContext) -> Reduced[KeyedFragment]:
@@ -232,12 +229,15 @@ class CombiningReducing(_KeyedReducing):
         idle = self._idle(unit)
         fragment = KeyedFragment(defaultdict(dict), defaultdict(dict))
         outputs: list[Any] = []
+        masters = self._state.reading(groups, slots)
         merge, result = self._combinable.merge, self._combinable.result
         key: Any = None
         called: Any = merge
         try:
             for (key, parts), slot in zip(groups.items(), slots, strict=True):
-                state = State(self._base(slot, key, idle))
+                master = masters.get(slot)
+                expired = idle and key in idle.get(slot, ())
+                state = State(None if master is None or expired else master.get(key))
                 accumulators = iter([state[ACCUMULATOR], *parts] if ACCUMULATOR in state else parts)
                 accumulator = next(accumulators)
                 called = merge

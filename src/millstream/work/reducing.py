@@ -6,17 +6,23 @@ from typing import Any
 
 from millstream.flow.reducers import AggregateReducer, CombiningReducer, StatefulReducer
 from millstream.flow.workflow import JobVertex
+from millstream.state.keyed import KeyedState
 from millstream.work.column_reducing import AggregateReducing, ArrowReducing
 from millstream.work.keyed_reducing import CombiningReducing, FunctionReducing
 from millstream.work.units import Reducing
 
 
-def reducing_for(job: JobVertex, slots: int) -> Reducing[Any]:
-    """Make the running form of a job's reducer, with empty state."""
+def is_keyed(job: JobVertex) -> bool:
+    """Whether a job's state is a mapping for every key, which may spill; if not, it is columns."""
+    return isinstance(job.reducer, StatefulReducer | CombiningReducer)
+
+
+def reducing_for(job: JobVertex, slots: int, state: KeyedState | None = None) -> Reducing[Any]:
+    """Make the running form of a job's reducer, with empty state; ``state`` if it is keyed."""
     if isinstance(job.reducer, StatefulReducer):
-        return FunctionReducing(job, job.reducer)
+        return FunctionReducing(job, job.reducer, state)
     if isinstance(job.reducer, CombiningReducer):
-        return CombiningReducing(job, job.reducer)
+        return CombiningReducing(job, job.reducer, state)
     if isinstance(job.reducer, AggregateReducer):
         return AggregateReducing(job, job.reducer, slots)
     return ArrowReducing(job, job.reducer, slots)
