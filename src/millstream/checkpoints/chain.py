@@ -11,7 +11,7 @@ free again, and so it makes sure afterwards that the link before its own is stil
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from millstream.checkpoints.lineage import Lineage, lineage_of
@@ -69,21 +69,26 @@ class Chain:
 
     def links(self, on_damage: Callable[[Damage], None] | None = None) -> tuple[list[Link], int]:
         """All links, also those that were taken back, and the position after the last."""
+        keys = self._store.scan(PREFIX)
+        try:
+            known = self._store.get(keys)
+        except CorruptRecord:
+            known = {}  # one by one, then, to see which
         links: list[Link] = []
         expected = -1
-        for key in self._store.scan(PREFIX):
+        for key in keys:
             position = _position(key)
             if 0 <= expected < position:
                 _tell(_broken(_key(expected), "the link is missing"), on_damage)
             try:
-                links.append(self._link(key))
+                links.append(self._link(key, known))
             except CorruptRecord as corrupt:
                 _tell(corrupt, on_damage)
             expected = position + 1
         return links, max(expected, 0)
 
-    def _link(self, key: str) -> Link:
-        value = self._store.get([key]).get(key)
+    def _link(self, key: str, known: Mapping[str, bytes]) -> Link:
+        value = known[key] if key in known else self._store.get([key]).get(key)
         if value is None:
             raise _broken(key, "the link is missing")
         return _decode(value, key)

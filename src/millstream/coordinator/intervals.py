@@ -147,5 +147,4 @@ class Intervals:
         for _, staged, _ in held:
             self._publish(staged)
             self._journal.published = staged.epoch
-        self._net.spawn(self._journal.tidy, "tidy")
         return True

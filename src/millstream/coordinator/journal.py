@@ -64,6 +64,8 @@ class Journal:
         self._on_result = on_result
         self._ids = {jobs[note.name]: note.id for note in workflow.jobs}
         self._first = 0
+        self._collecting = False
+        self._collected = lineage.epoch
         newest = lineage.newest
         self.incarnation = lineage.incarnation
         self.published = -1 if newest is None else newest.published
@@ -172,14 +174,21 @@ class Journal:
             contents.pieces,
         )
 
+    @property
+    def is_tidy(self) -> bool:
+        """Whether little can have become superfluous since it was last looked for."""
+        return self._collecting or self.committed.epoch < self._collected + _TIDY_EVERY
+
     def tidy(self) -> None:
-        """Delete what no retained epoch needs, now and then; a store that is away is no matter."""
-        if self.committed.epoch % _TIDY_EVERY:
-            return
+        """Delete what no retained epoch needs; a store that is away is no matter."""
+        self._collecting = True
         try:
+            self._collected = self.committed.epoch
             self.collect()
         except StoreError as problem:
             log.warning("could not delete what is no longer needed: %s", problem)
+        finally:
+            self._collecting = False
 
     def collect(self) -> None:
         """Delete what no retained epoch needs."""

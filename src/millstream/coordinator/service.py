@@ -295,7 +295,7 @@ class Coordinator:
         """Tell the nodes about the commit, and have them make the copies that are missing."""
         if self._intervals is not None:
             self._intervals.consider()
-        elif self._journal is not None:
+        if self._journal is not None and not self._journal.is_tidy:
             self._net.spawn(self._journal.tidy, "tidy")
         for node in self.roster.nodes:
             # Not awaited: the next feed carries the commit and implies the seal.

@@ -19,8 +19,10 @@ from millstream.node.machine import NodeMachine
 from millstream.node.safekeeper import Entry, Kept, Safekeeper
 from millstream.node.units import Unit, runs_of
 from millstream.ring.ring import partition_slots
+from millstream.wire.net import Net
 
 _NOTHING = Kept("", 0)
+_LOOK_AGAIN = 0.001
 # What is encoded in one go, while no other thread reduces: a few milliseconds.
 _KEYS_AT_ONCE = 2_000
 
@@ -50,9 +52,15 @@ class Keeping:
     """A node's units and bases on their way into the store."""
 
     def __init__(
-        self, machine: NodeMachine, keeper: Safekeeper, locks: Locks, options: BaseOptions
+        self,
+        machine: NodeMachine,
+        keeper: Safekeeper,
+        locks: Locks,
+        options: BaseOptions,
+        net: Net,
     ) -> None:
         self._machine = machine
+        self._net = net
         self._locks = locks
         self._options = options
         self._weight = 0
@@ -98,12 +106,24 @@ class Keeping:
         """See to it that what should be durable is, but do not wait for long."""
         if self._problem is not None:
             raise self._problem
+        waited = 0.0
+        while units := self._unkept():
+            self.keep(units)
+            if waited >= seconds or self._problem is not None:
+                return
+            self._net.sleep(_LOOK_AGAIN)
+            waited += _LOOK_AGAIN
+
+    def _unkept(self) -> list[Unit]:
         with self._locks.books:
-            units = self._machine.unkept()
-        self.keep(units)
-        self.keeper.settle(seconds)
+            return self._machine.unkept()
 
     # -- bases ---------------------------------------------------------------------------
+
+    def weigh(self, bytes_: int) -> None:
+        """So much was put into the store since the last base."""
+        with self._locks.books:
+            self._weight += bytes_
 
     def begin(self, epoch: int) -> None:
         """Count from here: the state has just come from the store."""
@@ -139,12 +159,11 @@ class Keeping:
     def bases_of(self, runs: Iterable[range]) -> list[Base]:
         """Write base records of some slots; all are durable when this returns."""
         bases: list[Base] = []
-        entries: list[Entry] = []
         for parts in self._lots(runs):
             base, data = self._base(parts)
+            # One at a time: a unit that comes meanwhile must not wait for all of them.
+            self.keeper.keep_all([Entry(("base", base.slots), base.key, partial(bytes, data))])
             bases.append(base)
-            entries.append(Entry(("base", base.slots), base.key, partial(bytes, data)))
-        self.keeper.keep_all(entries)
         return bases
 
     def _lots(self, runs: Iterable[range]) -> Iterator[list[Part]]:

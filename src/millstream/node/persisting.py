@@ -58,6 +58,7 @@ class Persisting:
             for piece in self._pieces(slots, since, order, retained)
         ]
         kept = {k.key: k for k in self._keeping.keeper.keep_all(entry for _, entry in pieces)}
+        self._keeping.weigh(sum(k.bytes for k in kept.values()))
         return Persisted(
             tuple(
                 Piece(entry.key, job, slots, since, through, kept[entry.key].bytes)

@@ -152,13 +152,6 @@ class Safekeeper:
             return None
         return next((older for older in self._waiting if older.name == entry.name), None)
 
-    def settle(self, seconds: float) -> bool:
-        """Wait until all is kept, but not for long; whether it is."""
-        deadline = self._net.now() + seconds
-        while self._unfinished and self._net.now() < deadline:
-            self._net.sleep(_LOOK_AGAIN)
-        return not self._unfinished
-
     def _work(self) -> None:
         while True:
             while self._serialise(16) and not self._is_heavy():

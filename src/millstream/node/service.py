@@ -87,7 +87,7 @@ class NodeService:
         self._locks = Locks(net.lock(), net.lock())
         self._state, self._books = self._locks.state, self._locks.books
         self._keeping = (
-            None if keeper is None else Keeping(machine, keeper, self._locks, options.bases)
+            None if keeper is None else Keeping(machine, keeper, self._locks, options.bases, net)
         )
         self._restoring: Restoring | None = None
         self._restorers = net.lock()
@@ -237,7 +237,9 @@ class NodeService:
         if self._broken is not None:
             raise self._broken
         with self._books:
-            report = NodeReport(self._machine.store.keys(), self._memory(), self._machine.log_bytes)
+            store = self._machine.store
+            logs = self._machine.log_bytes
+            report = NodeReport(store.keys(), self._memory(), logs, store.cold_keys)
             return self._machine.receipts(*body, report)
 
     def _on_seal(self, commit: Commit) -> None:

@@ -165,7 +165,7 @@ def _bring_sinks_in_line(
     for writer in sinks.values():
         if isinstance(writer, FileWriter):
             writer.clean({(staged.epoch, staged.attempt) for staged in left})
-            gone = writer.truncate(claimed.after) if claimed.withdrawn else []
+            gone = writer.truncate(claimed.after)
             if gone:
                 log.warning("withdrew %d epochs, from %d on, to run them again", len(gone), gone[0])
     for staged in left:
