@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from millstream.checkpoints.chain import CommitUnknown, Superseded
 from millstream.checkpoints.evolution import WorkflowChanged, changes
+from millstream.coordinator.claiming import CheckpointDamaged, WouldWithdraw
 from millstream.coordinator.journal import CheckpointResult
 from millstream.coordinator.reading import RunEnded
 from millstream.coordinator.roster import StateLost
@@ -50,7 +51,6 @@ from millstream.stores.store import StoreError, StoreFull, StoreUnavailable
 from millstream.work.failures import RecordError, UserFunctionError
 
 if TYPE_CHECKING:
-    from millstream.spark.claiming import CheckpointDamaged, WouldWithdraw
     from millstream.spark.conform import SinkTypeError
     from millstream.spark.engine import EpochFailed
     from millstream.spark.handle import Run
@@ -60,11 +60,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _LAZY = {
-    "CheckpointDamaged": "claiming",
     "EpochFailed": "engine",
     "Run": "handle",
     "SinkTypeError": "conform",
-    "WouldWithdraw": "claiming",
     "read_state": "state_frame",
     "run": "run",
     "start": "run",

@@ -21,11 +21,11 @@ from urllib.parse import quote, urlsplit, urlunsplit
 from pyspark.sql import DataFrame, SparkSession
 
 from millstream.checkpoints.manifest import JobNote, WorkflowNote
+from millstream.coordinator.claiming import Claimed, claim
 from millstream.coordinator.journal import Journal
 from millstream.errors import ConfigError
 from millstream.flow.describing import form_of, reducer_text, source_texts
 from millstream.flow.plan import Plan
-from millstream.spark.claiming import Claimed, claim
 from millstream.spark.engine import publish
 from millstream.spark.folder import Folder
 from millstream.spark.logs import SparkLogs, source_folders

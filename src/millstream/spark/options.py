@@ -11,11 +11,11 @@ from datetime import timedelta
 from typing import TypedDict
 
 from millstream.checkpoints.evolution import Changes
+from millstream.coordinator.claiming import Recovery
 from millstream.coordinator.journal import CheckpointResult
 from millstream.errors import ConfigError
 from millstream.node.machine import Durability
 from millstream.node.safekeeper import WhenFull
-from millstream.spark.claiming import Recovery
 from millstream.spark.launch import ZoneFunction
 from millstream.stores.sizes import byte_size
 
