@@ -1,0 +1,247 @@
+"""Group commit, and disks that are full, away or broken for a while."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from millstream.stores.log.format import Kind
+from millstream.stores.log.writer import Stamps
+from millstream.stores.store import BadKey, StoreError, StoreFull, StoreUnavailable
+from tests.stores.log.disks import ROOT, MemoryDisk, abandon, open_log
+
+
+class Trouble:
+    """Makes the first so many calls of some kind fail."""
+
+    def __init__(self, disk: MemoryDisk, call: str, code: int, times: int) -> None:
+        self._call, self._code, self.left = call, code, times
+        disk.before = self
+
+    def __call__(self, call: str) -> None:
+        if call == self._call and self.left:
+            self.left -= 1
+            raise OSError(self._code, os.strerror(self._code))
+
+
+def test_callers_that_come_at_once_share_a_sync() -> None:
+    disk = MemoryDisk()
+    store = open_log(disk, "w", segment=1 << 20)
+    store.put({"first": b"1"})
+    gathered = threading.Event()
+
+    def wait(call: str) -> None:
+        if call == "sync":
+            gathered.wait(10)
+
+    disk.before = wait
+    before = disk.calls.count("sync")
+    with ThreadPoolExecutor(9) as pool:
+        puts = [pool.submit(store.put, {f"k/{n}": b"%d" % n}) for n in range(9)]
+        deadline = time.monotonic() + 10
+        while len(store._writer._waiting) < 8 and time.monotonic() < deadline:
+            time.sleep(0.001)
+        gathered.set()
+        for put in puts:
+            put.result(10)
+    assert disk.calls.count("sync") - before == 2
+    expected = {f"k/{n}": b"%d" % n for n in range(9)}
+    assert store.get(expected) == expected
+    abandon(store)
+    assert open_log(disk, "r").get(expected) == expected
+
+
+def test_of_two_racing_puts_the_same_one_is_seen_before_and_after_reopening() -> None:
+    disk = MemoryDisk()
+    store = open_log(disk, "w")
+    with ThreadPoolExecutor(4) as pool:
+        for turn in range(50):
+            list(pool.map(lambda n, turn=turn: store.put({"k": b"%d %d" % (turn, n)}), range(4)))
+            assert open_log(disk, "r").get(["k"]) == store.get(["k"])
+    store.close()
+
+
+@pytest.mark.parametrize("call", ["append", "sync", "create"])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_told_and_leaves_nothing_in_the_way(call: str, code: int) -> None:
+    disk = MemoryDisk()
+    store = open_log(disk, "w", patience=30)
+    expected = {}
+    if call != "create":
+        store.put({"before": b"1"})
+        expected["before"] = b"1"
+    trouble = Trouble(disk, call, code, 2)
+    for _ in range(2):
+        with pytest.raises(StoreFull, match="no space"):
+            store.put({"during": b"x" * 2000})
+    assert not trouble.left
+    store.put({"after": b"2"})
+    expected["after"] = b"2"
+    reader = open_log(disk, "r")
+    for each in (store, reader):
+        found = each.get(["before", "during", "after"])
+        assert found.pop("during", b"x" * 2000) == b"x" * 2000
+        assert found == expected
+    store.close()
+    assert not list(open_log(disk, "s").verify())
+
+
+def test_a_full_disk_costs_no_new_segment() -> None:
+    disk = MemoryDisk()
+    store = open_log(disk, "w")
+    store.put({"before": b"1"})
+    Trouble(disk, "append", errno.ENOSPC, 1)
+    with pytest.raises(StoreFull):
+        store.put({"during": b"x" * 2000})
+    store.put({"after": b"2"})
+    assert len(disk.files("segments")) == 1
+    assert disk.calls.count("truncate") == 1
+
+
+@pytest.mark.parametrize("call", ["append", "sync", "create", "sync_folder"])
+@pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE, errno.ENOENT])
+def test_a_folder_that_is_away_is_waited_for(call: str, code: int) -> None:
+    disk = MemoryDisk()
+    store = open_log(disk, "w", patience=30)
+    trouble = Trouble(disk, call, code, 2)
+    store.put({"a": b"1"})
+    assert store.put_if_absent("b", b"2")
+    store.put({"c": b"3"})
+    assert not trouble.left
+    assert open_log(disk, "r").get(["a", "b", "c"]) == {"a": b"1", "b": b"2", "c": b"3"}
+    store.close()
+
+
+def test_a_folder_that_is_away_for_too_long_is_given_up() -> None:
+    disk = MemoryDisk()
+    store = open_log(disk, "w", patience=0)
+    store.put({"a": b"1"})
+    Trouble(disk, "append", errno.EIO, 1)
+    with pytest.raises(StoreUnavailable, match="patience"):
+        store.put({"b": b"2"})
+    store.put({"b": b"3"})
+    assert store.get(["a", "b"]) == {"a": b"1", "b": b"3"}
+    store.close()
+
+
+def test_other_errors_are_told_at_once() -> None:
+    disk = MemoryDisk()
+    store = open_log(disk, "w", patience=30)
+    Trouble(disk, "create", errno.EACCES, 1)
+    with pytest.raises(StoreError, match="cannot be used"):
+        store.put({"a": b"1"})
+
+
+def test_a_mount_that_is_away_is_not_taken_for_an_empty_log() -> None:
+    disk = MemoryDisk()
+    store = open_log(disk, "w", patience=0)
+    store.put({"a": b"1"})
+    names, disk._names = disk._names, {ROOT: {}}
+    with pytest.raises(StoreUnavailable):
+        store.scan()
+    with pytest.raises(StoreUnavailable):
+        store.get(["b"])
+    disk._names = names
+    assert store.scan() == ["a"]
+
+
+def test_a_link_whose_answer_was_lost_still_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = MemoryDisk()
+    plain = disk.link
+    lost: list[str] = []
+
+    def lose(old: str, new: str) -> None:
+        plain(old, new)
+        if not lost:
+            lost.append(new)
+            raise OSError(errno.EIO, "the answer was lost")
+
+    monkeypatch.setattr(disk, "link", lose)
+    store = open_log(disk, "w", patience=5)
+    assert store.put_if_absent("m", b"first")
+    assert not store.put_if_absent("m", b"first")
+    assert disk.files("once") == ["k-m"]
+
+
+def test_a_segment_that_rested_for_long_is_not_appended_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr("millstream.stores.log.writer._now", lambda: now[0])
+    disk = MemoryDisk()
+    store = open_log(disk, "w")
+    store.put({"a": b"1"})
+    now[0] += 800
+    store.put({"b": b"2"})
+    assert len(disk.files("segments")) == 1
+    now[0] += 901
+    store.put({"c": b"3"})
+    assert len(disk.files("segments")) == 2
+
+    def pause(call: str) -> None:
+        if call == "sync" and len(disk.files("segments")) == 2:
+            now[0] += 901
+
+    disk.before = pause
+    patient = store._place
+    monkeypatch.setattr(patient, "_patience", 5)
+    store.put({"d": b"4"})
+    assert len(disk.files("segments")) == 3
+    assert open_log(disk, "r").scan() == ["a", "b", "c", "d"]
+
+
+def test_segments_are_sealed_when_they_are_full() -> None:
+    disk = MemoryDisk()
+    store = open_log(disk, "w", segment=4096)
+    for number in range(10):
+        store.put({f"k/{number}": bytes(1000)})
+    assert len(disk.files("segments")) == 3
+    reader = open_log(disk, "r")
+    assert sorted(segment.sealed for segment in reader._segments.all()) == [False, True, True]
+    store.close()
+    assert all(segment.sealed for segment in open_log(disk, "s")._segments.all())
+
+
+def test_stamps_rise_whatever_the_clock_does() -> None:
+    times = iter([100, 50, 50, 1000])
+    stamps = Stamps(lambda: next(times))
+    assert list(stamps.take(3)) == [100, 101, 102]
+    assert list(stamps.take()) == [103]
+    stamps.saw(500)
+    assert list(stamps.take()) == [501]
+    assert list(stamps.take()) == [1000]
+
+
+def test_a_deletion_is_newer_than_a_value_from_a_clock_that_is_ahead() -> None:
+    disk = MemoryDisk()
+    ahead = open_log(disk, "ahead")
+    ahead._stamps.saw(time.time_ns() + 10**12)
+    ahead.put({"a": b"1"})
+    behind = open_log(disk, "behind")
+    behind.delete(["a"])
+    assert open_log(disk, "r").scan() == []
+    row = behind._index.find("a")
+    assert row is not None and row.kind == Kind.TOMBSTONE
+
+
+def test_a_bad_key_among_many_is_named_and_nothing_is_written() -> None:
+    disk = MemoryDisk()
+    store = open_log(disk, "w")
+    for bad in ("", "a\nb", "k" * 401, "\ud800"):
+        with pytest.raises(BadKey):
+            store.put({"good": b"1", bad: b"2"})
+    assert store.scan() == []
+
+
+def test_a_closed_store_says_so() -> None:
+    store = open_log(MemoryDisk(), "w")
+    store.put({"a": b"1"})
+    store.close()
+    store.close()
+    with pytest.raises(StoreError, match="closed"):
+        store.put({"a": b"2"})
