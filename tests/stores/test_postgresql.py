@@ -287,10 +287,10 @@ def test_values_that_are_large_together_are_written_whole(
     servers: PostgresServers, url: str
 ) -> None:
     values = {f"{n}": bytes([n]) * (6 << 20) for n in range(4)}
-    with opened(url) as store:
+    with opened(url) as store, opened(url) as other:
         store.put(values)
-        assert store.get(values) == values
-        assert not list(store.verify())
+        assert other.get(values) == values
+        assert not list(other.verify())
 
 
 def test_a_damaged_page_is_found(servers: PostgresServers, table: str, url: str) -> None:
