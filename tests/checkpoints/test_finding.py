@@ -23,12 +23,22 @@ def test_a_folder_is_found_from_where_one_stands(
     assert find_store("50 % off") == f"log://{tmp_path}/50%20%25%20off/store"
 
 
-def test_a_folder_may_name_another_store(tmp_path: Path) -> None:
+@pytest.mark.parametrize("url", ["redis://host:6379/3", "files:///checkpoint/store"])
+def test_a_folder_may_name_another_store(tmp_path: Path, url: str) -> None:
     (tmp_path / "store").mkdir()
-    (tmp_path / "store.url").write_text("redis://host:6379/3\n")
+    (tmp_path / "store.url").write_text(f"{url}\n")
 
-    assert find_store(tmp_path) == "redis://host:6379/3"
+    assert find_store(tmp_path) == url
     assert find_store(tmp_path, "redis://:secret@host:6379/3") == "redis://:secret@host:6379/3"
+
+
+def test_the_log_in_a_folder_that_was_moved_is_the_one_in_it(tmp_path: Path) -> None:
+    (tmp_path / "store.url").write_text("log:///where/it/was/store\n")
+    assert find_store(tmp_path) == "log:///where/it/was/store"
+
+    (tmp_path / "store").mkdir()
+
+    assert find_store(tmp_path) == log_url(tmp_path)
 
 
 def test_the_url_of_a_store_stands_for_itself() -> None:

@@ -14,6 +14,7 @@ from millstream.checkpoints.exporting import export
 from millstream.checkpoints.reading import StoredState
 from millstream.checkpoints.tables import as_text
 from millstream.errors import ConfigError
+from millstream.flow.functions import arrow
 from millstream.state.aggregates import aggregate, mean, sum
 from tests.checkpoints.memory_store import MemoryStore
 from tests.checkpoints.written import Job, Writer
@@ -52,6 +53,7 @@ def table_of(tmp_path: Path, *rows: dict[str, Any], **options: int) -> pa.Table:
         ([dt.datetime(2024, 2, 29, 12, tzinfo=dt.UTC)], "timestamp[us, tz=UTC]"),
         ([Decimal("1.5"), Decimal("2.5")], "decimal128(2, 1)"),
         ([[1, 2], [], None], "list<element: int64>"),
+        ([[], []], "list<element: string>"),
         ([[[1], []], [[2]]], "list<element: list<element: int64>>"),
     ],
     ids=str,
@@ -77,6 +79,7 @@ def test_values_of_one_plain_type_are_a_column_of_it(
         [[1, "a"]],
         [dt.datetime(2024, 1, 1), dt.datetime(2024, 1, 1, tzinfo=dt.UTC)],
         [[1], "a"],
+        [{"a": 1}, "a", "b", "c"],
     ],
     ids=str,
 )
@@ -154,6 +157,23 @@ def test_columns_whose_type_differs_from_slot_to_slot_get_one_that_holds_all(
     found = exported(tmp_path, run, at_once=1).sort_by("key")
 
     assert found.column("value").to_pylist() == [None if a % 2 else a for a in range(SLOTS)]
+
+
+def test_columns_that_only_some_nodes_gave_are_null_elsewhere(tmp_path: Path) -> None:
+    def reduce(rows: pa.Table, state: pa.Table) -> tuple[pa.Table, None]:
+        named = rows.column("value")[0].as_py()
+        return pa.table({"key": rows.column("key"), named: [1] * len(rows)}), None
+
+    job = Job(job_of(arrow(reduce)), "arrow")
+    run = Writer(MemoryStore(), {"job": job})
+    run.commit({"job": [("a", "left")]})
+    job.__post_init__()  # another node, which has nothing of what this one has
+    run.commit({"job": [("b", "right")]})
+
+    assert exported(tmp_path, run, at_once=1).sort_by("key").to_pylist() == [
+        {"key": "a", "left": 1, "right": None},
+        {"key": "b", "left": None, "right": 1},
+    ]
 
 
 def test_an_empty_state_is_an_empty_file(tmp_path: Path) -> None:

@@ -41,13 +41,24 @@ def find_store(checkpoint: str | os.PathLike[str], store: str | None = None) -> 
         return store
     if "://" in place:
         return place
-    named = Path(place, STORE_URL)
-    if named.is_file():
-        return named.read_text(encoding="utf-8").strip()
-    # Looked for first, because to open a store is to make it.
-    if not Path(place, STORE).is_dir():
+    named = _named(place)
+    # Looked for, because to open a store is to make it.
+    if Path(place, STORE).is_dir() and (named is None or _is_default(named)):
+        return log_url(place)  # not what is named: the folder may have been moved, or be a copy
+    if named is None:
         raise NoCheckpoint(place)
-    return log_url(place)
+    return named
+
+
+def _named(folder: str) -> str | None:
+    try:
+        return Path(folder, STORE_URL).read_text(encoding="utf-8").strip()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _is_default(url: str) -> bool:
+    return url.startswith("log:///") and url.endswith(f"/{STORE}")
 
 
 def open_checkpoint(checkpoint: str | os.PathLike[str], store: str | None = None) -> Store:
