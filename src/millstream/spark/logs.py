@@ -12,13 +12,12 @@ the caller to say.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from millstream.coordinator.resuming import Origin, find_notes
 from millstream.errors import ConfigError, MillstreamError
 from millstream.spark.folder import Folder
 
@@ -72,14 +71,6 @@ class LogDamaged(MillstreamError):
 
     def __str__(self) -> str:
         return f"{self.path} {self.problem}; restore an older epoch, or give a new checkpoint"
-
-
-@dataclass(frozen=True)
-class Origin:
-    """Where an incarnation began: behind which epoch, and whose folder that was taken from."""
-
-    after: int
-    source: int | None
 
 
 def source_folders(frame: DataFrame) -> tuple[int, ...]:
@@ -150,26 +141,13 @@ class SparkLogs:
 
     def _holder(self, incarnation: int, after: int, by: int | None) -> tuple[int, list[int]]:
         """Find the newest earlier incarnation to go on from, and the epochs to take over."""
-        finished = {number: self._origin(number) for number in self.incarnations()}
-        earlier = [number for number in finished if number < incarnation]
-        at = by if by in earlier else max(earlier, default=None)
-        known: set[int] = set()
-        limit = math.inf
-        while at is not None and (origin := finished.get(at)) is not None:
-            # Commits first: Spark writes an epoch's commit before the next one's offsets.
-            commits, epochs = self._entries(at, "commits"), self._entries(at, "offsets")
-            # The cut that Spark has made for the next epoch is kept: it runs with the same rows.
-            kept = sorted(epoch for epoch in epochs if epoch <= after + (after in commits))
-            if after in epochs and _suffices(kept):
-                return at, kept
-            known.update(epoch for epoch in epochs if epoch <= limit)
-            # What this one has cut itself and purged since is nowhere else. An older folder may
-            # have an epoch of that number, too, cut by a driver that woke up and was refused.
-            if origin.after < after <= max(epochs, default=-1):
-                break
-            at, limit = origin.source, origin.after
-        retained = (min(known), max(known)) if known else None
-        raise EpochNotRetained(self._folder.text(""), after, retained)
+        origins = {number: self._origin(number) for number in self._numbers()}
+        finished = {number: origin for number, origin in origins.items() if origin is not None}
+        source, epochs = find_notes(incarnation, after, by, finished, self._entries)
+        if source is None:
+            retained = (epochs[0], epochs[-1]) if epochs else None
+            raise EpochNotRetained(self._folder.text(""), after, retained)
+        return source, epochs
 
     def _cut(
         self, source: int, after: int, kept: Sequence[int], folders: Sequence[int]
@@ -248,11 +226,6 @@ class SparkLogs:
 
 def _name(incarnation: int) -> str:
     return f"{incarnation:06d}"
-
-
-def _suffices(kept: Sequence[int]) -> bool:
-    """Spark wants the last two epochs, to know where the last one began."""
-    return kept[-1] == 0 or kept[-1] - 1 in kept
 
 
 def _log_end(offset: str) -> int | None:
