@@ -34,11 +34,11 @@ from millstream.node.messages import (
     Persist,
     Persisted,
     Receipts,
+    Restore,
     Snapshot,
     UnitCopy,
 )
-from millstream.node.persisting import Persisting
-from millstream.node.restoring import Restoring
+from millstream.node.primitives import Primitives
 from millstream.node.safekeeper import Safekeeper
 from millstream.node.units import Block, Unit, Work
 from millstream.ring.ring import NodeId
@@ -89,8 +89,9 @@ class NodeService:
         self._keeping = (
             None if keeper is None else Keeping(machine, keeper, self._locks, options.bases, net)
         )
-        self._restoring: Restoring | None = None
-        self._restorers = net.lock()
+        self._primitives = Primitives(
+            machine, self._locks, net, self._call, self._restore_order, self._keeping
+        )
         self._checkpointing = net.lock()
         self._heard: dict[NodeId, float] = {}
         self._failures: dict[NodeId, int] = {}
@@ -112,7 +113,7 @@ class NodeService:
         """Take a feed: chunks of block rows, and at last the end marker."""
         self._catch_up(feed.ring, feed.committed)
         if not feed.copy:
-            self._restore(feed.slots)
+            self._primitives.restore(feed.slots)
         with self._books:
             self._machine.admit(feed)
         blocks, end = _received(items)
@@ -213,7 +214,7 @@ class NodeService:
         if self._machine.next_replay() is not None:
             self._net.spawn(self._replay, "replay")
         if self._keeping is not None and self._machine.lacking().any():
-            self._net.spawn(self._restore_all, "restore")
+            self._net.spawn(self._primitives.restore_all, "restore")
 
     def _replay(self) -> None:
         """Replay the logs of slots taken over, unit by unit: other units go on in between."""
@@ -236,6 +237,7 @@ class NodeService:
             self._keeping.catch_up(_STORE_PATIENCE)
         if self._broken is not None:
             raise self._broken
+        self._primitives.is_whole()
         with self._books:
             store = self._machine.store
             logs = self._machine.log_bytes
@@ -264,56 +266,26 @@ class NodeService:
 
     # -- the store -----------------------------------------------------------------------
 
-    def _restore(self, slots: range) -> None:
-        """Bring slots back from the store, if this node owns them and has no state of them."""
-        if self._keeping is not None:
-            if self._machine.lacking()[slots.start : slots.stop].any():
-                self._restorer(self._keeping).ensure(slots)
-
-    def _restorer(self, keeping: Keeping) -> Restoring:
-        with self._restorers:
-            found = self._restoring
-            if found is None or found.is_over:
-                order = self._net.call(self._coordinator, "restore", self.node, _ASK_TIMEOUT)
-                store = keeping.keeper.store
-                found = Restoring(self._machine, store, order, self._locks, self._net)
-                self._restoring = found
-            return found
-
-    def _restore_all(self) -> None:
-        assert self._keeping is not None
-        try:
-            while self._machine.lacking().any():
-                restoring = self._restorer(self._keeping)
-                restoring.all()
-                self._keeping.begin(restoring.order.committed.epoch)
-        except Unreachable:
-            return  # a feed will ask again
-        except MillstreamError as problem:
-            self._broken = problem
+    def _restore_order(self) -> Restore:
+        order: Restore = self._net.call(self._coordinator, "restore", self.node, _ASK_TIMEOUT)
+        return order
 
     def _on_restored(self, _: None) -> bool:
-        """Whether all that this node owns is there."""
-        if self._broken is not None:
-            raise self._broken
-        restoring = self._restoring
-        over = restoring is None or restoring.is_over
-        return over and not self._machine.lacking().any()
+        return self._primitives.is_whole()
 
     def _on_persist(self, order: Persist) -> Persisted:
-        assert self._keeping is not None
         self._catch_up(-1, order.committed)
-        return Persisting(self._machine, self._keeping, self._locks).persist(order)
+        return self._primitives.persist(order)
 
     # -- reading -------------------------------------------------------------------------
 
     def _on_get(self, body: tuple[int, Any]) -> bytes:
-        self._restore(range(self._machine.store.slots))
+        self._primitives.restore(range(self._machine.store.slots))
         with self._books:
             return dumps(self._machine.store.get(*body))
 
     def _on_items(self, body: tuple[int, range]) -> list[tuple[Any, bytes]]:
-        self._restore(body[1])
+        self._primitives.restore(body[1])
         with self._books:
             return [(key, dumps(value)) for key, value in self._machine.store.items(*body)]
 
@@ -328,12 +300,8 @@ class NodeService:
             self._supply(order.to, slots)
 
     def _supply(self, peer: NodeId, slots: range) -> None:
-        keys = self._machine.store.most_keys(slots)
-        for part in cut(slots, keys):
-            with self._both():
-                views = self._machine.view(part)
-            for view in views:
-                self._call(peer, "install", (view, self._machine.version), 30.0)
+        for snapshot in self._primitives.checkpoint(slots):
+            self._primitives.backup(snapshot, peer)
 
     def _on_install(self, body: tuple[Snapshot, int]) -> None:
         snapshot, ring = body

@@ -1,0 +1,115 @@
+"""What can be done with the state of a node's slots; all that moves state is made of these.
+
+=============  =====================================================================
+checkpoint     slots as they are now, as snapshots that no later change shows in
+backup         a snapshot to a peer, which takes it unless it has the slots newer
+partition      what changes, or a snapshot, say of some slots (``Reducing.part``)
+merge          changes of consecutive epochs as one (``Reducing.merge``)
+persist        changes into the store, for a manifest to name
+restore        slots back from the store: the newest base, then the pieces that follow
+spill          keys that were not touched for long to disk (``Spilling.settle``)
+=============  =====================================================================
+
+Scaling out is checkpoint, partition and backup, and then a change of roles; recovery is that
+change alone, or, if no copy is left, restore; a restart elsewhere is persist, then restore.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from millstream.errors import MillstreamError
+from millstream.node.keeping import Keeping, Locks, cut
+from millstream.node.machine import NodeMachine
+from millstream.node.messages import Persist, Persisted, Restore, Snapshot
+from millstream.node.persisting import Persisting
+from millstream.node.restoring import Restoring
+from millstream.ring.ring import NodeId
+from millstream.wire.calls import Unreachable
+from millstream.wire.net import Net
+
+Call = Callable[[NodeId, str, object, float], Any]
+_BACKUP_TIMEOUT = 30.0
+
+
+class Primitives:
+    """The primitives that need more than the state itself: locks, peers, the store."""
+
+    def __init__(
+        self,
+        machine: NodeMachine,
+        locks: Locks,
+        net: Net,
+        call: Call,
+        ask: Callable[[], Restore],
+        keeping: Keeping | None,
+    ) -> None:
+        """``call`` reaches a peer; ``ask`` the coordinator, for what brings slots back."""
+        self._machine = machine
+        self._locks = locks
+        self._net = net
+        self._call = call
+        self._ask = ask
+        self._keeping = keeping
+        self._persisting = None if keeping is None else Persisting(machine, keeping, locks)
+        self._restoring: Restoring | None = None
+        self._restorers = net.lock()
+        self._broken: MillstreamError | None = None
+
+    # -- among peers ---------------------------------------------------------------------
+
+    def checkpoint(self, slots: range) -> Iterator[Snapshot]:
+        """Slots as they are, a few at a time, so that nobody waits for long."""
+        for part in cut(slots, self._machine.store.most_keys(slots)):
+            with self._locks.state, self._locks.books:
+                views = self._machine.view(part)
+            yield from views
+
+    def backup(self, snapshot: Snapshot, peer: NodeId) -> None:
+        """Give a snapshot to a peer."""
+        body = (snapshot, self._machine.version)
+        self._call(peer, "install", body, _BACKUP_TIMEOUT)
+
+    # -- to and from the store -----------------------------------------------------------
+
+    def persist(self, order: Persist) -> Persisted:
+        """Put changes into the store; durable when this returns."""
+        assert self._persisting is not None
+        return self._persisting.persist(order)
+
+    def restore(self, slots: range) -> None:
+        """Bring slots back from the store, if this node owns them and has no state of them."""
+        if self._keeping is not None:
+            if self._machine.lacking()[slots.start : slots.stop].any():
+                self._restorer(self._keeping).ensure(slots)
+
+    def restore_all(self) -> None:
+        """Bring back all that this node owns; what goes wrong is told by ``is_whole``."""
+        assert self._keeping is not None
+        try:
+            while self._machine.lacking().any():
+                restoring = self._restorer(self._keeping)
+                restoring.all()
+                self._keeping.begin(restoring.order.committed.epoch)
+        except Unreachable:
+            return  # a feed will ask again
+        except MillstreamError as problem:
+            self._broken = problem
+
+    def is_whole(self) -> bool:
+        """Whether all that this node owns is there; raises what keeps it from coming."""
+        if self._broken is not None:
+            raise self._broken
+        restoring = self._restoring
+        over = restoring is None or restoring.is_over
+        return over and not self._machine.lacking().any()
+
+    def _restorer(self, keeping: Keeping) -> Restoring:
+        with self._restorers:
+            found = self._restoring
+            if found is None or found.is_over:
+                store = keeping.keeper.store
+                found = Restoring(self._machine, store, self._ask(), self._locks, self._net)
+                self._restoring = found
+            return found
