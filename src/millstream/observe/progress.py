@@ -35,6 +35,7 @@ class EpochProgress:
     jobs: Mapping[str, JobProgress] = field(default_factory=dict)
     nodes: int = 0
     node_memory: int = 0
+    cold_keys: int = 0
 
     @property
     def rows(self) -> int:

@@ -121,6 +121,7 @@ class Engine:
                 jobs=self._jobs(result),
                 nodes=len(result.reports),
                 node_memory=sum(report.memory for report in result.reports.values()),
+                cold_keys=sum(report.cold_keys for report in result.reports.values()),
             )
         )
 

@@ -11,6 +11,7 @@ ago go first (a dictionary keeps the order); all slots give in equal parts.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, islice
 from typing import Any, Protocol
@@ -27,6 +28,8 @@ from millstream.state.keyed import (
     is_odd,
 )
 from millstream.state.pickling import dumps
+
+log = logging.getLogger("millstream")
 
 Table = dict[int, dict[Any, Entries]]
 _ROOM = 1 / 8  # what is freed when the limit is reached, so that spilling is rare
@@ -91,6 +94,8 @@ class Spilling:
                     state.spill((weight - goal) / weight)
             self.problem = None
         except Exception as problem:
+            if self.problem is None:
+                log.warning("keys cannot be written to disk, and stay in memory: %s", problem)
             self.problem = problem
 
 
