@@ -177,7 +177,8 @@ class FileStore:
             self._root.mkdir(parents=True, exist_ok=True)
             for folder in (self._parts, *self._folders):
                 folder.mkdir(exist_ok=True)
-            # The marker comes last, and stands for all the others.
+            # The marker comes last, and stands for all the others. If it is lost with the power, it
+            # is made again.
             _sync({self._root, *made, *(folder.parent for folder in made)})
             part = self._write(_FORMAT)
             try:
@@ -193,7 +194,6 @@ class FileStore:
                 ) from error
             finally:
                 _discard(part)
-            _sync([self._root])
         if (self._root / "FORMAT").exists():
             raise ConfigError(
                 f"{self._root} is on a file system that takes 'a' and 'A' for one name, where "
