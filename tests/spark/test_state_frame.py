@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow.dataset as ds
 import pytest
 from pyspark.sql import SparkSession
 
 import millstream as ms
 from millstream.checkpoints.finding import NoCheckpoint, log_url
 from millstream.checkpoints.reading import NotThere, UnreadableState
+from millstream.cli import main
 from millstream.spark import state_frame
 from millstream.stores.opening import open_store
 from tests.checkpoints.written import Job, Writer, counting
@@ -64,6 +67,48 @@ def test_columns_have_the_types_that_hold_all_values(spark: SparkSession, folder
         "sizes": [7, 8],
         "note": '{"of": 7}',
     }
+
+
+def count(word: str, ones: list[int], state: Any) -> Iterator[tuple[str, int]]:
+    state["n"] = state.get("n", 0) + sum(ones)
+    yield word, state["n"]
+
+
+def test_a_run_is_seen_as_it_was_and_goes_on_from_an_epoch_that_was_restored(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{"word": f"w{number % 7}", "n": number} for number in range(60)]
+    checkpoint = str(tmp_path / "checkpoint")
+
+    def run() -> dict[str, dict[Any, Any]]:
+        flow = ms.Workflow("words")
+        words = flow.source("words", ms.replay(rows, rows_per_epoch=20))
+        words.map_reduce("count", map=lambda row: [(row.word, row.n)], reduce=count).sink(
+            "out", ms.parquet(tmp_path / "out")
+        )
+        words.map_reduce("overview", key="word", reduce=ms.aggregate(n=ms.count(), m=ms.mean("n")))
+        with ms.start(flow, checkpoint=checkpoint, nodes=2) as started:
+            started.await_termination()
+            jobs = ("count", "overview")
+            return {job: dict(started.state(job).items()) for job in jobs}
+
+    states = run()
+    outputs = ds.dataset(tmp_path / "out").to_table().to_pylist()
+
+    def seen(job: str) -> dict[Any, Any]:
+        found = [row.asDict() for row in ms.read_state(checkpoint, job, spark=spark).collect()]
+        return {row.pop("key"): row for row in found}
+
+    assert {job: seen(job) for job in states} == states
+    assert main(["checkpoint", "restore", checkpoint, "0", "--yes"]) == 0
+    assert len(seen("count")) == 7 and seen("count") != states["count"]
+
+    assert run() == states
+    assert sorted(map(str, ds.dataset(tmp_path / "out").to_table().to_pylist())) == sorted(
+        map(str, outputs)
+    )
+    assert main(["checkpoint", "verify", checkpoint]) == 0
+    assert "newest complete epoch: 2" in capsys.readouterr().out
 
 
 def test_what_is_not_there_is_told_before_anything_runs(spark: SparkSession, folder: Path) -> None:

@@ -86,7 +86,7 @@ def listing(found: Listing) -> str:
             _many(epoch.bytes),
             epoch.restore_records,
             _many(epoch.restore_bytes),
-            epoch.published,
+            "yes" if epoch.published else "not known yet",
             epoch.complete,
         )
         for epoch in found.epochs

@@ -12,7 +12,10 @@ from millstream.checkpoints.restoring import EpochIncomplete, contents_of
 
 @dataclass(frozen=True)
 class Epoch:
-    """A committed epoch: what it added, what it takes to bring it back, whether that is there."""
+    """A committed epoch: what it added, what it takes to bring it back, whether that is there.
+
+    That the newest ones are ``published`` is said by the manifests that follow; until then None.
+    """
 
     epoch: int
     incarnation: int
@@ -22,7 +25,7 @@ class Epoch:
     bytes: int
     restore_records: int | None
     restore_bytes: int | None
-    published: bool
+    published: bool | None
     complete: bool
 
 
@@ -77,7 +80,7 @@ def _epoch(lineage: Lineage, manifest: Manifest, keys: Set[str]) -> Epoch:
         bytes=sum(piece.bytes for piece in manifest.pieces),
         restore_records=len(contents.keys) if contents else None,
         restore_bytes=contents.bytes if contents else None,
-        published=manifest.epoch <= published,
+        published=True if manifest.epoch <= published else None,
         complete=contents is not None and set(contents.keys) <= keys,
     )
 
