@@ -143,6 +143,13 @@ class MemoryDisk:
         inode = self._inode(path)
         return Version(len(inode.data), inode.changed)
 
+    def file(self, folder: str, name: str) -> bytearray:
+        """The content of a file, to look at or to harm."""
+        return self._names[f"{ROOT}/{folder}"][name].data
+
+    def files(self, folder: str) -> list[str]:
+        return sorted(self._names[f"{ROOT}/{folder}"])
+
     def list(self, folder: str) -> list[str]:
         self.calls.append("list")
         if folder not in self._names:
@@ -176,13 +183,6 @@ class MemoryDisk:
         self._call("remove")
         with suppress(KeyError):
             del self._names[os.path.dirname(path)][os.path.basename(path)]
-
-    def file(self, folder: str, name: str) -> bytearray:
-        """The content of a file, to look at or to harm."""
-        return self._names[f"{ROOT}/{folder}"][name].data
-
-    def files(self, folder: str) -> list[str]:
-        return sorted(self._names[f"{ROOT}/{folder}"])
 
     def erase(self, folder: str, name: str) -> None:
         del self._names[f"{ROOT}/{folder}"][name]

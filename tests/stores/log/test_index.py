@@ -37,6 +37,7 @@ STEPS = st.lists(
         st.tuples(st.just("delete"), st.lists(st.sampled_from(KEYS), unique=True, max_size=3)),
         st.tuples(st.just("found"), st.lists(st.sampled_from(KEYS), unique=True, max_size=3)),
         st.tuples(st.just("stale"), st.lists(st.sampled_from(KEYS), unique=True, max_size=3)),
+        st.tuples(st.just("late"), st.lists(st.sampled_from(KEYS), unique=True, max_size=3)),
         st.tuples(st.just("merge"), st.just([])),
     ),
     max_size=25,
@@ -59,11 +60,12 @@ def test_an_index_answers_as_a_dictionary_would(digest: str) -> None:
                 index.merge()
                 continue
             kind = Kind.TOMBSTONE if what == "delete" else Kind.VALUE
-            first = 1 if what == "stale" else stamp + 1
+            stamp += 10
+            first = {"stale": 1, "late": stamp - 500}.get(what, stamp)
             stamps = list(range(first, first + len(keys)))
             stamp += len(keys)
             hashes = [hash_of(key.encode()) for key in keys]
-            if what in ("put", "delete"):
+            if what in ("put", "delete", "late"):
                 offsets = np.array(stamps, np.uint64)
                 index.add(segment, Batch(keys, hashes, offsets, stamps, stamps, kind))
             else:

@@ -150,6 +150,17 @@ def test_a_mount_that_is_away_is_not_taken_for_an_empty_log() -> None:
     assert store.scan() == ["a"]
 
 
+def test_a_key_is_not_taken_for_absent_because_its_mount_was_away() -> None:
+    disk = MemoryDisk()
+    store = open_log(disk, "w", patience=30)
+    assert store.put_if_absent("m", b"1")
+    names, disk._names = disk._names, {ROOT: {}}
+    back = threading.Timer(0.1, lambda: setattr(disk, "_names", names))
+    back.start()
+    assert store.get(["m"]) == {"m": b"1"}
+    back.join()
+
+
 def test_a_link_whose_answer_was_lost_still_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     disk = MemoryDisk()
     plain = disk.link
