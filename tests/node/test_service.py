@@ -2,162 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
-from typing import Any, TypeVar
+from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
 
 from millstream.coordinator.feeder import end_of
-from millstream.errors import MillstreamError
 from millstream.node import keeping as keeping_module
-from millstream.node.machine import Durability, NodeMachine
 from millstream.node.messages import (
     Assign,
     BrokenFeed,
     Commit,
     CopyOrder,
-    Feed,
     FeedRefused,
     Fenced,
     NodeReport,
-    Receipts,
 )
-from millstream.node.server import digest_blocks
-from millstream.node.service import NodeOptions, NodeService
 from millstream.ring.placement import Placement
-from millstream.ring.ring import NodeId
 from millstream.sim import World
-from millstream.state.blocks import slices, to_bytes
 from millstream.state.pickling import loads
 from millstream.state.records import decode_records
-from millstream.wire.blocks import BLOCK_SCHEMA
 from millstream.wire.net import Delivery
-from tests.node.machines import ALL, HIGH, HISTORY, JOB, LOW, MANY, ME, OTHER, THIRD, placed
-from tests.work.running import SLOTS, blocks_of_pairs
-
-T = TypeVar("T")
-BACKED_UP = placed([ME], other=ALL)
-MEMORY = 12_345
-
-
-class Scene:
-    """Three nodes, a driver, and a task that feeds; ``placement`` is what the driver tells."""
-
-    def __init__(
-        self,
-        world: World,
-        placement: Placement = BACKED_UP,
-        durability: Durability = "epoch",
-        **options: Any,
-    ) -> None:
-        self.world, self.placement = world, placement
-        self.durability, self.options = durability, NodeOptions(**options)
-        self.committed = Commit(-1, 0)
-        self.asked: list[tuple[str, Any]] = []
-        self.calls: list[tuple[NodeId, str]] = []
-        self.stopped: list[NodeId] = []
-        self.problem: MillstreamError | None = None
-        self.driver, self.task = world.process("driver"), world.process("task")
-        world.serve("driver", "driver", self.act)
-        self.machines: dict[NodeId, NodeMachine] = {}
-        self.services = {node: self._start(node) for node in (ME, OTHER, THIRD)}
-        for machine in self.machines.values():
-            machine.assign(self.assignment())
-
-    def _start(self, node: NodeId) -> NodeService:
-        machine = NodeMachine(
-            node, {JOB: HISTORY}, SLOTS, digest_blocks, lambda: 0.0, self.durability
-        )
-        self.machines[node] = machine
-        service = NodeService(
-            machine,
-            self.world.process(node),
-            "driver",
-            self.options,
-            memory=lambda: MEMORY,
-            stop=lambda: self.stopped.append(node),
-        )
-
-        def act(action: str, body: Any) -> Any:
-            self.calls.append((node, action))
-            return service.act(action, body)
-
-        self.world.serve(node, node, act, service.exchange)
-        return service
-
-    def assignment(self) -> Assign:
-        addresses = {node: str(node) for node in (ME, OTHER, THIRD)}
-        return Assign(1, self.placement, addresses, self.committed)
-
-    def act(self, action: str, body: Any) -> Any:
-        self.asked.append((action, body))
-        if self.problem is not None:
-            raise self.problem
-        return self.assignment() if action == "assign" else None
-
-    def run(self, main: Callable[[], T], process: str = "task", seconds: float = 100.0) -> T:
-        return self.world.run(main, process, self.world.now + seconds)
-
-    def rest(self, seconds: float) -> None:
-        self.run(lambda: self.task.sleep(seconds), seconds=seconds + 1)
-
-    def call(self, node: NodeId, action: str, body: object = None) -> Any:
-        return self.run(lambda: self.task.call(node, action, body))
-
-    def header(self, epoch: int, **options: Any) -> Feed:
-        version, committed = self.placement.version, Commit(epoch - 1, 0)
-        feed = Feed(1, JOB, epoch, 0, 0, version, ALL, committed, epoch)
-        return replace(feed, **options)
-
-    def feed(self, epoch: int, pairs: list[Any], **options: Any) -> list[Any]:
-        """Feed the owner of the first slot, and with logs the backups as well."""
-        header = self.header(epoch, **options)
-        rows = rows_of(pairs, header.slots)
-        owner = self.placement.owner(header.slots.start)
-        peers = self.placement.copies(header.slots.start) if self.durability == "interval" else ()
-        copies = [Delivery(peer, replace(header, copy=True)) for peer in peers]
-        outputs = self.run(
-            lambda: self.task.feed(
-                Delivery(owner, header), copies, rows, end_of(rows), lambda: False
-            )
-        )
-        return [record for batch in outputs for record in decode_records(batch)]
-
-    def commit(self, epoch: int, pairs: list[Any]) -> None:
-        """Run an epoch and tell all nodes that it is committed."""
-        self.feed(epoch, pairs)
-        self.rest(0.2)  # copies of logs are on their own
-        self.committed = Commit(epoch, 0)
-        for node in self.machines:
-            if self.world.alive(node):
-                self.call(node, "seal", self.committed)
-
-    def receipts(self, node: NodeId, epoch: int) -> Receipts:
-        found: Receipts = self.call(node, "receipts", (epoch, 0))
-        return found
-
-    def held(self, node: NodeId) -> dict[Any, Any]:
-        [view] = self.machines[node].view(ALL)
-        scratch = NodeMachine(ME, {JOB: HISTORY}, SLOTS, digest_blocks, lambda: 0.0)
-        scratch.assign(Assign(1, placed([OTHER], me=ALL), {}))
-        scratch.install(replace(view, through=0))
-        scratch.assign(Assign(1, placed([ME], 1), {}))
-        return {key: state["seen"] for key, state in scratch.store.items(JOB, ALL)}
-
-    def suspicions(self) -> list[Any]:
-        return [body for action, body in self.asked if action == "suspect"]
-
-
-def rows_of(pairs: list[Any], slots: range = ALL) -> pa.Table:
-    rows = [
-        (0, JOB, 0, 0, 0, sequence, len(pairs), to_bytes(part))
-        for sequence, block in enumerate(blocks_of_pairs(HISTORY, pairs))
-        for _, part in slices(block, [slots.start, slots.stop])
-    ]
-    columns = zip(*rows, strict=True) if rows else [[] for _ in BLOCK_SCHEMA]
-    return pa.table([list(column) for column in columns], schema=BLOCK_SCHEMA)
+from tests.node.machines import ALL, HIGH, JOB, LOW, MANY, ME, OTHER, THIRD, placed
+from tests.node.scenes import MEMORY, Scene, rows_of
 
 
 @pytest.fixture
