@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -115,7 +115,8 @@ class MemoryDisk:
     def open(self, path: str) -> int:
         return self._opened(self._inode(path))
 
-    def append(self, file: int, data: bytes) -> None:
+    def append(self, file: int, pieces: Sequence[bytes]) -> None:
+        data = b"".join(pieces)
         inode = self._open[file]
         half = len(data) // 2
         inode.data += data[:half]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -66,8 +65,7 @@ def test_an_index_answers_as_a_dictionary_would(digest: str) -> None:
             stamp += len(keys)
             hashes = [hash_of(key.encode()) for key in keys]
             if what in ("put", "delete", "late"):
-                offsets = np.array(stamps, np.uint64)
-                index.add(segment, Batch(keys, hashes, offsets, stamps, stamps, kind))
+                index.add(segment, Batch(keys, hashes, stamps, stamps, stamps, kind))
             else:
                 index.add_found(
                     segment,
@@ -96,8 +94,8 @@ def test_an_index_answers_as_a_dictionary_would(digest: str) -> None:
 def add(index: Index, segment: Segment, keys: list[str], first: int) -> None:
     stamps = range(first, first + len(keys))
     hashes = [digest_of(key.encode()) for key in keys]
-    offsets = np.zeros(len(keys), np.uint64)
-    index.add(segment, Batch(keys, hashes, offsets, [1] * len(keys), stamps, Kind.VALUE))
+    ones = [1] * len(keys)
+    index.add(segment, Batch(keys, hashes, ones, ones, stamps, Kind.VALUE))
 
 
 def test_superseded_records_leave_shadows_until_their_segment_is_gone() -> None:

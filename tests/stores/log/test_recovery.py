@@ -111,6 +111,6 @@ def test_the_index_that_says_most_is_used(older: str) -> None:
     with_old = check(disk, expected)._reader.scanned
     open_log(disk, "r").flush()
     assert disk.files("index") == ["r.idx"]
-    disk.append(disk.create(f"{ROOT}/index/{older}"), old)
+    disk.append(disk.create(f"{ROOT}/index/{older}"), [old])
 
     assert check(disk, expected)._reader.scanned < with_old

@@ -167,8 +167,7 @@ class Compactor:
         for at in chosen:
             stamp, offset, length, _, kind = table.rows[at].item()
             key = table.key_at(at)
-            record = data[offset : offset + record_size(len(key), length)]
-            value = value_at(record, key, stamp, segment.seed)
+            value = value_at(data, offset, key, length, stamp, segment.seed)
             if value is None:
                 segment.damaged = True
                 return None
@@ -194,11 +193,11 @@ class Compactor:
         seal = encode_sign(Kind.SEAL, self._stamps.take()[0], header.seed)
         name = self._writer.new_name()
         if self._place.appends:
-            growing = self._place.patiently(lambda: self._place.grow(name, data))
+            growing = self._place.patiently(lambda: self._place.grow(name, [data]))
             # Only now: a seal says that all before it is synced.
-            growing.append(seal)
+            growing.append([seal])
         else:
-            growing = self._place.patiently(lambda: self._place.grow(name, data + seal))
+            growing = self._place.patiently(lambda: self._place.grow(name, [data, seal]))
         growing.close()
         segment = self._segments.add(name, header)
         for kind in (Kind.VALUE, Kind.TOMBSTONE):
@@ -208,7 +207,7 @@ class Compactor:
             batch = Batch(
                 [each.key.decode() for each, _ in some],
                 [each.digest for each, _ in some],
-                np.array([at for _, at in some], np.uint64),
+                [at for _, at in some],
                 [len(each.value) for each, _ in some],
                 [each.stamp for each, _ in some],
                 kind,

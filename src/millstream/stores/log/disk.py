@@ -6,8 +6,11 @@ A test that plays it can forget, at a power cut, whatever was not synced.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple, Protocol
+
+_AT_ONCE = 1024  # pieces that one call may write
 
 
 class Version(NamedTuple):
@@ -26,8 +29,8 @@ class Disk(Protocol):
     def open(self, path: str) -> int:
         """Open a file for reading."""
 
-    def append(self, file: int, data: bytes) -> None:
-        """Write all of it at the end; after an error a piece of it may be there."""
+    def append(self, file: int, pieces: Sequence[bytes]) -> None:
+        """Write all of them at the end; after an error a part of it may be there."""
 
     def read(self, file: int, offset: int, size: int) -> bytes:
         """As many bytes as there are, up to a size."""
@@ -72,11 +75,14 @@ class OsDisk:
     def open(self, path: str) -> int:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
-    def append(self, file: int, data: bytes) -> None:
-        written = os.write(file, data)
-        rest = memoryview(data)
-        while written < len(data):
-            written += os.write(file, rest[written:])
+    def append(self, file: int, pieces: Sequence[bytes]) -> None:
+        for first in range(0, len(pieces), _AT_ONCE):
+            some = pieces[first : first + _AT_ONCE]
+            written, size = os.writev(file, some), sum(map(len, some))
+            if written < size:
+                rest = memoryview(b"".join(some))
+                while written < size:
+                    written += os.write(file, rest[written:])
 
     def read(self, file: int, offset: int, size: int) -> bytes:
         data = os.pread(file, size, offset)

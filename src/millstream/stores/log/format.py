@@ -24,6 +24,7 @@ HEADER_BYTES = 2 * _COPY_BYTES
 
 _HEAD = struct.Struct("<4sBxHQQQ")
 _CHECKS = struct.Struct("<II")
+_WHOLE_HEAD = struct.Struct(_HEAD.format + _CHECKS.format.lstrip("<"))
 _MAGIC = b"\xb7MSr"
 HEAD_BYTES = _HEAD.size + _CHECKS.size
 AROUND_BYTES = 2 * HEAD_BYTES  # what a record takes besides its key and value
@@ -161,19 +162,24 @@ def _payload_holds(data: bytes, at: int, head: _Head) -> bool:
     return len(payload) == head.payload and _extend(head.trust, payload) == head.check
 
 
-def value_at(data: bytes, key: bytes, stamp: int, seed: int) -> bytes | None:
-    """The value in the bytes of one record, or None if it is not whole, or another record."""
-    for at in (0, len(data) - HEAD_BYTES):
-        head = _head_at(data, at, seed)
+def value_at(data: bytes, at: int, key: bytes, length: int, stamp: int, seed: int) -> bytes | None:
+    """The value of a record, or None if it is not whole, or another record."""
+    start = at + HEAD_BYTES
+    end = start + len(key) + length
+    payload = data[start:end]
+    for head in (data[at:start], data[end : end + HEAD_BYTES]):
+        if len(head) < HEAD_BYTES:
+            continue
+        _, _, key_bytes, said, found, _, trust, check = _WHOLE_HEAD.unpack(head)
         if (
-            head is not None
-            and head.stamp == stamp
-            and head.key_bytes == len(key)
-            and len(data) == AROUND_BYTES + head.payload
-            and data[HEAD_BYTES : HEAD_BYTES + len(key)] == key
-            and _payload_holds(data, HEAD_BYTES, head)
+            _extend(trust, payload) == check
+            and trust == _extend(seed, head[: _HEAD.size])
+            and found == stamp
+            and key_bytes == len(key)
+            and said == length == len(payload) - key_bytes
+            and payload.startswith(key)
         ):
-            return data[HEAD_BYTES + len(key) : len(data) - HEAD_BYTES]
+            return payload[key_bytes:]
     return None
 
 

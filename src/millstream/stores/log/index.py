@@ -51,7 +51,7 @@ class _Recent:
 
     def find(self, name: str) -> Row | None:
         at = self.places.get(name)
-        return None if at is None else Row(*self.rows[at].item())
+        return None if at is None else Row._make(self.rows[at].item())
 
 
 class _View(NamedTuple):
@@ -65,7 +65,7 @@ class Batch(NamedTuple):
 
     names: Sequence[str]
     hashes: Sequence[int]
-    offsets: npt.NDArray[np.uint64]
+    offsets: Sequence[int]
     lengths: Sequence[int]
     stamps: Sequence[int]
     kind: Kind
@@ -136,7 +136,7 @@ class Index:
             many = len(batch.names)
             first = recent.reserve(many)
             if many <= _FEW:
-                fields = zip(batch.stamps, batch.offsets.tolist(), batch.lengths, strict=True)
+                fields = zip(batch.stamps, batch.offsets, batch.lengths, strict=True)
                 for at, (stamp, offset, length) in enumerate(fields, first):
                     recent.rows[at] = (stamp, offset, length, segment.number, batch.kind)
                     recent.hashes[at] = batch.hashes[at - first]

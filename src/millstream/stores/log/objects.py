@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -80,12 +80,12 @@ class ObjectPlace:
 
         return self.patiently(fetch)
 
-    def grow(self, name: str, data: bytes) -> Growing:
-        path = self.path("segments", name)
+    def grow(self, name: str, pieces: Sequence[bytes]) -> Growing:
+        path, data = self.path("segments", name), b"".join(pieces)
         self._told(lambda: self._fs.pipe_file(path, data))
         return _Uploaded()
 
-    def write(self, folder: Folder, name: str, pieces: Iterable[bytes]) -> None:
+    def write(self, folder: Folder, name: str, pieces: Sequence[bytes]) -> None:
         data = b"".join(pieces)
         self.patiently(lambda: self._fs.pipe_file(self.path(folder, name), data))
 
@@ -131,7 +131,7 @@ class ObjectPlace:
 class _Uploaded:
     """A segment that was written whole."""
 
-    def append(self, data: bytes) -> None:
+    def append(self, pieces: Sequence[bytes]) -> None:
         raise StoreError("an object cannot be appended to")
 
     def undo(self, size: int) -> None:

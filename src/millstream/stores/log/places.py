@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import itertools
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Literal, Protocol, TypeVar
 
@@ -47,7 +47,7 @@ class Gone(Exception):
 class Growing(Protocol):
     """A segment that is being written."""
 
-    def append(self, data: bytes) -> None:
+    def append(self, pieces: Sequence[bytes]) -> None:
         """Write at the end, durably."""
 
     def undo(self, size: int) -> None:
@@ -71,10 +71,10 @@ class Place(Protocol):
     def read(self, folder: Folder, name: str, offset: int, size: int) -> bytes:
         """A piece of a file; as much of it as there is."""
 
-    def grow(self, name: str, data: bytes) -> Growing:
+    def grow(self, name: str, pieces: Sequence[bytes]) -> Growing:
         """Begin a segment with some data, durably. Does not wait for a place that is away."""
 
-    def write(self, folder: Folder, name: str, pieces: Iterable[bytes]) -> None:
+    def write(self, folder: Folder, name: str, pieces: Sequence[bytes]) -> None:
         """Write a whole file, durably, in the place of an older one; never seen half-written."""
 
     def write_once(self, folder: Folder, name: str, data: bytes) -> bool:
@@ -214,15 +214,14 @@ class FolderPlace:
                 self._open[folder, name] = file
         return file
 
-    def grow(self, name: str, data: bytes) -> Growing:
-        return _GrowingFile(self, self._disk, f"{self._root}/segments", name, data)
+    def grow(self, name: str, pieces: Sequence[bytes]) -> Growing:
+        return _GrowingFile(self, self._disk, f"{self._root}/segments", name, pieces)
 
-    def _write_part(self, folder: str, pieces: Iterable[bytes]) -> str:
+    def _write_part(self, folder: str, pieces: Sequence[bytes]) -> str:
         part = f"{folder}/{self._part}-{next(self._parts)}"
         file = self._disk.create(part)
         try:
-            for piece in pieces:
-                self._disk.append(file, piece)
+            self._disk.append(file, pieces)
             self._disk.sync(file)
         except BaseException:
             with suppress(OSError):
@@ -232,12 +231,11 @@ class FolderPlace:
             self._disk.close(file)
         return part
 
-    def write(self, folder: Folder, name: str, pieces: Iterable[bytes]) -> None:
-        kept = list(pieces)
+    def write(self, folder: Folder, name: str, pieces: Sequence[bytes]) -> None:
         where = f"{self._root}/{folder}"
 
         def replace() -> None:
-            part = self._write_part(where, kept)
+            part = self._write_part(where, pieces)
             self._disk.rename(part, f"{where}/{name}")
             self._disk.sync_folder(where)
 
@@ -329,12 +327,14 @@ class FolderPlace:
 class _GrowingFile:
     """A segment file that is being appended to."""
 
-    def __init__(self, place: FolderPlace, disk: Disk, folder: str, name: str, data: bytes) -> None:
+    def __init__(
+        self, place: FolderPlace, disk: Disk, folder: str, name: str, pieces: Sequence[bytes]
+    ) -> None:
         self._place, self._disk = place, disk
         self._closed = self._broken = False
         self._file = place._told(lambda: disk.create(f"{folder}/{name}"))
         try:
-            self.append(data)
+            self.append(pieces)
             place._told(lambda: disk.sync_folder(folder))
         except BaseException:
             self.close()
@@ -342,9 +342,9 @@ class _GrowingFile:
                 disk.remove(f"{folder}/{name}")
             raise
 
-    def append(self, data: bytes) -> None:
+    def append(self, pieces: Sequence[bytes]) -> None:
         def write() -> None:
-            self._disk.append(self._file, data)
+            self._disk.append(self._file, pieces)
             self._broken = True
             self._disk.sync(self._file)
             self._broken = False

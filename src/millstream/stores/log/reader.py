@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from millstream.stores.log.format import (
+    AROUND_BYTES,
     HEADER_BYTES,
     Found,
     Kind,
@@ -18,7 +18,6 @@ from millstream.stores.log.format import (
 from millstream.stores.log.index import Index
 from millstream.stores.log.places import Gone, Place
 from millstream.stores.log.segments import Catalogue, Segment
-from millstream.stores.log.table import Row
 from millstream.stores.log.writer import Stamps
 from millstream.stores.store import CorruptRecord, Damage
 
@@ -26,14 +25,11 @@ SUFFIX = ".seg"
 _SIGNS = (Kind.MARK, Kind.SEAL)
 _NEAR = 16 << 10  # records this close to each other are read together
 _RUN = 4 << 20
+_ATTEMPTS = 4
 
 
-class _Wanted(NamedTuple):
-    segment: int
-    offset: int
-    size: int
-    key: str
-    stamp: int
+# The segment, offset, length of the value and stamp of a record, and its key as text and bytes.
+_Wanted = tuple[int, int, int, int, str, bytes]
 
 
 class Reader:
@@ -118,15 +114,17 @@ class Reader:
     def values(self, keys: Iterable[str], found: dict[str, bytes]) -> list[str]:
         """Read the values of keys; returns those that have none, as far as is known."""
         todo, missing = list(keys), []
-        for attempt in range(4):
+        find = self._index.find
+        for attempt in range(_ATTEMPTS):
             wanted: list[_Wanted] = []
             for key in todo:
-                row = self._index.find(key)
-                if row is None or row.kind != Kind.VALUE:
+                row = find(key)
+                if row is None or row[4] != Kind.VALUE:
                     missing.append(key)
                 else:
-                    wanted.append(_wanted(key, row))
-            todo = self._fetch(wanted, found, last=attempt == 3)
+                    stamp, offset, length, segment, _ = row
+                    wanted.append((segment, offset, length, stamp, key, key.encode()))
+            todo = self._fetch(wanted, found, last=attempt == _ATTEMPTS - 1)
             if not todo:
                 break
             # Compacted away, or cut off by its writer, since we looked: see what is there now.
@@ -139,15 +137,15 @@ class Reader:
         again: list[str] = []
         first = 0
         while first < len(wanted):
-            segment, start, size, _, _ = wanted[first]
-            stop, end = first + 1, start + size
+            segment, start, length, _, _, name = wanted[first]
+            end = start + record_size(len(name), length)
+            stop = first + 1
+            # Those that are close to each other are read at once.
             while stop < len(wanted):
-                each = wanted[stop]
-                end_there = each.offset + each.size
-                near = each.segment == segment and each.offset - end <= _NEAR
-                if not near or end_there - start > _RUN:
+                other, offset, length, _, _, name = wanted[stop]
+                if other != segment or offset - end > _NEAR or offset - start > _RUN:
                     break
-                end = max(end, end_there)
+                end = max(end, offset + AROUND_BYTES + len(name) + length)
                 stop += 1
             again += self._fetch_run(wanted[first:stop], start, end, found, last=last)
             first = stop
@@ -156,29 +154,23 @@ class Reader:
     def _fetch_run(
         self, run: list[_Wanted], start: int, end: int, found: dict[str, bytes], *, last: bool
     ) -> list[str]:
-        segment = self._segments.get(run[0].segment)
+        segment = self._segments.get(run[0][0])
         if segment is None:
-            return [each.key for each in run]
+            return [key for _, _, _, _, key, _ in run]
         try:
             data = self._place.read("segments", segment.name, start, end - start)
         except Gone:
-            return [each.key for each in run]
+            return [key for _, _, _, _, key, _ in run]
         again = []
-        for each in run:
-            at = each.offset - start
-            record = data[at : at + each.size]
-            value = value_at(record, each.key.encode(), each.stamp, segment.seed)
+        seed = segment.seed
+        for _, offset, length, stamp, key, name in run:
+            value = value_at(data, offset - start, name, length, stamp, seed)
             if value is not None:
-                found[each.key] = value
+                found[key] = value
             elif last or segment.sealed or segment.growing:
                 place = self._place.path("segments", segment.name)
                 why = "its checksum does not fit what is there"
-                raise CorruptRecord(Damage(each.key, place, each.offset, why))
+                raise CorruptRecord(Damage(key, place, offset, why))
             else:
-                again.append(each.key)
+                again.append(key)
         return again
-
-
-def _wanted(key: str, row: Row) -> _Wanted:
-    size = record_size(len(key.encode()), row.length)
-    return _Wanted(row.segment, row.offset, size, key, row.stamp)

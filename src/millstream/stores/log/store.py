@@ -237,7 +237,9 @@ def _encoded(names: list[str]) -> list[bytes]:
     """Keys as bytes; ``BadKey`` if one is not fit."""
     try:
         keys = [name.encode() for name in names]
-        if "".join(names).isprintable() and all(0 < len(key) <= MAX_KEY_BYTES for key in keys):
+        sizes = list(map(len, keys))
+        fit = not keys or (min(sizes) > 0 and max(sizes) <= MAX_KEY_BYTES)
+        if fit and "".join(names).isprintable():
             return keys
     except (AttributeError, TypeError, UnicodeEncodeError):
         pass

@@ -94,7 +94,7 @@ class Table:
     def find(self, key: bytes, digest: int) -> Row | None:
         """What is known of a key."""
         at = self.position(key, digest)
-        return None if at is None else Row(*self.rows[at].item())
+        return None if at is None else Row._make(self.rows[at].item())
 
     def matching(self, prefix: bytes) -> Iterator[bytes]:
         """The keys that begin with a prefix and have a value."""

@@ -13,8 +13,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from millstream.stores.log.format import (
     AROUND_BYTES,
     HEADER_BYTES,
@@ -176,12 +174,9 @@ class Writer:
             raise Away("a write took so long that its segment may be taken for abandoned")
         tail.last = _now()
         for job in group:
-            starts = np.cumsum([0, *map(len, job.keys[:-1])], dtype=np.uint64)
-            starts += np.cumsum([0, *job.lengths[:-1]], dtype=np.uint64)
-            starts += np.arange(len(job.keys), dtype=np.uint64) * np.uint64(AROUND_BYTES)
-            starts += np.uint64(start)
-            start += len(job.data)
-            batch = Batch(job.names, job.hashes, starts, job.lengths, job.stamps, job.kind)
+            sizes = [AROUND_BYTES + len(k) + v for k, v in zip(job.keys, job.lengths, strict=True)]
+            *offsets, start = itertools.accumulate(sizes, initial=start)
+            batch = Batch(job.names, job.hashes, offsets, job.lengths, job.stamps, job.kind)
             self._index.add(tail.segment, batch)
         tail.segment.settled = tail.size
         self.appended += size
@@ -197,7 +192,7 @@ class Writer:
         sealed = not self._place.appends
         pieces = [encode_header(header), *data, *([self._seal()] if sealed else [])]
         name = self.new_name()
-        growing = self._place.grow(name, b"".join(pieces))
+        growing = self._place.grow(name, pieces)
         segment = self._segments.add(name, header)
         segment.sealed, segment.growing = sealed, True
         return _Tail(segment, growing, sum(map(len, pieces)))
@@ -205,9 +200,8 @@ class Writer:
     def _extend(self, tail: _Tail, data: list[bytes]) -> int:
         """Append to the segment; the offset at which the records begin."""
         mark = encode_sign(Kind.MARK, self._stamps.take()[0], self._seed)
-        buffer = b"".join([mark, *data])
         try:
-            tail.growing.append(buffer)
+            tail.growing.append([mark, *data])
         except StoreFull:
             try:
                 tail.growing.undo(tail.size)
@@ -220,7 +214,7 @@ class Writer:
             self._leave(tail)
             raise
         start = tail.size + len(mark)
-        tail.size += len(buffer)
+        tail.size = start + sum(map(len, data))
         return start
 
     def _seal(self) -> bytes:
@@ -236,7 +230,7 @@ class Writer:
         """Seal a segment if that is possible; it is only a help to others."""
         with suppress(Exception):
             seal = self._seal()
-            tail.growing.append(seal)
+            tail.growing.append([seal])
             tail.size += len(seal)
             tail.segment.settled, tail.segment.sealed = tail.size, True
         self._leave(tail)
