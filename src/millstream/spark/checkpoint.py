@@ -16,6 +16,7 @@ import uuid
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from pyspark.sql import DataFrame, SparkSession
@@ -23,6 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 from millstream.checkpoints.manifest import JobNote, WorkflowNote
 from millstream.coordinator.claiming import Claimed, claim
 from millstream.coordinator.journal import Journal
+from millstream.coordinator.outlets import begin_anew, bring_in_line
 from millstream.errors import ConfigError
 from millstream.flow.describing import form_of, reducer_text, source_texts
 from millstream.flow.plan import Plan
@@ -65,7 +67,7 @@ def take_hold(
     if config.checkpoint is None:
         folder = tempfile.mkdtemp(prefix="millstream-checkpoint-")
         cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
-        _begin_anew(sinks)
+        begin_anew(_outlets(sinks))
         return Hold(folder)
     root = Folder(spark, str(config.checkpoint))
     url = _store_url(root, config.store)
@@ -76,7 +78,7 @@ def take_hold(
     logs = SparkLogs(spark, root.text("spark"))
     location = logs.derive(journal.incarnation, claimed.after, source_folders(frame), by=claimed.by)
     logs.prune(_KEPT_INCARNATIONS)
-    _bring_sinks_in_line(sinks, claimed, journal)
+    bring_in_line(_outlets(sinks), claimed, journal, partial(publish, sinks=sinks))
     if journal.committed.epoch >= 0:
         log.info("going on from epoch %d as incarnation %d", claimed.after, journal.incarnation)
     ids = {at: note.id for at, note in _numbered(planned, claimed.workflow)}
@@ -154,27 +156,5 @@ def _numbered(planned: Plan, note: WorkflowNote) -> list[tuple[int, JobNote]]:
     return [(at, found) for (at, _), found in zip(planned.jobs, note.jobs, strict=True)]
 
 
-def _bring_sinks_in_line(
-    sinks: Mapping[str, SinkWriter], claimed: Claimed, journal: Journal
-) -> None:
-    """Withdraw what came after the epoch to go on from; publish what was committed with it."""
-    if claimed.after < 0 and not claimed.withdrawn:
-        _begin_anew(sinks)
-        return
-    left = [staged for staged in journal.unpublished if staged.epoch <= claimed.after]
-    for writer in sinks.values():
-        if isinstance(writer, FileWriter):
-            writer.clean({(staged.epoch, staged.attempt) for staged in left})
-            gone = writer.truncate(claimed.after)
-            if gone:
-                log.warning("withdrew %d epochs, from %d on, to run them again", len(gone), gone[0])
-    for staged in left:
-        publish(staged, sinks)
-        journal.published = staged.epoch
-
-
-def _begin_anew(sinks: Mapping[str, SinkWriter]) -> None:
-    for writer in sinks.values():
-        if isinstance(writer, FileWriter):
-            writer.clean(())
-            writer.check_new()
+def _outlets(sinks: Mapping[str, SinkWriter]) -> list[FileWriter]:
+    return [writer for writer in sinks.values() if isinstance(writer, FileWriter)]
