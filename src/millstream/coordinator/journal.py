@@ -53,6 +53,8 @@ class Journal:
         jobs: Mapping[str, int],
         retain: int,
         on_result: Callable[[CheckpointResult], None] | None = None,
+        *,
+        tidy_every: int = _TIDY_EVERY,
     ) -> None:
         """``jobs`` maps names to positions; what ``workflow`` says of them has their ids."""
         self._store = store
@@ -64,6 +66,7 @@ class Journal:
         self._on_result = on_result
         self._ids = {jobs[note.name]: note.id for note in workflow.jobs}
         self._first = 0
+        self._tidy_every = tidy_every
         self._collecting = False
         self._collected = lineage.epoch
         newest = lineage.newest
@@ -177,7 +180,7 @@ class Journal:
     @property
     def is_tidy(self) -> bool:
         """Whether little can have become superfluous since it was last looked for."""
-        return self._collecting or self.committed.epoch < self._collected + _TIDY_EVERY
+        return self._collecting or self.committed.epoch < self._collected + self._tidy_every
 
     def tidy(self) -> None:
         """Delete what no retained epoch needs; a store that is away is no matter."""
