@@ -36,9 +36,10 @@ class StateLost(MillstreamError):
         )
         return (
             f"the state of {self.slots} of {self.of} slots is lost with the nodes {gone}: "
-            f"{advice}. The epoch under way was not committed. Run the workflow again with a new "
-            "checkpoint folder to compute the state anew; more replicas, spread over more "
-            "executors, hosts or zones, survive more failures at once"
+            f"{advice}. The epoch under way was not committed. Run the workflow again: with the "
+            "same checkpoint= it goes on from what is in the store, without one it begins anew. "
+            "More replicas, spread over more executors, hosts or zones, survive more failures at "
+            "once"
         )
 
 

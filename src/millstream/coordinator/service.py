@@ -72,6 +72,8 @@ class Overview:
     in_sync: Mapping[NodeId, SlotMask]
     lost: tuple[NodeId, ...]
     committed: int
+    incarnation: int
+    durable: int | None
 
 
 class Coordinator:
@@ -169,6 +171,8 @@ class Coordinator:
                 {node: roster.in_sync(node) for node in roster.domains},
                 roster.lost,
                 self.ledger.committed.epoch,
+                self.ledger.incarnation,
+                None if self._journal is None else self._journal.committed.epoch,
             )
 
     @property

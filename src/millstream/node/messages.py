@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from millstream.checkpoints.manifest import Base, Piece
 from millstream.errors import MillstreamError
-from millstream.node.safekeeper import Kept
+from millstream.node.safekeeper import KeeperCounts, Kept
 from millstream.ring.placement import Placement
 from millstream.ring.ring import NodeId
 
@@ -95,6 +95,7 @@ class NodeReport:
     memory: int = 0
     log_bytes: int = 0
     cold_keys: int = 0
+    keeper: KeeperCounts | None = None
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import copy as copied
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -241,7 +242,8 @@ class NodeService:
         with self._books:
             store = self._machine.store
             logs = self._machine.log_bytes
-            report = NodeReport(store.keys(), self._memory(), logs, store.cold_keys)
+            counts = None if self._keeping is None else copied(self._keeping.keeper.counts)
+            report = NodeReport(store.keys(), self._memory(), logs, store.cold_keys, counts)
             return self._machine.receipts(*body, report)
 
     def _on_seal(self, commit: Commit) -> None:

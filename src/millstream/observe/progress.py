@@ -26,6 +26,23 @@ class JobProgress:
 
 
 @dataclass(frozen=True)
+class StoreProgress:
+    """What the nodes' safekeepers have put into the store so far, all of them together.
+
+    ``replaced`` entries were overtaken by newer ones; ``waited`` tells how often a full queue
+    held somebody up.
+    """
+
+    records: int = 0
+    bytes: int = 0
+    batches: int = 0
+    replaced: int = 0
+    waited: int = 0
+    serialise_seconds: float = 0.0
+    store_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
 class EpochProgress:
     """One committed epoch."""
 
@@ -36,6 +53,7 @@ class EpochProgress:
     nodes: int = 0
     node_memory: int = 0
     cold_keys: int = 0
+    store: StoreProgress | None = None
 
     @property
     def rows(self) -> int:

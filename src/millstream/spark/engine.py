@@ -10,7 +10,8 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
@@ -21,7 +22,8 @@ from millstream.coordinator.record import EpochRecord
 from millstream.coordinator.service import Coordinator
 from millstream.errors import MillstreamError
 from millstream.flow.plan import Plan
-from millstream.observe.progress import EpochProgress, JobProgress, Progress
+from millstream.node.messages import NodeReport
+from millstream.observe.progress import EpochProgress, JobProgress, Progress, StoreProgress
 from millstream.spark.compile import EpochFrames, Frames
 from millstream.spark.sinks import ForeachBatchWriter, SinkWriter
 from millstream.spark.stage import BlocksLost
@@ -122,6 +124,7 @@ class Engine:
                 nodes=len(result.reports),
                 node_memory=sum(report.memory for report in result.reports.values()),
                 cold_keys=sum(report.cold_keys for report in result.reports.values()),
+                store=_stored(result.reports.values()),
             )
         )
 
@@ -249,6 +252,14 @@ class _SparkAttempt:
         self, sink: int, function: Callable[..., object], problem: Exception
     ) -> MillstreamError:
         return user_error(f"function of sink {self._names[sink]!r}", function, problem)
+
+
+def _stored(reports: Iterable[NodeReport]) -> StoreProgress | None:
+    counts = [asdict(report.keeper) for report in reports if report.keeper is not None]
+    names = counts[0] if counts else ()
+    return (
+        StoreProgress(**{name: sum(c[name] for c in counts) for name in names}) if counts else None
+    )
 
 
 def publish(staged: Staged, sinks: Mapping[str, SinkWriter]) -> None:

@@ -43,7 +43,7 @@ class NodeStatus:
 
 @dataclass(frozen=True)
 class Status:
-    """Where a run is."""
+    """Where a run is: ``durable`` is the newest epoch in the store, if there is one."""
 
     workflow: str
     phase: Phase
@@ -52,6 +52,8 @@ class Status:
     nodes: list[NodeStatus] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
     drawing: str = ""
+    incarnation: int = 1
+    durable: int | None = None
 
 
 class JobState:
@@ -113,6 +115,8 @@ class Run:
             [self._node(node, now) for node in now.domains],
             list(now.lost),
             draw(now.placement, now.domains),
+            now.incarnation,
+            now.durable,
         )
 
     def _node(self, node: NodeId, now: Overview) -> NodeStatus:
