@@ -30,8 +30,10 @@ def open_store(url: str, writer: str) -> Store:
         )
     scheme = url.partition(":")[0].partition("+")[0]
     if "://" not in url or scheme not in _BACKENDS:
+        # Not the whole URL: there may be a password in it.
+        shown = url.partition("://")[0] + "://…" if "://" in url else url
         raise ConfigError(
-            f"{url!r} is no store; its URL begins with "
+            f"{shown!r} is no store; its URL begins with "
             + ", ".join(f"{known}://" for known in _BACKENDS)
         )
     module, extra = _BACKENDS[scheme]
