@@ -16,7 +16,8 @@ ABILITIES = ("outage", "crash", "power_cut", "damage", "fill_up")
 def test_every_store_that_can_be_opened_is_held_to_the_contract() -> None:
     with pytest.raises(ConfigError) as raised:
         open_store("nonsense://", "w")
-    assert sorted(re.findall(r"(\w+)://(?!')", str(raised.value))) == sorted(SCHEMES)
+    known = str(raised.value).partition("begins with")[2]
+    assert sorted(re.findall(r"(\w+)://", known)) == sorted(SCHEMES)
     assert not [reason for scheme in SCHEMES if (reason := missing(scheme)) is not None]
 
 
