@@ -35,6 +35,14 @@ def test_the_example_of_the_readme_counts_the_words_of_a_folder(tmp_path: Path) 
     assert {row["key"]: row["value"] for row in rows} == expected
 
 
+def test_the_script_about_checkpoints_runs(tmp_path: Path) -> None:
+    run_blocks(ROOT / "docs" / "checkpoints.md", tmp_path)
+
+    assert sorted(path.name for path in (tmp_path / "views").glob("epoch=*")) == [
+        f"epoch={epoch:012d}" for epoch in range(3)
+    ]
+
+
 def test_the_script_of_the_guide_runs(tmp_path: Path) -> None:
     run_blocks(ROOT / "docs" / "guide.md", tmp_path)
 
