@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from millstream.checkpoints.chain import Chain
+from millstream.checkpoints.checking import Findings, check_epoch
 from millstream.checkpoints.finding import open_checkpoint
+from millstream.checkpoints.lineage import Lineage
 from millstream.checkpoints.records import DATA, piece_key
 from millstream.cli import main
 from millstream.stores.opening import open_store
+from millstream.stores.store import Store
 from tests.checkpoints.written import Job, Writer, count, counting
 from tests.work.running import SLOTS, job_of
 
@@ -228,6 +232,21 @@ def test_restore_refuses_an_epoch_that_is_not_complete(
     assert main(["checkpoint", "restore", str(folder), "1", "--yes"]) == 1
     assert "epoch 1 cannot be brought back" in capsys.readouterr().err
     assert main(["checkpoint", "restore", str(folder), "2", "--yes"]) == 0  # it has a base
+
+
+def test_restore_gives_way_to_a_run_that_goes_on(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def check_while_it_runs(store: Store, lineage: Lineage, epoch: int) -> Findings:
+        assert Chain(store).claim(lineage, lineage.epoch, 0, "host", 8) is not None
+        return check_epoch(store, lineage, epoch)
+
+    monkeypatch.setattr("millstream.cli.checkpoint.check_epoch", check_while_it_runs)
+
+    assert main(["checkpoint", "restore", str(folder), "0", "--yes"]) == 1
+    assert "a workflow runs on" in capsys.readouterr().err
+    with closing(open_checkpoint(folder)) as store:
+        assert Chain(store).read().epoch == 2
 
 
 def test_gc_deletes_what_the_retained_epochs_do_not_need(say: Say, ask: Ask) -> None:
