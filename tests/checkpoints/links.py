@@ -31,7 +31,7 @@ def piece(epoch: int, slots: range = ALL, incarnation: int = 1) -> Piece:
 
 
 def base(epoch: int, slots: range = ALL, reaches: int | None = None, incarnation: int = 1) -> Base:
-    key = base_key(epoch, incarnation, slots, "node")
+    key = base_key(epoch, incarnation, slots, "node", 1)
     return Base(key, slots, epoch, epoch if reaches is None else reaches, 1000)
 
 

@@ -131,7 +131,7 @@ class Writer:
     def put_base(self, parts: Sequence[Part]) -> Base:
         slots = range(parts[0].slots.start, parts[-1].slots.stop)
         data, through = pack(parts), [part.through for part in parts]
-        key = base_key(self.epoch, self.incarnation, slots, "node")
+        key = base_key(self.epoch, self.incarnation, slots, "node", 1)
         self.store.put({key: data})
         base = Base(key, slots, min(through), max(through), len(data))
         self.bases = (*self.bases, base)

@@ -37,9 +37,9 @@ def piece_key(epoch: int, incarnation: int, try_: int, job: str, slots: range, n
     return f"{_folder(epoch, incarnation)}/{try_}.{node[:8]}.{job}.{slots.start}-{slots.stop}"
 
 
-def base_key(epoch: int, incarnation: int, slots: range, node: str) -> str:
-    """The key of the whole state of slots, taken by a node when an epoch was committed."""
-    return f"{_folder(epoch, incarnation)}/base.{node[:8]}.{slots.start}-{slots.stop}"
+def base_key(epoch: int, incarnation: int, slots: range, node: str, number: int) -> str:
+    """The key of the whole state of slots; a node numbers those that it writes."""
+    return f"{_folder(epoch, incarnation)}/base.{node[:8]}.{number}.{slots.start}-{slots.stop}"
 
 
 def origin_of(key: str) -> tuple[int, int]:

@@ -193,8 +193,8 @@ class Keeping:
         machine, data = self._machine, pack(parts)
         slots = range(parts[0].slots.start, parts[-1].slots.stop)
         self._bases += 1
-        writer = f"{machine.node[:8]}.{self._bases}"
-        key = base_key(machine.committed.epoch, machine.incarnation, slots, writer)
+        epoch = machine.committed.epoch
+        key = base_key(epoch, machine.incarnation, slots, machine.node, self._bases)
         through = [part.through for part in parts]
         return Base(key, slots, min(through), max(through), len(data)), data
 

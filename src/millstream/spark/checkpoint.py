@@ -3,7 +3,7 @@
 ::
 
     <checkpoint>/store/           the default store, a log
-    <checkpoint>/store.url        which store it is, without its password
+    <checkpoint>/store.url        which store it is, if another, without its password
     <checkpoint>/spark/<n>/       what Spark notes about incarnation n
 """
 
@@ -17,10 +17,11 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from urllib.parse import quote, urlsplit, urlunsplit
+from urllib.parse import urlsplit, urlunsplit
 
 from pyspark.sql import DataFrame, SparkSession
 
+from millstream.checkpoints.finding import log_url
 from millstream.checkpoints.manifest import JobNote, WorkflowNote
 from millstream.coordinator.claiming import Claimed, claim
 from millstream.coordinator.journal import Journal
@@ -87,22 +88,21 @@ def take_hold(
 
 def _store_url(root: Folder, wanted: str | None) -> str:
     """Which store a checkpoint has: the same one always."""
-    known = (root.read(_URL) or "").strip() or None
-    if wanted is None and known is None:
-        if not root.is_plain_local:
-            raise ConfigError(
-                f"checkpoint {root.text('')} is not on a local or mounted file system; say where "
-                "state is to be kept with store=, for example store='log+s3://bucket/folder'"
-            )
-        wanted = f"log://{quote(root.local(''))}/store"
-    url = wanted or known
-    assert url is not None
+    # The default moves with the folder, and so its place is not written down.
+    own = log_url(root.local("")) if root.is_plain_local else None
+    known = (root.read(_URL) or "").strip() or (own if root.exists("store") else None)
+    url = wanted or known or own
+    if url is None:
+        raise ConfigError(
+            f"checkpoint {root.text('')} is not on a local or mounted file system; say where "
+            "state is to be kept with store=, for example store='log+s3://bucket/folder'"
+        )
     if known is not None and _without_password(url) != known:
         raise ConfigError(
             f"the state of checkpoint {root.text('')} is in {known}, not in "
             f"{_without_password(url)}; pass that one as store=, or choose a new checkpoint"
         )
-    if known is None:
+    if known is None and wanted is not None:
         root.make("")
         root.write(_URL, _without_password(url) + "\n")
     return url
