@@ -4,6 +4,7 @@ import os
 import pickle
 import shutil
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -155,15 +156,14 @@ def inputs(long_run: Checkpoint, per_epoch: int = 1) -> DataFrame:
 def test_files_go_on_behind_the_epoch_and_keep_the_cut_of_the_next_one(
     long_run: Checkpoint, died: Checkpoint, after: int
 ) -> None:
-    frame = inputs(long_run, per_epoch=100)
+    frame = inputs(long_run, per_epoch=10)
     died.begin(2, after, frame)
 
     epochs = died.run(2, frame)
 
-    assert epochs == {
-        after + 1: [str(after + 1)],
-        after + 2: numbers(range(after + 2, FILES)),
-    }
+    cuts = [after + 1, *range(after + 2, FILES, 10), FILES]
+    expected = [numbers(range(*cut)) for cut in pairwise(cuts)]
+    assert epochs == dict(enumerate(expected, after + 1))
 
 
 def test_an_epoch_that_spark_has_not_committed_runs_again(
@@ -173,6 +173,17 @@ def test_an_epoch_that_spark_has_not_committed_runs_again(
     died.begin(2, FILES - 1, frame)
 
     assert died.run(2, frame) == {FILES - 1: [str(FILES - 1)]}
+
+
+def test_without_its_commit_an_epoch_is_the_last_one(
+    long_run: Checkpoint, died: Checkpoint
+) -> None:
+    # With the offsets of epoch 6, Spark would take epoch 5 for done.
+    (died.path(1) / "commits/5").unlink()
+
+    died.begin(2, 5, inputs(long_run))
+
+    assert died.logs.newest_epoch(2) == 5
 
 
 def test_only_what_is_needed_is_copied(long_run: Checkpoint, died: Checkpoint) -> None:
@@ -252,11 +263,11 @@ def test_a_union_goes_on_also_with_sources_that_had_nothing_yet(
     add_files(tmp_path / "json", range(100, 104), "json", '{{"value": "{}"}}')
     (tmp_path / "parquet").mkdir()
 
-    def frame(per_epoch: int) -> DataFrame:
-        reader = spark.readStream.option("maxFilesPerTrigger", per_epoch).schema("value string")
+    def frame() -> DataFrame:
+        reader = spark.readStream.option("maxFilesPerTrigger", 1).schema("value string")
         parts = [
-            text(spark, tmp_path / "a", per_epoch),
-            text(spark, tmp_path / "late", per_epoch),
+            text(spark, tmp_path / "a"),
+            text(spark, tmp_path / "late"),
             reader.json(str(tmp_path / "json")),
             reader.parquet(str(tmp_path / "parquet")),
         ]
@@ -265,20 +276,18 @@ def test_a_union_goes_on_also_with_sources_that_had_nothing_yet(
             union = union.union(part)
         return union
 
-    checkpoint.begin(1, None, frame(1))
-    first = checkpoint.run(1, frame(1), fail_at=1)
+    checkpoint.begin(1, None, frame())
+    first = checkpoint.run(1, frame(), fail_at=1)
     add_files(tmp_path / "late", range(200, 202))
     pq.write_table(pa.table({"value": ["300"]}), tmp_path / "parquet/300.parquet")
-    second = checkpoint.run(1, frame(1), fail_at=2)
+    second = checkpoint.run(1, frame(), fail_at=2)
     assert first == {0: ["0", "100"], 1: ["1", "101"]}
     assert second[2] == ["102", "2", "200", "300"]
 
-    checkpoint.begin(2, 0, frame(100))
-    again = checkpoint.run(2, frame(100))
+    checkpoint.begin(2, 0, frame())
+    again = checkpoint.run(2, frame())
 
-    assert again[1] == first[1]
-    assert again[2] == ["102", "103", "2", "200", "201", "3", "300"]
-    assert list(again) == [1, 2]
+    assert again == {1: first[1], 2: second[2], 3: ["103", "201", "3"]}
 
 
 @pytest.mark.parametrize("version", ["1", "2"])
@@ -316,7 +325,9 @@ def test_generated_rows_and_heartbeats_go_on(checkpoint: Checkpoint) -> None:
     trigger = {"processingTime": "0 seconds"}
     checkpoint.begin(1, None, frame())
     checkpoint.run(1, frame(), fail_at=3, trigger=trigger)
+    (checkpoint.path(1) / "sources/1/0.crc").touch()
     checkpoint.begin(2, 1, frame())
+    assert {name for name in checkpoint.files(2) if "sources" in name} == {"sources/1/0"}
     again = checkpoint.run(2, frame(), fail_at=4, trigger=trigger)
 
     assert again == {2: ["4", "5"], 3: ["6", "7"], 4: ["8", "9"]}
@@ -440,6 +451,19 @@ def test_an_epoch_that_only_an_older_incarnation_still_has_comes_from_there(
     died.begin(3, 9, frame)
 
     assert died.run(3, frame) == {10: ["10"], 11: numbers(range(11, FILES))}
+
+
+def test_the_epochs_of_all_folders_are_told(long_run: Checkpoint, died: Checkpoint) -> None:
+    died.begin(2, 15, inputs(long_run))
+    for number in range(3):
+        (died.path(1) / f"offsets/{number}").unlink()
+    for number in range(10):
+        (died.path(2) / f"offsets/{number}").unlink()
+
+    with pytest.raises(EpochNotRetained) as raised:
+        died.begin(3, 1, inputs(long_run))
+
+    assert raised.value.retained == (3, 16)
 
 
 def test_the_oldest_epoch_is_refused_if_spark_could_not_start_there(

@@ -170,8 +170,8 @@ class SparkLogs:
     def _notes(self, source: int, folder: int, end: int | None) -> Iterator[str]:
         """Name the files of a source's own notes.
 
-        A source of files lists in them what it has read, and would skip files that are listed
-        beyond the cut. Other sources (``end`` is None) note where they began, once for all.
+        A source of files lists in them what it has read, and would take all that is listed beyond
+        the cut as one epoch. Other sources (``end`` is None) note where they began, once for all.
         """
         path = f"sources/{folder}"
         names = self._folder.names(f"{_name(source)}/{path}")
