@@ -64,6 +64,11 @@ chaos_options = $(if $(RUNS),--runs $(RUNS)) $(if $(REPLICAS),--replicas $(REPLI
 chaos: setup ## kill processes during runs; RUNS=20 REPLICAS=1 SEED=0 ARGS="--master both"
 	@$(with_java) $(BIN)/python -m tests.chaos.runner $(chaos_options) $(ARGS)
 
+.PHONY: chaos-driver
+chaos-driver: setup ## kill drivers and start them again; RUNS=20 SEED=0 ARGS="--verbose"
+	@tools/setup servers
+	@$(with_java) $(BIN)/python -m tests.chaos.driver_runner $(chaos_options) $(ARGS)
+
 .PHONY: clean
 clean: ## remove caches and what Spark leaves behind
 	@find . -path ./.venv -prune -o -path ./.git -prune -o \

@@ -141,8 +141,31 @@ class Shape:
 
 
 def workflow(source: Input, folder: Path, shape: Shape) -> ms.Workflow:
+    """The workflow over a folder that it follows."""
     flow = ms.Workflow("chaos")
     lines = flow.source("lines", ms.text(source.glob, follow=True, max_files_per_epoch=FILES))
+    return _with_jobs(flow, lines, folder, shape)
+
+
+def bounded_workflow(
+    glob: str, recording: list[dict[str, str]], folder: Path, shape: Shape
+) -> ms.Workflow:
+    """The workflow over so many epochs: over a recording, if there is one, or else over files."""
+    flow = ms.Workflow("chaos")
+    if recording:
+        lines = flow.source("lines", ms.replay(recording, rows_per_epoch=FILES * LINES))
+    else:
+        lines = flow.source("lines", ms.text(glob, max_files_per_epoch=FILES))
+    return _with_jobs(flow, lines, folder, shape)
+
+
+def recorded(seed: int, epochs: int) -> list[dict[str, str]]:
+    """The input as rows."""
+    files = (file for epoch in range(epochs) for file in lines_of(seed, epoch))
+    return [{"line": line} for file in files for line in file]
+
+
+def _with_jobs(flow: ms.Workflow, lines: ms.Stream, folder: Path, shape: Shape) -> ms.Workflow:
     changes = lines.map_reduce("baskets", map=read, reduce=follow)
     worth = changes.map_reduce("worth", map=by_group, reduce=ms.sum() if shape.builtin else add_up)
     worth.sink("totals", ms.parquet(folder / "totals"))

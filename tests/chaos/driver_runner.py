@@ -1,0 +1,335 @@
+"""Chaos for drivers: they are killed or stopped, and started again on the same checkpoint.
+
+A run's seed gives its input, its workflow and the moments of its drivers (``driver_plans``). A
+reader looks at the sinks all the time. At the end, all that was ever visible, the rows of all
+sinks, and the state of all jobs, as the last driver and as the store has it, are compared with the
+batch answer; and no process of a dead driver may be left.
+
+    python -m tests.chaos.driver_runner --runs 20 --seed 0
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import contextlib
+import json
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import millstream
+from millstream.checkpoints.chain import Chain
+from millstream.checkpoints.checking import check
+from millstream.checkpoints.finding import open_checkpoint
+from millstream.checkpoints.reading import StoredState
+from tests.chaos.driver import JOBS
+from tests.chaos.driver_plans import DriverPlan, Outcome, Start, plan_of
+from tests.chaos.moments import MARK
+from tests.chaos.processes import marked, send
+from tests.chaos.reader import Reader
+from tests.chaos.workload import Answer, Input, answer, differences
+from tests.stores.redis_servers import RedisServer
+
+ROOT = Path(__file__).parents[2]
+START_TIMEOUT = 300.0
+GONE_TIMEOUT = 15.0
+SHOWN = 12
+TOLD = 60
+
+
+class Broken(Exception):
+    """A run did not do what it must."""
+
+
+class Driver:
+    """A driver's process, and all that it has started."""
+
+    def __init__(self, folder: Path, plan: DriverPlan, start: Start, number: int) -> None:
+        self.number = number
+        self.start = start
+        self._mark = uuid.uuid4().hex
+        self._out, self._err = folder / f"driver{number}.out", folder / f"driver{number}.err"
+        package = str(Path(millstream.__file__).parents[1])
+        paths = [package, str(ROOT), os.environ.get("PYTHONPATH", "")]
+        pickles = [base64.b64encode(pickle.dumps(one)).decode() for one in (plan, start)]
+        with self._out.open("w") as out, self._err.open("w") as err:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tests.chaos.driver", str(folder), *pickles],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                cwd=ROOT,
+                start_new_session=True,
+                env={
+                    **os.environ,
+                    MARK: self._mark,
+                    "PYTHONPATH": os.pathsep.join(dict.fromkeys(filter(None, paths))),
+                },
+            )
+
+    @property
+    def facts(self) -> list[dict[str, Any]]:
+        """What the driver has told so far."""
+        lines = self._out.read_text().split("\n")[:-1]
+        return [json.loads(line) for line in lines if line.startswith("{")]
+
+    def told(self, name: str) -> list[Any]:
+        return [fact[name] for fact in self.facts if name in fact]
+
+    @property
+    def ended(self) -> str:
+        """How it ended, in its own words; nothing if it was killed."""
+        found = self.told("ended")
+        return str(found[-1]) if found else ""
+
+    def left(self) -> list[int]:
+        """The processes of it that are there."""
+        return marked(self._mark)
+
+    def wake(self) -> None:
+        send(self.left(), signal.SIGCONT)
+
+    def kill(self) -> None:
+        send(self.left(), signal.SIGKILL)
+        self.process.wait()
+
+    def log(self) -> list[str]:
+        """What it has told, and the end of its log, without Java's stack traces."""
+        lines = self._err.read_text(errors="replace").splitlines()
+        told = [line for line in lines if not line.startswith("\tat ")]
+        return [f"  driver {self.number}: {self.facts}", *told[-TOLD:]]
+
+
+def run_once(plan: DriverPlan, keep: Path | None = None) -> Outcome:
+    """Make one run and judge it; what goes wrong is in the outcome."""
+    outcome = Outcome(plan)
+    began = time.monotonic()
+    folder = Path(tempfile.mkdtemp(prefix="chaos-driver-"))
+    chaos = _Chaos(plan, outcome, folder)
+    try:
+        chaos.go()
+    except Exception as problem:
+        outcome.problems.append(f"  {type(problem).__name__}: {problem}")
+    finally:
+        for driver in chaos.drivers:
+            driver.kill()
+        outcome.seconds = time.monotonic() - began
+        if outcome.problems:
+            outcome.log = [line for driver in chaos.drivers for line in driver.log()]
+            if keep is not None:
+                shutil.copytree(folder, keep / f"seed{plan.seed}", symlinks=True)
+        shutil.rmtree(folder, ignore_errors=True)
+    return outcome
+
+
+class _Chaos:
+    """One run."""
+
+    def __init__(self, plan: DriverPlan, outcome: Outcome, folder: Path) -> None:
+        self._plan = plan
+        self._outcome = outcome
+        self._folder = folder
+        self._began = time.monotonic()
+        self._watches: list[threading.Thread] = []
+        self._expected = answer(plan.seed, plan.epochs, plan.shape)
+        self.drivers: list[Driver] = []
+
+    def go(self) -> None:
+        source = Input(self._folder, self._plan.seed)
+        for _ in range(self._plan.epochs):
+            source.add()
+        reader = Reader([self._folder / sink for sink in self._expected.rows])
+        with _store(self._plan.store, self._folder):
+            with reader:
+                if self._plan.order is None:
+                    self._one_after_the_other()
+                else:
+                    self._two_at_once()
+                for watch in self._watches:
+                    watch.join()
+            self._judge(reader)
+
+    # -- drivers -------------------------------------------------------------------------
+
+    def _one_after_the_other(self) -> None:
+        for start in self._plan.starts:
+            driver = self._begin(start)
+            self._await_end(driver)
+            if driver.told("moment"):
+                self._outcome.landed += 1
+            elif driver.ended != "finished":
+                raise Broken(f"driver {driver.number} ended as {driver.ended or 'killed'!r}")
+            if driver.ended == "finished":
+                return
+        raise Broken("no driver came to the end")
+
+    def _two_at_once(self) -> None:
+        first = self._begin(self._plan.starts[0])
+        self._await(first, lambda: bool(first.told("moment")), "its moment")
+        self._outcome.landed += 1
+        before = len(first.told("manifest"))
+        second = self._begin(self._plan.starts[1])
+        match self._plan.order:
+            case "after the end":
+                self._await_end(second)
+            case "while it runs":
+                self._await(second, lambda: bool(second.told("manifest")), "a manifest")
+            case "before it begins":
+                self._await(second, lambda: bool(second.told("moment")), "its moment")
+                self._outcome.landed += 1
+        first.wake()
+        self._tell(f"driver {first.number} goes on")
+        self._await_end(first)
+        if second.process.poll() is None:
+            second.wake()
+            self._await_end(second)
+        if first.ended != "Superseded" or len(first.told("manifest")) > before:
+            raise Broken(f"driver {first.number} was replaced, but ended as {first.ended!r}")
+        if second.ended != "finished":
+            raise Broken(f"driver {second.number} ended as {second.ended!r}")
+
+    def _begin(self, start: Start) -> Driver:
+        driver = Driver(self._folder, self._plan, start, len(self.drivers) + 1)
+        self.drivers.append(driver)
+        what = f"{start.nodes} nodes, {start.recovery}, {start.moment or 'to the end'}"
+        self._tell(f"driver {driver.number} starts: {what}")
+        return driver
+
+    def _await(self, driver: Driver, done: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + START_TIMEOUT
+        while not done():
+            if driver.process.poll() is not None:
+                if done():
+                    return
+                raise Broken(f"driver {driver.number} ended before {what}")
+            if time.monotonic() > deadline:
+                send([driver.process.pid], signal.SIGUSR1)  # tells where it is
+                time.sleep(1.0)
+                raise Broken(f"driver {driver.number}: waited in vain for {what}")
+            time.sleep(0.05)
+
+    def _await_end(self, driver: Driver) -> None:
+        self._await(driver, lambda: driver.process.poll() is not None, "its end")
+        self._tell(f"driver {driver.number} is gone: {driver.ended or 'killed'}")
+        # Aside: the next driver does not wait for what the last one has left.
+        watch = threading.Thread(target=self._watch, args=(driver,), daemon=True)
+        watch.start()
+        self._watches.append(watch)
+
+    def _watch(self, driver: Driver) -> None:
+        deadline = time.monotonic() + GONE_TIMEOUT
+        while left := driver.left():
+            if time.monotonic() > deadline:
+                self._outcome.problems.append(
+                    f"  the processes {left} of driver {driver.number} were left behind"
+                )
+                return
+            time.sleep(0.1)
+
+    def _tell(self, what: str) -> None:
+        self._outcome.story.append(f"  {time.monotonic() - self._began:6.1f} s  {what}")
+
+    # -- the end -------------------------------------------------------------------------
+
+    def _judge(self, reader: Reader) -> None:
+        reader.look()
+        problems = [*reader.problems]
+        committed, state = pickle.loads((self._folder / "state").read_bytes())
+        if committed != self._plan.epochs - 1:
+            problems.append(f"the last epoch is {committed}, expected {self._plan.epochs - 1}")
+        problems += self._compared("the last driver", state, reader)
+        problems += self._compared("the store", self._stored(problems), reader)
+        more = [f"  and {len(problems) - SHOWN} more"] if len(problems) > SHOWN else []
+        self._outcome.problems += [f"  {line}" for line in problems[:SHOWN]] + more
+
+    def _stored(self, problems: list[str]) -> dict[str, list[tuple[Any, Any]]]:
+        """The newest state in the store, which must be whole."""
+        with contextlib.closing(open_checkpoint(self._folder / "checkpoint")) as store:
+            findings = check(store)
+            problems += [
+                f"epoch {epoch.epoch} in the store is damaged: {epoch.problems}"
+                for epoch in findings.epochs
+                if epoch.status == "damaged"
+            ]
+            lineage = Chain(store).read()
+            if lineage.epoch != self._plan.epochs - 1:
+                problems.append(f"the newest manifest is of epoch {lineage.epoch}")
+            return {
+                job: list(StoredState(store, lineage, lineage.epoch, job).items()) for job in JOBS
+            }
+
+    def _compared(
+        self, who: str, state: dict[str, list[tuple[Any, Any]]], reader: Reader
+    ) -> Iterator[str]:
+        found = Answer({job: dict(pairs) for job, pairs in state.items()}, reader.rows)
+        for job, pairs in state.items():
+            if len(found.state[job]) != len(pairs):
+                yield f"{who}: state of {job!r} gives keys twice"
+        for line in differences(found, self._expected):
+            yield f"{who}: {line}"
+
+
+@contextlib.contextmanager
+def _store(kind: str, folder: Path) -> Iterator[None]:
+    """Have a store, and leave its URL for the drivers, if it is another than the default."""
+    if kind == "redis":
+        server = RedisServer(folder / "redis")
+        server.start()
+        try:
+            (folder / "store").write_text(server.url)
+            yield
+        finally:
+            server.kill()
+        return
+    if kind == "files":
+        (folder / "store").write_text(f"files://{folder}/elsewhere")
+    yield
+
+
+# -- the command ---------------------------------------------------------------------------
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Make the runs; 0 if all were exact, and every blow was dealt."""
+    options = _options(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # through all that ends processes
+    began = time.monotonic()
+    outcomes: list[Outcome] = []
+    for seed in options.seeds or range(options.seed, options.seed + options.runs):
+        outcome = run_once(plan_of(seed), options.keep)
+        outcomes.append(outcome)
+        print(outcome.line(), flush=True)
+        if not outcome.exact or options.verbose:
+            print(outcome.report(), flush=True)
+    exact = sum(outcome.exact for outcome in outcomes)
+    print(
+        f"{exact} of {len(outcomes)} runs exact, {sum(o.landed for o in outcomes)} blows, "
+        f"{time.monotonic() - began:.0f} s"
+    )
+    return 0 if exact == len(outcomes) else 1
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    about = (__doc__ or "").split("\n")[0]
+    parser = argparse.ArgumentParser(prog="chaos-driver", description=about)
+    parser.add_argument("--runs", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0, help="of the first run")
+    parser.add_argument("--seeds", type=int, nargs="+", help="these seeds, and no others")
+    parser.add_argument("--keep", type=Path, help="a folder for what failed runs leave")
+    parser.add_argument("--verbose", action="store_true", help="show the story of all runs")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
