@@ -10,8 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from millstream.stores.log.disk import Version
+from millstream.stores.log.folders import FolderPlace
 from millstream.stores.log.options import LogOptions
-from millstream.stores.log.places import FolderPlace
 from millstream.stores.log.store import LogStore
 
 ROOT = "/disk/log"

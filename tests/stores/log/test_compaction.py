@@ -276,6 +276,21 @@ def test_a_segment_that_holds_what_cannot_be_told_is_left_as_it_is() -> None:
     assert name in disk.files("segments")
 
 
+def test_what_crashed_writers_left_unfinished_is_removed_in_time() -> None:
+    disk = MemoryDisk()
+    store = open_log(disk, "w")
+    disk.calls_left = 1
+    with pytest.raises(PowerFailure):
+        store.put_if_absent("a", b"1")
+    disk.crash()
+    assert len(disk.files("once")) == 1
+    store.compact()
+    assert len(disk.files("once")) == 1
+    disk.clock += 2 * HOUR
+    store.compact()
+    assert disk.files("once") == []
+
+
 def test_the_owner_gives_space_back_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("millstream.stores.log.store._PAUSE", 0.01)
     disk = MemoryDisk()

@@ -1,16 +1,18 @@
 """``log:///folder``: append-only segments with an index in memory. The default store.
 
-The parts, from the bytes upwards: ``format`` (records), ``disk`` and ``places`` (where files are),
-``table`` and ``index`` (where records are), ``flushed`` (the index as a file), ``writer``
-(group commit), ``reader`` (others' records, values), ``once`` (``put_if_absent``), ``compact``
-(space), and ``store``, which puts them together. ``docs/log-format.md`` describes the files.
+The parts, from the bytes upwards: ``format`` (records); ``disk``, ``places``, ``folders`` and
+``objects`` (files); ``segments``, ``table`` and ``index`` (where records are); ``flushed`` (the
+index as a file); ``writer`` (group commit); ``reader`` (others' records, values); ``once``
+(``put_if_absent``); ``compact`` (space); and ``store``, which puts them together.
+``docs/log-format.md`` describes the files.
 """
 
 from __future__ import annotations
 
 from millstream.errors import ConfigError
+from millstream.stores.log.folders import FolderPlace
 from millstream.stores.log.options import parse_url
-from millstream.stores.log.places import FolderPlace, Place
+from millstream.stores.log.places import Place
 from millstream.stores.log.store import LogStore
 
 __all__ = ["LogStore", "open_store"]

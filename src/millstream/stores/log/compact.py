@@ -104,6 +104,7 @@ class Compactor:
         if gone:
             self._place.remove("segments", [segment.name for segment in gone])
             self._reader.drop(gone)
+        self._place.tidy(self._options.orphan)
         return Compacted(len(gone), written, freed)
 
     def _is_ours(self, segment: Segment) -> bool:
@@ -122,9 +123,12 @@ class Compactor:
         now = self._place.now() if unsealed else 0
         for segment in unsealed:
             if self._is_left(segment, now):
-                size = self._place.version("segments", segment.name).size
                 start = segment.settled
-                data = self._place.read("segments", segment.name, start, size - start)
+                try:
+                    size = self._place.version("segments", segment.name).size
+                    data = self._place.read("segments", segment.name, start, size - start)
+                except Gone:
+                    continue
                 records, end = read_records(data, start, segment.seed)
                 whole = [record for record in records if record.whole]
                 self._reader.take(segment, whole, end, over=True)

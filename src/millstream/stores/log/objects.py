@@ -112,6 +112,9 @@ class ObjectPlace:
     def sync(self, folder: Folder) -> None:
         """Nothing: what an object store has answered is durable."""
 
+    def tidy(self, age: float) -> None:
+        """Nothing is ever unfinished: an upload is there, or not."""
+
     def now(self) -> int:
         return time.time_ns()
 

@@ -133,6 +133,10 @@ class Reader:
 
     def _fetch(self, wanted: list[_Wanted], found: dict[str, bytes], *, last: bool) -> list[str]:
         """Read records; returns the keys that should be looked for again."""
+        if len(wanted) == 1:
+            _, start, length, _, _, name = wanted[0]
+            end = start + AROUND_BYTES + len(name) + length
+            return self._fetch_run(wanted, start, end, found, last=last)
         wanted.sort()
         again: list[str] = []
         first = 0
