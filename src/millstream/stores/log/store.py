@@ -175,7 +175,7 @@ class LogStore:
 
     def _flush_is_due(self) -> bool:
         # Large indexes less often, so that writing them is not most of what is written.
-        return self._unflushed() > max(self._options.flush, 2 * self._index_size)
+        return self._unflushed() > max(self._options.flush, 4 * self._index_size)
 
     def _check_open(self) -> None:
         if self._closed:
