@@ -141,7 +141,7 @@ def decode(data: bytes, key: str) -> Link:
                 "version of Millstream that wrote it"
             )
         return _claim(found) if found["kind"] == "claim" else _manifest(found)
-    except (KeyError, TypeError, ValueError) as problem:
+    except (KeyError, TypeError, ValueError, OSError, pa.ArrowException) as problem:
         raise BadManifest(f"{key} is not a link of a checkpoint's chain: {problem!r}") from None
 
 
