@@ -4,8 +4,9 @@ Link p is put, if absent, under ``chain/p``; whoever comes second reads on. So a
 replaced finds the claim of its successor where its next manifest should go, and stops; and a
 manifest that came just before a claim is seen by the claimant, who then tries the next position.
 
-Old links are deleted from the front. A driver that slept through that would find its position
-free again, and so it makes sure afterwards that the link before its own is still there.
+Old links are deleted from the front, the newest one never. A driver that slept through that finds
+its position free again, and so it makes sure afterwards that its link stands where the chain ends,
+or right behind the last one that it knows; a link in a hole is nobody's.
 """
 
 from __future__ import annotations
@@ -97,35 +98,64 @@ class Chain:
         """Claim the checkpoint after an epoch; None if the chain has grown since it was seen."""
         number = seen.incarnation + 1
         claim = Claim(seen.position, number, after, time, host, pid, uuid.uuid4().hex)
-        return seen.then(claim) if self._put(claim) else None
+        if not self._put(claim):
+            return None
+        if later := self._later(claim.position):
+            self._leave(claim.position, later)
+            return None
+        return seen.then(claim)
 
     def commit(self, seen: Lineage, manifest: Manifest) -> Lineage:
         """Commit epochs: the manifest becomes the next link, or ``Superseded`` is raised."""
         manifest = replace(manifest, position=seen.position, token=uuid.uuid4().hex)
         try:
-            won = self._put(manifest) and self._is_connected(manifest.position)
+            won = self._put(manifest) and self._stands(seen, manifest)
         except StoreError as problem:
             raise CommitUnknown(manifest.epoch, str(problem)) from problem
         if not won:
-            raise self._superseded(manifest)
+            raise self._superseded(manifest.position, manifest.incarnation)
         return seen.then(manifest)
+
+    def require_newest(self, seen: Lineage) -> None:
+        """Raise ``Superseded`` if the chain has grown since it was seen."""
+        if self._later(seen.position - 1):
+            raise self._superseded(seen.position, seen.incarnation)
 
     def _put(self, link: Link) -> bool:
         return self._store.put_if_absent(_key(link.position), encode(link))
 
-    def _is_connected(self, position: int) -> bool:
-        before = _key(position - 1)
-        return position == 0 or before in self._store.get([before])
+    def _stands(self, seen: Lineage, manifest: Manifest) -> bool:
+        """Whether a link that was put follows what was seen, and not a hole."""
+        before, last = _key(manifest.position - 1), seen.last
+        found = self._store.get([before]).get(before, b"")
+        if last is not None and last.token.encode() in found:
+            return True
+        later = self._later(manifest.position)
+        if not later:
+            return True  # what was before it has just been deleted
+        self._leave(manifest.position, later)
+        if manifest.position + 1 in later:
+            raise CommitUnknown(manifest.epoch, "another driver has gone on behind it")
+        return False
 
-    def _superseded(self, manifest: Manifest) -> Superseded:
-        key = _key(manifest.position)
+    def _later(self, position: int) -> list[int]:
+        """The positions behind one that are taken."""
+        return [at for at in map(_position, self._store.scan(PREFIX)) if at > position]
+
+    def _leave(self, position: int, later: list[int]) -> None:
+        """Take a link out of a hole again."""
+        if position + 1 not in later:
+            self._store.delete([_key(position)])
+
+    def _superseded(self, position: int, incarnation: int) -> Superseded:
+        key = _key(position)
         found = self._store.get([key]).get(key)
         if found is not None:
             link = decode(found, key)
             if isinstance(link, Claim):
                 who = f" (process {link.pid} on {link.host})"
-                return Superseded(manifest.incarnation, link.incarnation, who)
-        return Superseded(manifest.incarnation, None, "")
+                return Superseded(incarnation, link.incarnation, who)
+        return Superseded(incarnation, None, "")
 
     def forget(self, before: int) -> None:
         """Delete the links before a position, oldest first."""

@@ -25,6 +25,12 @@ class Lineage:
         return self.manifests[-1] if self.manifests else None
 
     @property
+    def last(self) -> Link | None:
+        """The newest link that is known."""
+        known = [link for link in (self.newest, self.claim) if link is not None]
+        return max(known, key=lambda link: link.position, default=None)
+
+    @property
     def epoch(self) -> int:
         """The newest committed epoch; −1 before the first."""
         return self.manifests[-1].epoch if self.manifests else -1
