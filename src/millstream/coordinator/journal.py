@@ -130,6 +130,10 @@ class Journal:
         self.committed = Commit(*record.at)
         self._tell(manifest, time.perf_counter() - started)
 
+    def require_claim(self) -> None:
+        """Raise ``Superseded`` if another driver has claimed the checkpoint since."""
+        self._chain.require_newest(self._lineage)
+
     def _tell(self, manifest: Manifest, seconds: float) -> None:
         if self._on_result is None:
             return

@@ -1,14 +1,20 @@
-"""Sinks that stage, when a run takes hold of its checkpoint: they are made to agree with it."""
+"""Sinks that stage, when a run takes hold of its checkpoint: they are made to agree with it.
+
+A driver may have been replaced by the time it does so; what its successor has staged or published
+is not for it to remove.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable
-from typing import Protocol
+from collections.abc import Container, Iterable
+from dataclasses import dataclass
+from typing import Protocol, cast
 
 from millstream.coordinator.claiming import Claimed
 from millstream.coordinator.intervals import Publish
 from millstream.coordinator.journal import Journal
+from millstream.coordinator.record import incarnation_of
 
 log = logging.getLogger("millstream")
 
@@ -16,11 +22,14 @@ log = logging.getLogger("millstream")
 class Outlet(Protocol):
     """A sink that keeps epochs out of sight until they are published, and can take them back."""
 
-    def clean(self, keep: Collection[tuple[int, str]]) -> None:
+    def clean(self, keep: Container[tuple[int, str]]) -> None:
         """Drop what was staged, except the epochs and attempts that are to be kept."""
 
-    def truncate(self, after: int) -> list[int]:
-        """Withdraw the epochs after one; gives what was there."""
+    def shown(self, after: int) -> list[int]:
+        """The epochs after one that are in sight."""
+
+    def withdraw(self, epochs: Iterable[int]) -> None:
+        """Take epochs out of sight, because the run goes back before them."""
 
     def check_new(self) -> None:
         """Refuse to begin where epochs of another run are in sight."""
@@ -30,14 +39,15 @@ def bring_in_line(
     outlets: Iterable[Outlet], claimed: Claimed, journal: Journal, publish: Publish
 ) -> None:
     """Withdraw what came after the epoch to go on from; publish what was committed with it."""
-    if claimed.after < 0 and not claimed.withdrawn:
-        begin_anew(outlets)
-        return
     left = [staged for staged in journal.unpublished if staged.epoch <= claimed.after]
+    kept = {(staged.epoch, staged.attempt) for staged in left}
     for outlet in outlets:
-        outlet.clean({(staged.epoch, staged.attempt) for staged in left})
-        gone = outlet.truncate(claimed.after)
-        if gone:
+        outlet.clean(_Needed(kept, journal.incarnation))
+        if claimed.after < 0 and not claimed.withdrawn:
+            outlet.check_new()
+        elif gone := outlet.shown(claimed.after):
+            journal.require_claim()  # else they may be a successor's
+            outlet.withdraw(gone)
             log.warning("withdrew %d epochs, from %d on, to run them again", len(gone), gone[0])
     for staged in left:
         publish(staged)
@@ -49,3 +59,15 @@ def begin_anew(outlets: Iterable[Outlet]) -> None:
     for outlet in outlets:
         outlet.clean(())
         outlet.check_new()
+
+
+@dataclass(frozen=True)
+class _Needed(Container[tuple[int, str]]):
+    """What is to be published, and whatever a later incarnation has staged."""
+
+    kept: Container[tuple[int, str]]
+    incarnation: int
+
+    def __contains__(self, staged: object) -> bool:
+        _, attempt = cast(tuple[int, str], staged)
+        return staged in self.kept or incarnation_of(attempt) > self.incarnation

@@ -46,3 +46,8 @@ class EpochRecord:
     def attempt(self) -> str:
         """How sinks call what this try has staged."""
         return f"{self.incarnation}.{self.try_}"
+
+
+def incarnation_of(attempt: str) -> int:
+    """Which incarnation has staged under this name."""
+    return int(attempt.partition(".")[0])

@@ -13,7 +13,7 @@ disks, HDFS, ABFS; plain S3 is not). When to call what is the engine's decision,
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Container, Iterable
 from typing import Literal, Protocol
 
 import pyarrow as pa
@@ -127,16 +127,15 @@ class FileWriter:
     def discard(self, epoch: int, attempt: str) -> None:
         self._folder.delete(_staged(epoch, attempt))
 
-    def truncate(self, after: int) -> list[int]:
-        """Withdraw the epochs after one, because the run goes back to it; gives what was there."""
-        gone = [
-            int(name.partition("=")[2])
-            for name in self._folder.names("")
-            if name.startswith("epoch=") and int(name.partition("=")[2]) > after
-        ]
-        for epoch in reversed(gone):
+    def shown(self, after: int) -> list[int]:
+        """The epochs after one that readers see."""
+        epochs = [_epoch(name) for name in self._folder.names("") if name.startswith("epoch=")]
+        return sorted(epoch for epoch in epochs if epoch > after)
+
+    def withdraw(self, epochs: Iterable[int]) -> None:
+        """Remove epochs, the last one first, because the run goes back before them."""
+        for epoch in sorted(epochs, reverse=True):
             self._folder.delete(_final(epoch))
-        return gone
 
     def check_new(self) -> None:
         """Refuse a folder with epochs of another run: readers would see both."""
@@ -172,7 +171,7 @@ class FileWriter:
         for folder in (marker, "staged", "replaced"):
             self._folder.make(f"{OURS}/{folder}")
 
-    def clean(self, keep: Collection[tuple[int, str]] | None) -> None:
+    def clean(self, keep: Container[tuple[int, str]] | None) -> None:
         """Put right what a crash has left; drop what was staged, except what is to be kept."""
         for name in self._folder.names(f"{OURS}/replaced"):
             final, aside = name.partition("-")[0], f"{OURS}/replaced/{name}"
@@ -180,9 +179,9 @@ class FileWriter:
                 self._folder.delete(aside)
         if keep is None:
             return
-        kept = {_staged(epoch, attempt) for epoch, attempt in keep}
         for name in self._folder.names(f"{OURS}/staged"):
-            if f"{OURS}/staged/{name}" not in kept:
+            final, _, attempt = name.partition("-")
+            if (_epoch(final), attempt) not in keep:
                 self._folder.delete(f"{OURS}/staged/{name}")
 
 
@@ -293,6 +292,10 @@ def _format_of(sink: flow.FileSink) -> tuple[str, dict[str, str]]:
 def _final(epoch: int) -> str:
     # Padded, so that names sort; Spark still reads the column epoch as a whole number.
     return f"epoch={epoch:012d}"
+
+
+def _epoch(final: str) -> int:
+    return int(final.partition("=")[2])
 
 
 def _staged(epoch: int, attempt: str) -> str:
