@@ -31,6 +31,7 @@ from millstream.wire.net import Net
 
 Call = Callable[[NodeId, str, object, float], Any]
 _BACKUP_TIMEOUT = 30.0
+_ASK_AGAIN = 0.5
 
 
 class Primitives:
@@ -87,15 +88,16 @@ class Primitives:
     def restore_all(self) -> None:
         """Bring back all that this node owns; what goes wrong is told by ``is_whole``."""
         assert self._keeping is not None
-        try:
-            while self._machine.lacking().any():
+        while self._machine.lacking().any():
+            try:
                 restoring = self._restorer(self._keeping)
                 restoring.all()
                 self._keeping.begin(restoring.order.committed.epoch)
-        except Unreachable:
-            return  # a feed will ask again
-        except MillstreamError as problem:
-            self._broken = problem
+            except Unreachable:
+                self._net.sleep(_ASK_AGAIN)  # nobody else may ask for what is still lacking
+            except MillstreamError as problem:
+                self._broken = problem
+                return
 
     def is_whole(self) -> bool:
         """Whether all that this node owns is there; raises what keeps it from coming."""
