@@ -56,6 +56,15 @@ bench-recovery: setup ## kill nodes and see how long it takes to go on
 bench-overhead: setup ## see what copies and checkpoints cost; ARGS="--part b" for one part
 	@$(with_java) $(BIN)/python benchmarks/overhead.py $(ARGS)
 
+.PHONY: bench-stores
+bench-stores: setup ## write to all stores and read from them, side by side
+	@tools/setup servers
+	@$(BIN)/python benchmarks/stores.py $(ARGS)
+
+.PHONY: bench-durability
+bench-durability: setup ## see what durable epochs cost, beside Spark's own state
+	@$(with_java) $(BIN)/python benchmarks/durability.py $(ARGS)
+
 # The options of the runner: how many runs, how many copies, the seed of the first run.
 chaos_options = $(if $(RUNS),--runs $(RUNS)) $(if $(REPLICAS),--replicas $(REPLICAS)) \
 	$(if $(SEED),--seed $(SEED))

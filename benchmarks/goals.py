@@ -10,13 +10,22 @@ from benchmarks.harness import Result, note
 
 @dataclass(frozen=True)
 class Goal(Result):
-    """A number that should not be larger than ``at_most``."""
+    """A number that should not be larger than ``at_most``, nor smaller than ``at_least``."""
 
-    at_most: float
+    at_most: float | None = None
+    at_least: float | None = None
 
     @property
     def met(self) -> bool:
-        return self.value <= self.at_most
+        over = self.at_most is not None and self.value > self.at_most
+        under = self.at_least is not None and self.value < self.at_least
+        return not (over or under)
+
+    @property
+    def promise(self) -> str:
+        """The bounds, for people."""
+        bounds = (("at most", self.at_most), ("at least", self.at_least))
+        return " and ".join(f"{word} {bound:.3g}" for word, bound in bounds if bound is not None)
 
 
 def note_goals(results: Sequence[Result]) -> None:
@@ -24,7 +33,7 @@ def note_goals(results: Sequence[Result]) -> None:
     for goal in results:
         if isinstance(goal, Goal):
             verdict = "met" if goal.met else "MISSED"
-            note(f"{goal.name}: {goal.value:.3g} {goal.unit}, goal {goal.at_most:.3g}: {verdict}")
+            note(f"{goal.name}: {goal.value:.3g} {goal.unit}, goal {goal.promise}: {verdict}")
 
 
 def note_table(rows: Sequence[Sequence[str]]) -> None:

@@ -108,8 +108,9 @@ def write_results(file: Path, results: list[Result], about: dict[str, Any]) -> N
     note(f"wrote {file} and {sidecar}")
 
 
-def environment(spark: SparkSession) -> dict[str, Any]:
-    """The machine and the versions."""
+def environment(spark: SparkSession | None) -> dict[str, Any]:
+    """The machine and the versions; that of Java only with Spark, which runs in it."""
+    java = {} if spark is None else {"java": _java_version(spark)}
     return {
         "taken": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": {
@@ -122,7 +123,7 @@ def environment(spark: SparkSession) -> dict[str, Any]:
             "python": platform.python_version(),
             "pyspark": pyspark.__version__,
             "pyarrow": pa.__version__,
-            "java": _java_version(spark),
+            **java,
             "millstream": millstream.__version__,
         },
     }

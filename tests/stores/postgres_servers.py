@@ -61,7 +61,7 @@ class PostgresServer:
     def start(self) -> None:
         """Start it; returns when it can be asked."""
         with self._log.open("ab") as log:
-            command = [_binary("postgres"), "-D", str(self.folder), "-p", str(self.port)]
+            command = [binary("postgres"), "-D", str(self.folder), "-p", str(self.port)]
             self._process = _spawn(command, log)
         wait_until(self._answers, f"server {self.name} to answer")
 
@@ -144,7 +144,7 @@ class PostgresServers:
         first = self.primary.folder
         options = ["--no-sync", "--auth=trust", "--no-locale", "--encoding=UTF8", "--wal-segsize=1"]
         options += ["--data-checksums"]
-        _run(_binary("initdb"), *options, f"--username={USER}", f"--pgdata={first}")
+        _run(binary("initdb"), *options, f"--username={USER}", f"--pgdata={first}")
         with (first / "postgresql.conf").open("a") as settings:
             settings.write(_SETTINGS + f"primary_conninfo = '{self._whoever_is_written_to()}'\n")
         for server in self.standbys:
@@ -176,7 +176,7 @@ class PostgresServers:
         server.kill()
         shutil.rmtree(server.folder)
         source = ["--dbname", self.primary.conninfo, "--checkpoint=fast", "--no-sync"]
-        _run(_binary("pg_basebackup"), *source, f"--pgdata={server.folder}")
+        _run(binary("pg_basebackup"), *source, f"--pgdata={server.folder}")
         self._prepare(server)
         server.start()
 
@@ -266,7 +266,7 @@ def give_away(path: Path) -> None:
         os.chown(path, somebody.pw_uid, somebody.pw_gid)
 
 
-def _binary(name: str) -> str:
+def binary(name: str) -> str:
     """The path of a program; Debian keeps them out of the way."""
     kept = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))
     return str(kept[-1]) if kept else program(name)
