@@ -369,7 +369,7 @@ def test_new_copies_are_made_between_epochs_and_survive_the_next_loss(world: Wor
             run.epoch()
             world.crash(victim)
             run.coordinator.suspect(victim)
-            run.rest(0.8)
+            run.rest(3.0)
             if len(run.coordinator.roster.nodes) > 1:
                 assert run.coordinator.roster.copies().tolist() == [2] * SLOTS
         run.epoch()

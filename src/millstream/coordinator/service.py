@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from millstream.checkpoints.manifest import Staged
+from millstream.coordinator.inquiry import Inquiry
 from millstream.coordinator.intervals import Intervals, Publish, Triggers
 from millstream.coordinator.journal import Journal
 from millstream.coordinator.ledger import Ledger
 from millstream.coordinator.record import EpochRecord, JobTypes
 from millstream.coordinator.roster import Roster, StateLost
-from millstream.coordinator.suspicions import Patience, Suspicions, Verdict
+from millstream.coordinator.suspicions import Patience
 from millstream.errors import MillstreamError
 from millstream.node.messages import (
     NOTHING_COMMITTED,
@@ -43,7 +43,6 @@ log = logging.getLogger("millstream")
 
 _ASK_TIMEOUT = 5.0
 _PING_TIMEOUT = 1.0
-_SWEEP_TIMEOUT = 0.5
 _SUPPLY_TIMEOUT = 300.0
 _ASK_AGAIN = 0.05
 _WATCH_EVERY = 2.0
@@ -84,8 +83,7 @@ class Coordinator:
         self._lock = net.lock()
         self._changing = net.lock()
         self._healing = False
-        self._suspicions = Suspicions(patience or Patience())
-        self._confirming: dict[NodeId, AbstractContextManager[Any]] = {}
+        self._inquiry = Inquiry(self, patience or Patience())
         self._addresses: dict[NodeId, str] = {}
         self._roster: Roster | None = None
         self._ledger: Ledger | None = None
@@ -122,7 +120,6 @@ class Coordinator:
         """
         known = list(members)
         self._addresses = {member.node: member.address for member in known}
-        self._confirming = {member.node: self._net.lock() for member in known}
         self._spare_owners = not logs
         self._on_lost = on_lost
         domains = {member.node: member.domain for member in known}
@@ -389,63 +386,9 @@ class Coordinator:
             raise self._lost
         if node not in self.roster.domains or self._closed:
             return
-        with self._lock:
-            self._suspicions.reported(node, times, self._net.now())
-        with self._confirming[node]:
-            if node in self.roster.domains and self._confirmed(node):
-                self._take_over([node, *self._sweep(node)])
-
-    def _confirmed(self, node: NodeId) -> bool:
-        """Whether a node is to be taken for dead."""
-        while not self._closed:
-            verdict = self._verdict(node, _PING_TIMEOUT)
-            if verdict is Verdict.UNREACHABLE:
-                return self._can_do_without(node)
-            if verdict is not Verdict.ASK_AGAIN:
-                return verdict is Verdict.DEAD
-            self._net.sleep(_ASK_AGAIN)
-        return False
-
-    def _can_do_without(self, node: NodeId) -> bool:
-        """Whether nodes that answer now have complete copies of all that a node owns."""
-        others = [other for other in self.roster.nodes if other != node]
-        answers = self._net.gather([partial(self.ask, o, "ping", None, 1.0) for o in others])
-        silent = [o for o, a in zip(others, answers, strict=True) if isinstance(a, Exception)]
-        return self.roster.survives([node, *silent])
-
-    def _verdict(self, node: NodeId, timeout: float) -> Verdict:
-        asked = self._net.now()
-        try:
-            self.ask(node, "ping", None, timeout)
-        except Unreachable as problem:
-            with self._lock:
-                return self._suspicions.failed(node, problem.refused, asked, self._net.now())
-        with self._lock:
-            return self._suspicions.answered(node, self._net.now())
-
-    def _sweep(self, known: NodeId) -> list[NodeId]:
-        """Nodes that are gone as well: whole executors and zones go at once."""
-        others = [node for node in self.roster.nodes if node != known]
-        dead: set[NodeId] = set()
-        for _ in range(_ROUNDS):
-            asked = [node for node in others if node not in dead]
-            verdicts = self._net.gather([partial(self._gone, node) for node in asked])
-            found = {n for n, gone in zip(asked, verdicts, strict=True) if gone is True}
-            dead |= found
-            if not found:
-                break
-        return sorted(dead)
-
-    def _gone(self, node: NodeId) -> bool:
-        """Whether a node refuses its callers, asked twice; silence is another matter."""
-        for _ in range(2):
-            try:
-                self.ask(node, "ping", None, _SWEEP_TIMEOUT)
-                return False
-            except Unreachable as problem:
-                if not problem.refused:
-                    return False
-        return True
+        with self._inquiry.about(node, times):
+            if node in self.roster.domains and self._inquiry.is_dead(node):
+                self._take_over([node, *self._inquiry.others_gone(node)])
 
     def _take_over(self, found: list[NodeId]) -> None:
         with self._changing:
@@ -478,7 +421,7 @@ class Coordinator:
             raise
         finally:
             for node in dead:
-                self._suspicions.forget(node)
+                self._inquiry.forget(node)
 
     @property
     def _is_restorable(self) -> bool:
