@@ -45,6 +45,7 @@ MANIFEST = Manifest(
             JobNote("sum", "aggregate", "sum(n)", "sum@2", durable=False),
         ),
         ("lines (file)", "more (rate)"),
+        "renamed",
     ),
     pieces=(Piece("data/9/2/x", "count@1", range(0, 5), 7, 9, 123),),
     bases=(Base("data/7/2/base", range(5, 16), 6, 7, 4567),),

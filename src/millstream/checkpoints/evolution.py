@@ -1,11 +1,13 @@
 """How a workflow may differ from the one that wrote a checkpoint.
 
 Functions may change; what the state means may not. Jobs keep their state under an id that
-outlives their names, so that a job can be renamed, and a new one take an old name.
+outlives their names, so that a job can be renamed, and a new one take an old name. A job that is
+not durable has none to keep, and another id with every start.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -20,6 +22,14 @@ class Changes:
     added: frozenset[str] = frozenset()
     removed: frozenset[str] = frozenset()
     renamed: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        said = {
+            "added": sorted(self.added),
+            "removed": sorted(self.removed),
+            "renamed": dict(sorted(self.renamed.items())),
+        }
+        return json.dumps({name: jobs for name, jobs in said.items() if jobs})
 
 
 def changes(
@@ -52,17 +62,28 @@ class WorkflowChanged(MillstreamError):
 
 
 def evolve(old: WorkflowNote, new: WorkflowNote, meant: Changes, incarnation: int) -> WorkflowNote:
-    """The new workflow with the ids under which its jobs find their state."""
-    differences = [*_of_the_whole(old, new), *_unmeant(old, new, meant)]
-    before = {meant.renamed.get(job.name, job.name): job for job in old.jobs}
-    for name in meant.removed:
-        before.pop(name, None)
+    """The new workflow with the ids under which its jobs find their state.
+
+    Changes that the checkpoint has seen already are done: a program that says them is started
+    again as it is, and must not be refused, or forget the state of a job that began anew.
+    """
+    new = replace(new, changes=str(meant))
+    if new.changes == old.changes:
+        meant = Changes()
+    differences = [*_of_the_whole(old, new), *_contradictions(meant), *_unmeant(old, new, meant)]
+    before = {
+        meant.renamed.get(job.name, job.name): job
+        for job in old.jobs
+        if job.name not in meant.removed
+    }
     jobs = []
     for job in new.jobs:
         known = None if job.name in meant.added else before.get(job.name)
-        if known is not None:
+        id_ = new_id(job.name, incarnation)
+        if known is not None and known.durable and job.durable:
             differences.extend(_of_a_job(known, job))
-        jobs.append(replace(job, id=new_id(job.name, incarnation) if known is None else known.id))
+            id_ = known.id
+        jobs.append(replace(job, id=id_))
     if differences:
         raise WorkflowChanged(new.name, tuple(differences))
     return replace(new, jobs=tuple(jobs))
@@ -90,6 +111,16 @@ def _of_the_whole(old: WorkflowNote, new: WorkflowNote) -> Iterator[str]:
         )
 
 
+def _contradictions(meant: Changes) -> Iterator[str]:
+    renamed = list(meant.renamed.values())
+    for name in sorted(meant.removed & set(meant.renamed)):
+        yield f"changes= says of job {name!r} that it is removed, and that it is renamed"
+    for name in sorted(meant.added & set(renamed)):
+        yield f"changes= says of job {name!r} that it is added, and that another is renamed to it"
+    for name in sorted({name for name in renamed if renamed.count(name) > 1}):
+        yield f"changes= renames several jobs to {name!r}; which of them has its state?"
+
+
 def _unmeant(old: WorkflowNote, new: WorkflowNote, meant: Changes) -> Iterator[str]:
     had, has = {job.name for job in old.jobs}, {job.name for job in new.jobs}
     for name in sorted({*meant.removed, *meant.renamed} - had):
@@ -98,7 +129,12 @@ def _unmeant(old: WorkflowNote, new: WorkflowNote, meant: Changes) -> Iterator[s
         yield f"changes= speaks of job {name!r}, which the workflow does not have"
     gone = had - meant.removed - set(meant.renamed)
     come = has - meant.added - set(meant.renamed.values())
-    for name in sorted(gone - come):
+    for name in sorted(gone & has - come):
+        yield (
+            f"job {name!r} is not new, the checkpoint has one of this name: leave it out of "
+            f"changes=, or say with removed=[{name!r}] that the old one is to be forgotten"
+        )
+    for name in sorted(gone - has):
         yield f"job {name!r} is gone: removed=[{name!r}], or renamed={{{name!r}: ...}}"
     for name in sorted(come - gone):
         yield f"job {name!r} is new: added=[{name!r}], or renamed={{...: {name!r}}}"

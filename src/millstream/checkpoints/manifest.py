@@ -43,12 +43,16 @@ class JobNote:
 
 @dataclass(frozen=True)
 class WorkflowNote:
-    """What a checkpoint must know of a workflow: what cannot change without a word."""
+    """What a checkpoint must know of a workflow: what cannot change without a word.
+
+    ``changes`` are the words with which its jobs became what they are.
+    """
 
     name: str
     slots: int
     jobs: tuple[JobNote, ...]
     sources: tuple[str, ...] = ()
+    changes: str = ""
 
     def job(self, name: str) -> JobNote | None:
         return next((job for job in self.jobs if job.name == name), None)
@@ -196,7 +200,9 @@ def _manifest(found: dict[str, Any]) -> Manifest:
         try_=found["try"],
         parent=found["parent"],
         time=found["time"],
-        workflow=WorkflowNote(note["name"], note["slots"], jobs, tuple(note["sources"])),
+        workflow=WorkflowNote(
+            note["name"], note["slots"], jobs, tuple(note["sources"]), note["changes"]
+        ),
         pieces=tuple(Piece(**{**p, "slots": range(*p["slots"])}) for p in found["pieces"]),
         bases=tuple(Base(**{**b, "slots": range(*b["slots"])}) for b in found["bases"]),
         staged=tuple(

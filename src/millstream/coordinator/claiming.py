@@ -11,7 +11,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from millstream.checkpoints.chain import Chain
@@ -98,7 +98,7 @@ def claim(
             )
         number = seen.incarnation + 1
         noted = (
-            begin(workflow, number)
+            begin(replace(workflow, changes=str(meant)), number)
             if found is None
             else evolve(found.workflow, workflow, meant, number)
         )

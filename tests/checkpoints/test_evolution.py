@@ -1,0 +1,254 @@
+"""How a workflow may differ from the one that wrote a checkpoint, and how it may not."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from millstream.checkpoints.evolution import (
+    Changes,
+    WorkflowChanged,
+    begin,
+    changes,
+    evolve,
+    new_id,
+)
+from millstream.checkpoints.manifest import Form, JobNote, WorkflowNote
+from millstream.errors import ConfigError
+
+
+def job(name: str, reducer: str = "a function", form: Form = "stateful", **more: bool) -> JobNote:
+    return JobNote(name, form, reducer, **more)
+
+
+def note(*jobs: JobNote | str, sources: tuple[str, ...] = ("in (text)",)) -> WorkflowNote:
+    made = tuple(job(one) if isinstance(one, str) else one for one in jobs)
+    return WorkflowNote("flow", 16, made, sources)
+
+
+def stored(*jobs: JobNote | str) -> WorkflowNote:
+    """A workflow as its first incarnation has noted it."""
+    return begin(note(*jobs), 1)
+
+
+def ids(found: WorkflowNote) -> dict[str, str]:
+    return {one.name: one.id for one in found.jobs}
+
+
+def differences(
+    old: WorkflowNote, new: WorkflowNote, meant: Changes | None = None
+) -> tuple[str, ...]:
+    with pytest.raises(WorkflowChanged) as caught:
+        evolve(old, new, meant or Changes(), 2)
+    return caught.value.differences
+
+
+# -- what may be -----------------------------------------------------------------------------
+
+
+def test_a_new_workflow_has_ids_that_no_other_start_gives() -> None:
+    assert ids(begin(note("a", "b"), 3)) == {"a": new_id("a", 3), "b": new_id("b", 3)}
+    assert new_id("a", 3) != new_id("a", 4)
+
+
+def test_the_same_workflow_finds_its_state() -> None:
+    old = stored("a", "b")
+
+    assert ids(evolve(old, note("b", "a"), Changes(), 2)) == ids(old)
+
+
+def test_a_new_job_gets_an_id_of_its_own() -> None:
+    found = evolve(stored("a"), note("a", "b"), changes(added=["b"]), 2)
+
+    assert ids(found) == {"a": "a@1", "b": "b@2"}
+
+
+def test_a_job_that_is_gone_takes_its_id_with_it() -> None:
+    assert ids(evolve(stored("a", "b"), note("a"), changes(removed=["b"]), 2)) == {"a": "a@1"}
+
+
+def test_a_renamed_job_keeps_its_id() -> None:
+    found = evolve(stored("a"), note("b"), changes(renamed={"a": "b"}), 2)
+
+    assert ids(found) == {"b": "a@1"}
+    # And for good.
+    assert ids(evolve(found, note("b"), Changes(), 3)) == {"b": "a@1"}
+
+
+def test_names_can_be_exchanged() -> None:
+    found = evolve(stored("a", "b"), note("a", "b"), changes(renamed={"a": "b", "b": "a"}), 2)
+
+    assert ids(found) == {"a": "b@1", "b": "a@1"}
+
+
+def test_a_new_job_does_not_get_the_state_of_an_old_one_of_its_name() -> None:
+    again = changes(removed=["a"], added=["a"])
+    assert ids(evolve(stored("a"), note("a"), again, 2)) == {"a": "a@2"}
+
+    renamed = changes(renamed={"a": "b"}, added=["a"])
+    assert ids(evolve(stored("a"), note("a", "b"), renamed, 2)) == {"a": "a@2", "b": "a@1"}
+
+
+def test_a_name_that_was_removed_and_comes_again_later_begins_anew() -> None:
+    without = evolve(stored("a", "b"), note("b"), changes(removed=["a"]), 2)
+    again = evolve(without, note("a", "b"), changes(added=["a"]), 3)
+
+    assert ids(again) == {"a": "a@3", "b": "b@1"}
+
+
+def test_a_job_can_take_the_name_of_one_that_is_removed_and_keeps_its_state() -> None:
+    meant = changes(renamed={"a": "b"}, removed=["b"])
+
+    assert ids(evolve(stored("a", "b"), note("b"), meant, 2)) == {"b": "a@1"}
+    assert ids(evolve(stored("b", "a"), note("b"), meant, 2)) == {"b": "a@1"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "meant"),
+    [
+        (stored("a"), note("a", "b"), changes(added=["b"])),
+        (stored("a", "b"), note("a"), changes(removed=["b"])),
+        (stored("a"), note("b"), changes(renamed={"a": "b"})),
+        (stored("a"), note("a"), changes(removed=["a"], added=["a"])),
+    ],
+)
+def test_a_program_that_still_says_what_has_changed_goes_on_with_it(
+    old: WorkflowNote, new: WorkflowNote, meant: Changes
+) -> None:
+    first = evolve(old, new, meant, 2)
+
+    assert ids(evolve(first, new, meant, 3)) == ids(first)
+    assert ids(evolve(evolve(first, new, meant, 3), new, meant, 4)) == ids(first)
+
+
+def test_the_same_words_count_again_when_the_workflow_ran_without_them() -> None:
+    meant = changes(removed=["a"], added=["a"])
+    first = evolve(stored("a"), note("a"), meant, 2)
+    between = evolve(first, note("a"), Changes(), 3)
+
+    assert ids(evolve(between, note("a"), meant, 4)) == {"a": "a@4"}
+
+
+def test_a_job_that_is_or_was_not_durable_finds_nothing() -> None:
+    fleeting = job("a", durable=False)
+
+    assert ids(evolve(stored("a"), note(fleeting), Changes(), 2)) == {"a": "a@2"}
+    assert ids(evolve(stored(fleeting), note(fleeting), Changes(), 2)) == {"a": "a@2"}
+    assert ids(evolve(stored(fleeting), note("a"), Changes(), 2)) == {"a": "a@2"}
+    # Nor can what it was like be in the way.
+    summing = job("a", "sum(n)", "aggregate")
+    assert ids(evolve(stored(fleeting), note(summing), Changes(), 2)) == {"a": "a@2"}
+
+
+def test_a_type_of_keys_that_only_one_of_them_knows_is_no_difference() -> None:
+    known = replace(job("a"), key_type=pa.string())
+
+    evolve(stored(known), note("a"), Changes(), 2)
+    evolve(stored("a"), note(known), Changes(), 2)
+    evolve(stored(known), note(known), Changes(), 2)
+
+
+def test_a_workflow_may_be_called_otherwise() -> None:
+    assert evolve(stored("a"), replace(note("a"), name="other"), Changes(), 2).name == "other"
+
+
+# -- what may not be -------------------------------------------------------------------------
+
+
+def test_slots_are_for_good() -> None:
+    [told] = differences(stored("a"), replace(note("a"), slots=8))
+    assert told == "slots=8, but state is kept in 16 slots, for good"
+
+
+def test_sources_must_be_the_same_in_the_same_order() -> None:
+    old = begin(note("a", sources=("x (text)", "y (rate)")), 1)
+
+    [told] = differences(old, note("a", sources=("y (rate)", "x (text)")))
+    assert "its sources are y (rate), x (text), but were x (text), y (rate)" in told
+    [told] = differences(old, note("a", sources=()))
+    assert "its sources are none" in told
+
+
+def test_a_job_that_is_gone_or_new_must_be_said_to_be() -> None:
+    gone, new = differences(stored("a"), note("b"))
+
+    assert gone == "job 'a' is gone: removed=['a'], or renamed={'a': ...}"
+    assert new == "job 'b' is new: added=['b'], or renamed={...: 'b'}"
+
+
+def test_another_reducer_is_refused_also_for_a_renamed_job() -> None:
+    summing, most = job("a", "sum(n)", "aggregate"), job("a", "max(n)", "aggregate")
+
+    [told] = differences(stored(summing), note(most))
+    assert told == "the state of job 'a' is of sum(n), and the reducer is max(n) now"
+    [told] = differences(stored("a"), note(summing))
+    assert "of a function, and the reducer is sum(n) now" in told
+    renamed = changes(renamed={"a": "b"})
+    [told] = differences(stored(summing), note(replace(most, name="b")), renamed)
+    assert told.startswith("the state of job 'b' (once 'a') is of sum(n)")
+
+
+def test_another_type_of_keys_is_refused() -> None:
+    old, new = (replace(job("a"), key_type=kind) for kind in (pa.string(), pa.int64()))
+
+    [told] = differences(stored(old), note(new))
+    assert told == "the keys of job 'a' are string, and declared as int64 now"
+
+
+def test_changes_must_speak_of_jobs_that_there_are() -> None:
+    meant = changes(removed=["x"], renamed={"y": "z"}, added=["w"])
+    told = differences(stored("a"), note("a"), meant)
+
+    assert [one for one in told if "checkpoint does not have" in one] == [
+        "changes= speaks of job 'x', which the checkpoint does not have",
+        "changes= speaks of job 'y', which the checkpoint does not have",
+    ]
+    assert [one for one in told if "workflow does not have" in one] == [
+        "changes= speaks of job 'w', which the workflow does not have",
+        "changes= speaks of job 'z', which the workflow does not have",
+    ]
+
+
+def test_a_job_said_to_be_new_that_the_checkpoint_has_is_refused_and_told_how_to_begin_anew() -> (
+    None
+):
+    [told] = differences(stored("a"), note("a"), changes(added=["a"]))
+    assert "job 'a' is not new" in told and "removed=['a']" in told
+
+
+def test_a_name_that_is_taken_cannot_be_given_to_another_job() -> None:
+    [told] = differences(stored("a", "b"), note("b"), changes(renamed={"a": "b"}))
+    assert "'b'" in told and "removed=['b']" in told
+
+
+@pytest.mark.parametrize(
+    ("meant", "words"),
+    [
+        (changes(renamed={"a": "c", "b": "c"}), "renames several jobs to 'c'"),
+        (changes(renamed={"a": "c"}, removed=["a", "b"]), "'a' that it is removed, and that it is"),
+        (changes(renamed={"a": "c"}, removed=["b"], added=["c"]), "'c' that it is added, and that"),
+    ],
+)
+def test_words_that_contradict_each_other_are_refused(meant: Changes, words: str) -> None:
+    [told] = differences(stored("a", "b"), note("c"), meant)
+    assert words in told
+
+
+def test_all_differences_are_told_at_once_with_what_to_do() -> None:
+    with pytest.raises(WorkflowChanged) as caught:
+        evolve(stored("a"), replace(note("b"), slots=1), Changes(), 2)
+
+    text = str(caught.value)
+    assert len(caught.value.differences) == 3
+    assert all(f"\n  - {told}\n" in text for told in caught.value.differences)
+    assert "workflow 'flow' cannot go on" in text and "changes=ms.changes(...)" in text
+    assert str(pickle.loads(pickle.dumps(caught.value))) == text
+
+
+@pytest.mark.parametrize("option", ["added", "removed"])
+def test_a_name_in_place_of_a_list_is_refused(option: str) -> None:
+    with pytest.raises(ConfigError, match=f"{option} must be a list of job names, got 'words'"):
+        changes(**{option: "words"})  # type: ignore[arg-type]
