@@ -1,7 +1,8 @@
 """What brings back an epoch: bases, and the pieces that follow them. No I/O.
 
 Of each slot, the newest base that does not go beyond the epoch counts, or emptiness before epoch
-0; then every piece that follows, in order.
+0; then every piece that follows, in order. A workflow without durable jobs leaves nothing to bring
+back, so that its epochs are as good as a base of emptiness.
 """
 
 from __future__ import annotations
@@ -54,9 +55,10 @@ def contents_of(lineage: Lineage, epoch: int) -> Contents:
         known = [found.epoch for found in lineage.manifests]
         span = f"from {known[0]} to {known[-1]}" if known else "none"
         raise EpochIncomplete(epoch, f"it has no manifest; epochs with one: {span}")
+    if not _has_state(manifest):
+        return Contents(epoch, manifest.workflow, (), (), epoch)
     through, bases = newest_bases(manifest.bases, manifest.workflow.slots, epoch)
-    since = int(through.min())
-    path = _path(lineage, manifest, since)
+    path, since = _path(lineage, manifest, int(through.min()))
     pieces = tuple(
         piece
         for link in path
@@ -80,8 +82,12 @@ def newest_bases(
     return through, tuple(found)
 
 
-def _path(lineage: Lineage, newest: Manifest, since: int) -> list[Manifest]:
-    """The manifests from a base to an epoch, oldest first."""
+def _has_state(manifest: Manifest) -> bool:
+    return any(job.durable for job in manifest.workflow.jobs)
+
+
+def _path(lineage: Lineage, newest: Manifest, since: int) -> tuple[list[Manifest], int]:
+    """The manifests from a base to an epoch, oldest first, and the epoch after which they begin."""
     path = [newest]
     while path[-1].parent > since:
         before = lineage.manifest(path[-1].parent)
@@ -89,5 +95,7 @@ def _path(lineage: Lineage, newest: Manifest, since: int) -> list[Manifest]:
             raise EpochIncomplete(
                 newest.epoch, f"the manifest of epoch {path[-1].parent} is missing or damaged"
             )
+        if not _has_state(before):
+            return path[::-1], before.epoch
         path.append(before)
-    return path[::-1]
+    return path[::-1], since
