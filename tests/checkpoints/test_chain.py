@@ -1,107 +1,410 @@
-"""The chain decides who commits, also among drivers that slept while old links were deleted."""
+"""The chain of claims and manifests: who wins, who is refused, and what a newcomer reads."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from millstream.checkpoints.chain import Chain, CommitUnknown, Superseded
-from millstream.checkpoints.lineage import EMPTY, Lineage
-from tests.checkpoints.links import manifest
+from millstream.checkpoints.chain import PREFIX, Chain, CommitUnknown, Superseded
+from millstream.checkpoints.garbage import garbage, remove
+from millstream.checkpoints.lineage import EMPTY, Lineage, lineage_of
+from millstream.checkpoints.manifest import Claim, Link, Manifest, decode, encode
+from millstream.checkpoints.records import DATA
+from millstream.stores.store import CorruptRecord, Damage, Store, StoreUnavailable
+from tests.checkpoints.links import base, manifest
 from tests.checkpoints.memory_store import MemoryStore
-
-
-def claimed(chain: Chain, seen: Lineage | None = None) -> Lineage:
-    seen = chain.read() if seen is None else seen
-    lineage = chain.claim(seen, seen.epoch, 0, "host", 7)
-    assert lineage is not None
-    return lineage
-
-
-def committed(chain: Chain, lineage: Lineage, epochs: int) -> Lineage:
-    for _ in range(epochs):
-        following = manifest(lineage.epoch + 1, incarnation=lineage.incarnation)
-        lineage = chain.commit(lineage, following)
-    return lineage
+from tests.checkpoints.turns import Turns
 
 
 @pytest.fixture
-def chain() -> Chain:
-    return Chain(MemoryStore())
+def store() -> MemoryStore:
+    return MemoryStore()
 
 
-def test_a_driver_that_was_replaced_commits_nothing(chain: Chain) -> None:
-    old = committed(chain, claimed(chain), 1)
-    claimed(chain)
-
-    with pytest.raises(Superseded) as told:
-        committed(chain, old, 1)
-
-    assert told.value.by == 2
-    assert chain.read().epoch == 0
+def key(position: int) -> str:
+    return f"{PREFIX}{position:012d}"
 
 
-def test_a_claim_that_comes_late_is_made_again(chain: Chain) -> None:
+def claimed(store: Store, after: int | None = None, host: str = "host", pid: int = 1) -> Lineage:
+    chain = Chain(store)
+    seen = chain.read(lambda damage: None)
+    found = chain.claim(seen, seen.epoch if after is None else after, 0, host, pid)
+    assert found is not None
+    return found
+
+
+def committed(store: Store, lineage: Lineage, epochs: int = 1) -> Lineage:
+    for _ in range(epochs):
+        lineage = Chain(store).commit(lineage, next_of(lineage))
+    return lineage
+
+
+def next_of(lineage: Lineage) -> Manifest:
+    """The next epoch, with a base that makes all older ones superfluous."""
+    epoch = lineage.epoch + 1
+    bases = (base(epoch - 1, incarnation=lineage.incarnation),) if epoch else ()
+    return manifest(epoch, *bases, incarnation=lineage.incarnation)
+
+
+def collected(store: Store, lineage: Lineage, retain: int = 1) -> Lineage:
+    found = garbage(lineage, store.scan(DATA), retain)
+    remove(store, found)
+    return lineage.since(found.links_before)
+
+
+def positions(store: Store) -> list[int]:
+    return [int(found.removeprefix(PREFIX)) for found in store.scan(PREFIX)]
+
+
+# -- reading ---------------------------------------------------------------------------------
+
+
+def test_an_empty_store_has_an_empty_chain(store: MemoryStore) -> None:
+    assert Chain(store).read() == EMPTY
+
+
+def test_what_was_written_is_what_is_read(store: MemoryStore) -> None:
+    lineage = committed(store, claimed(store), 3)
+
+    assert Chain(store).read() == lineage
+    assert lineage.epoch == 2 and lineage.position == 4 and positions(store) == [0, 1, 2, 3]
+
+
+def test_a_chain_without_its_beginning_is_read_from_where_it_begins(store: MemoryStore) -> None:
+    lineage = collected(store, committed(store, claimed(store), 5))
+    assert positions(store) == [5]
+
+    found = Chain(store).read()
+    assert found.manifests == lineage.manifests and found.position == lineage.position == 6
+    assert found.incarnation == 1
+
+
+@pytest.mark.parametrize("spoil", [MemoryStore.flip, lambda store, key: store.delete([key])])
+def test_a_damaged_or_missing_link_is_told_and_the_rest_is_read(
+    store: MemoryStore, spoil: Callable[[MemoryStore, str], None]
+) -> None:
+    committed(store, claimed(store), 4)
+    spoil(store, key(2))
+
+    told: list[Damage] = []
+    found = Chain(store).read(told.append)
+    assert [damage.key for damage in told] == [key(2)]
+    assert [one.epoch for one in found.manifests] == [0, 2, 3] and found.position == 5
+    with pytest.raises(CorruptRecord, match=key(2)):
+        Chain(store).read()
+
+
+def test_the_position_behind_a_damaged_last_link_is_not_taken_twice(store: MemoryStore) -> None:
+    committed(store, claimed(store), 2)
+    store.flip(key(2))
+
+    assert Chain(store).read(lambda damage: None).position == 3
+
+
+def test_a_link_of_another_format_is_told_as_damage(store: MemoryStore) -> None:
+    claimed(store)
+    store.put_if_absent(key(1), b'{"format":99}')
+
+    with pytest.raises(CorruptRecord, match="format 99"):
+        Chain(store).read()
+
+
+# -- claims and commits ------------------------------------------------------------------------
+
+
+def test_of_two_claims_on_one_position_one_wins(store: MemoryStore) -> None:
+    chain = Chain(store)
     seen = chain.read()
-    committed(chain, claimed(chain), 1)
 
-    assert chain.claim(seen, seen.epoch, 0, "host", 7) is None
-
-
-@pytest.mark.parametrize("before", [1, 2, 3])
-def test_a_claim_where_links_were_deleted_does_not_count(chain: Chain, before: int) -> None:
-    newest = committed(chain, claimed(chain), 3)
-    chain.forget(before)
-
-    assert chain.claim(EMPTY, EMPTY.epoch, 0, "host", 7) is None
-    assert committed(chain, newest, 1).newest == chain.read().newest
+    assert chain.claim(seen, -1, 0, "one", 1) is not None
+    assert chain.claim(seen, -1, 0, "two", 2) is None
+    assert len(positions(store)) == 1
 
 
-def test_a_manifest_where_links_were_deleted_does_not_count(chain: Chain) -> None:
-    slept = claimed(chain)
-    newest = committed(chain, claimed(chain), 3)
-    chain.forget(newest.position - 1)
+def test_each_claim_is_an_incarnation(store: MemoryStore) -> None:
+    assert [claimed(store).incarnation for _ in range(3)] == [1, 2, 3]
+
+
+def test_a_claim_knows_when_and_by_whom(store: MemoryStore) -> None:
+    chain = Chain(store)
+    found = chain.claim(chain.read(), -1, 12, "host", 34)
+
+    assert found is not None and found.claim is not None
+    assert (found.claim.time, found.claim.host, found.claim.pid) == (12, "host", 34)
+    assert found.claim.token
+
+
+def test_who_was_replaced_cannot_commit_and_hears_by_whom(store: MemoryStore) -> None:
+    old = committed(store, claimed(store))
+    claimed(store, host="elsewhere", pid=77)
+
+    with pytest.raises(Superseded, match=r"incarnation 2 \(process 77 on elsewhere\)") as caught:
+        committed(store, old)
+    assert (caught.value.incarnation, caught.value.by) == (1, 2)
+    assert Chain(store).read().epoch == 0
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+def test_who_was_replaced_cannot_commit_later_either(store: MemoryStore) -> None:
+    old = committed(store, claimed(store))
+    new = committed(store, claimed(store), 3)
+
+    for _ in range(2):
+        with pytest.raises(Superseded):
+            committed(store, old)
+    assert Chain(store).read() == new
+
+
+def test_a_manifest_that_came_before_a_claim_is_seen_by_the_claimant(store: MemoryStore) -> None:
+    chain = Chain(store)
+    old = committed(store, claimed(store))
+    seen = chain.read()
+    committed(store, old)
+
+    assert chain.claim(seen, seen.epoch, 0, "host", 1) is None
+    assert claimed(store).epoch == 1
+
+
+def test_a_claim_that_goes_back_takes_back(store: MemoryStore) -> None:
+    committed(store, claimed(store), 4)
+    again = committed(store, claimed(store, after=1))
+
+    assert [one.epoch for one in Chain(store).read().manifests] == [0, 1, 2]
+    assert again.newest is not None and again.newest.incarnation == 2
+
+
+# -- drivers that slept ------------------------------------------------------------------------
+
+
+def test_a_driver_that_slept_while_its_place_was_deleted_is_refused(store: MemoryStore) -> None:
+    old = committed(store, claimed(store))
+    new = collected(store, committed(store, claimed(store), 4))
+    before = positions(store)
 
     with pytest.raises(Superseded):
-        committed(chain, slept, 1)
+        committed(store, old)
+    assert positions(store) == before and Chain(store).read().manifests == new.manifests
 
-    assert chain.links()[0] == [newest.newest]
+
+def test_a_claimant_that_slept_while_its_place_was_deleted_has_claimed_nothing(
+    store: MemoryStore,
+) -> None:
+    chain = Chain(store)
+    at_first = chain.read()
+    driver = committed(store, claimed(store), 2)
+    later = chain.read()
+    driver = collected(store, committed(store, driver, 3))
+    before = positions(store)
+
+    for seen in (at_first, later):
+        assert chain.claim(seen, seen.epoch, 0, "host", 1) is None
+        assert positions(store) == before
+    committed(store, driver)
 
 
-def test_a_link_in_a_hole_connects_nothing(chain: Chain) -> None:
-    first, second = claimed(chain), claimed(chain)
-    newest = committed(chain, claimed(chain), 3)
-    chain.forget(newest.position - 1)
-    chain._put(replace(manifest(0), position=first.position))  # and died before it looked
+def test_a_link_in_a_hole_does_not_bear_another(store: MemoryStore) -> None:
+    first = committed(store, claimed(store))
+    second = claimed(store)
+    new = collected(store, committed(store, claimed(store), 4))
+    # The first one dies between putting its link and looking around.
+    lost = replace(next_of(first), position=first.position, token="lost")
+    assert store.put_if_absent(key(first.position), encode(lost))
 
     with pytest.raises(Superseded):
-        committed(chain, second, 1)
+        committed(store, second)
+    assert Chain(store).read(lambda damage: None).newest == new.newest
 
 
-def test_a_manifest_counts_when_all_before_it_was_deleted_at_once(chain: Chain) -> None:
-    lineage = committed(chain, claimed(chain), 2)
-    chain.forget(lineage.position)
+def test_what_collects_beside_a_run_does_not_end_it(store: MemoryStore) -> None:
+    lineage = committed(store, claimed(store), 3)
 
-    assert committed(chain, lineage, 1).epoch == 2
+    class Collected(MemoryStore):
+        """In which, as soon as a manifest is there, all older links are deleted."""
+
+        def put_if_absent(self, key: str, value: bytes) -> bool:
+            won = super().put_if_absent(key, value)
+            collected(self, Chain(self).read())
+            return won
+
+    beside = Collected(store.held)
+    assert committed(beside, lineage).epoch == 3
+    assert positions(store) == [4]
 
 
-def test_whether_a_manifest_counts_behind_which_others_went_on_is_left_open(chain: Chain) -> None:
-    slept = claimed(chain)
-    newest = committed(chain, claimed(chain), 1)
-    chain.forget(newest.position - 1)
-    assert (slept.position, newest.position) == (1, 3)
+def test_who_is_not_sure_whether_others_build_on_a_commit_says_so(store: MemoryStore) -> None:
+    lineage = committed(store, claimed(store))
+
+    class Overtaken(MemoryStore):
+        """In which, as soon as a manifest is there, somebody claims, and deletes what is older."""
+
+        def put_if_absent(self, key: str, value: bytes) -> bool:
+            won = super().put_if_absent(key, value)
+            collected(store, claimed(store))
+            return won
 
     with pytest.raises(CommitUnknown):
-        committed(chain, slept, 1)
+        committed(Overtaken(store.held), lineage)
+    assert Chain(store).read().epoch == 1
 
-    assert chain.read().newest == newest.newest
+
+# -- a store that is away ----------------------------------------------------------------------
 
 
-def test_who_was_replaced_is_told_before_it_removes_anything(chain: Chain) -> None:
-    old = committed(chain, claimed(chain), 1)
-    chain.require_newest(old)
-    claimed(chain)
+class Shy(MemoryStore):
+    """A store that goes away right before or right after a call."""
 
-    with pytest.raises(Superseded):
-        chain.require_newest(old)
+    def __init__(self, held: dict[str, bytes], fails: str, before: bool = True) -> None:
+        super().__init__(held)
+        self.fails, self.before = fails, before
+
+    def put_if_absent(self, key: str, value: bytes) -> bool:
+        if self.fails == "put" and self.before:
+            raise StoreUnavailable("gone")
+        won = super().put_if_absent(key, value)
+        if self.fails == "put":
+            raise StoreUnavailable("gone")
+        return won
+
+    def get(self, keys: object) -> dict[str, bytes]:
+        if self.fails == "get":
+            raise StoreUnavailable("gone")
+        return super().get(keys)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("fails", "before", "durable"),
+    [("put", True, False), ("put", False, True), ("get", True, True)],
+)
+def test_if_the_store_goes_away_it_is_not_known_whether_an_epoch_is_committed(
+    store: MemoryStore, fails: str, before: bool, durable: bool
+) -> None:
+    lineage = claimed(store)
+
+    with pytest.raises(CommitUnknown, match=r"epoch 0 is committed is not known: gone") as caught:
+        committed(Shy(store.held, fails, before), lineage)
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+    assert Chain(store).read().epoch == (0 if durable else -1)
+    # Said again by the same driver, it is refused if it is there already: a restart tells.
+    if durable:
+        with pytest.raises(Superseded):
+            committed(store, lineage)
+    else:
+        committed(store, lineage)
+
+
+# -- whether somebody came since -----------------------------------------------------------------
+
+
+def test_a_driver_can_ask_whether_it_was_replaced(store: MemoryStore) -> None:
+    lineage = committed(store, claimed(store))
+    Chain(store).require_newest(lineage)
+
+    claimed(store)
+    with pytest.raises(Superseded, match="incarnation 2"):
+        Chain(store).require_newest(lineage)
+
+
+def test_a_driver_that_slept_through_deletions_hears_that_it_was_replaced(
+    store: MemoryStore,
+) -> None:
+    lineage = committed(store, claimed(store))
+    collected(store, committed(store, claimed(store), 4))
+
+    with pytest.raises(Superseded, match="a newer one"):
+        Chain(store).require_newest(lineage)
+
+
+# -- any drivers, interleaved at any call to the store -------------------------------------------
+
+
+class Remembering(MemoryStore):
+    """A store that knows which link was the first at each position, deleted or not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first: dict[str, bytes] = {}
+
+    def put_if_absent(self, key: str, value: bytes) -> bool:
+        self.first.setdefault(key, value)
+        return super().put_if_absent(key, value)
+
+    @property
+    def links(self) -> list[Link]:
+        """The chain as if nothing had been deleted."""
+        return [decode(value, at) for at, value in sorted(self.first.items())]
+
+
+@dataclass
+class Driver:
+    """Claims, commits and collects; what it is told that it has is written down."""
+
+    plan: list[str]
+    told: list[Link]
+    lineage: Lineage = EMPTY
+
+    def run(self, store: Store) -> None:
+        chain = Chain(store)
+        try:
+            for step in self.plan:
+                self._do(step, chain, store)
+        except (Superseded, CommitUnknown):
+            return
+
+    def _do(self, step: str, chain: Chain, store: Store) -> None:
+        if step == "collect":
+            self.lineage = collected(store, self.lineage)
+            return
+        if step == "commit":
+            self.lineage = chain.commit(self.lineage, next_of(self.lineage))
+        else:
+            found: Lineage | None = None
+            while found is None:
+                seen = chain.read(lambda damage: None)
+                found = chain.claim(seen, seen.epoch, 0, "host", 1)
+            self.lineage = found
+        assert self.lineage.last is not None
+        self.told.append(self.lineage.last)
+
+
+steps = st.lists(st.sampled_from(["commit", "commit", "collect", "claim"]), max_size=6)
+schedules = st.lists(st.tuples(st.integers(0, 2), st.integers(1, 12)), max_size=25)
+
+
+@settings(max_examples=150, deadline=None)
+@given(plans=st.lists(steps, min_size=2, max_size=3), schedule=schedules)
+def test_whoever_sleeps_whenever_there_is_one_history_and_nobody_believes_in_another(
+    plans: list[list[str]], schedule: list[tuple[int, int]]
+) -> None:
+    store, told = Remembering(), list[Link]()
+    drivers = [Driver(["claim", *plan], told) for plan in plans]
+    turns = Turns(store, {str(at): driver.run for at, driver in enumerate(drivers)})
+    for who, calls in schedule:
+        for _ in range(calls):
+            if str(who) in turns.waiting:
+                turns.take(str(who))
+                check(store, told)
+    turns.finish()
+    check(store, told)
+
+
+def check(store: Remembering, told: list[Link]) -> None:
+    links = store.links
+    assert [link.position for link in links] == list(range(len(links)))
+    # Whoever was told that a link is his is right, for good.
+    assert all(links[link.position] == link for link in told)
+    # Each epoch was committed once, on top of the one before, by whoever had claimed last.
+    manifests = [link for link in links if isinstance(link, Manifest)]
+    assert [one.epoch for one in manifests] == list(range(len(manifests)))
+    assert lineage_of(links).manifests == tuple(manifests)
+    claims = [link.incarnation for link in links if isinstance(link, Claim)]
+    assert claims == list(range(1, len(claims) + 1))
+    assert [link.incarnation for link in links] == sorted(link.incarnation for link in links)
+    # A newcomer sees the end of it; before a hole there may be somebody who does not know yet.
+    found = Chain(store).read(lambda damage: None)
+    if manifests:
+        assert found.newest == manifests[-1] and found.position == len(links)

@@ -20,8 +20,10 @@ from millstream.checkpoints.manifest import Form, JobNote, WorkflowNote
 from millstream.errors import ConfigError
 
 
-def job(name: str, reducer: str = "a function", form: Form = "stateful", **more: bool) -> JobNote:
-    return JobNote(name, form, reducer, **more)
+def job(
+    name: str, reducer: str = "a function", form: Form = "stateful", *, durable: bool = True
+) -> JobNote:
+    return JobNote(name, form, reducer, durable=durable)
 
 
 def note(*jobs: JobNote | str, sources: tuple[str, ...] = ("in (text)",)) -> WorkflowNote:
