@@ -80,7 +80,7 @@ class Chain:
         for key in keys:
             position = _position(key)
             if 0 <= expected < position:
-                _tell(_broken(_key(expected), "the link is missing"), on_damage)
+                _tell(_broken(key_of(expected), "the link is missing"), on_damage)
             try:
                 links.append(self._link(key, known))
             except CorruptRecord as corrupt:
@@ -122,11 +122,11 @@ class Chain:
             raise self._superseded(seen.position, seen.incarnation)
 
     def _put(self, link: Link) -> bool:
-        return self._store.put_if_absent(_key(link.position), encode(link))
+        return self._store.put_if_absent(key_of(link.position), encode(link))
 
     def _stands(self, seen: Lineage, manifest: Manifest) -> bool:
         """Whether a link that was put follows what was seen, and not a hole."""
-        before, last = _key(manifest.position - 1), seen.last
+        before, last = key_of(manifest.position - 1), seen.last
         found = self._store.get([before]).get(before, b"")
         if last is not None and last.token.encode() in found:
             return True
@@ -145,10 +145,10 @@ class Chain:
     def _leave(self, position: int, later: list[int]) -> None:
         """Take a link out of a hole again."""
         if position + 1 not in later:
-            self._store.delete([_key(position)])
+            self._store.delete([key_of(position)])
 
     def _superseded(self, position: int, incarnation: int) -> Superseded:
-        key = _key(position)
+        key = key_of(position)
         found = self._store.get([key]).get(key)
         if found is not None:
             link = decode(found, key)
@@ -164,7 +164,8 @@ class Chain:
             self._store.delete([key])
 
 
-def _key(position: int) -> str:
+def key_of(position: int) -> str:
+    """Where a link is in the store; keys are in the order of positions."""
     return f"{PREFIX}{position:012d}"
 
 

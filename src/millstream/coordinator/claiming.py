@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from millstream.checkpoints.chain import Chain
+from millstream.checkpoints.chain import Chain, key_of
 from millstream.checkpoints.evolution import Changes, begin, evolve
 from millstream.checkpoints.lineage import Lineage
-from millstream.checkpoints.manifest import WorkflowNote
+from millstream.checkpoints.manifest import Link, WorkflowNote
 from millstream.checkpoints.restoring import Contents, EpochIncomplete, contents_of
 from millstream.errors import MillstreamError
 from millstream.stores.store import CorruptRecord, Damage, Store
@@ -83,16 +83,27 @@ def claim(
     """Find the epoch to go on from, and claim the checkpoint after it."""
     chain = Chain(store)
     while True:
-        seen = chain.read(on_damage=_tell)
+        damages: list[Damage] = []
+        seen = chain.read(on_damage=damages.append)
+        for damage in damages:
+            log.warning("the checkpoint's chain is damaged: %s", damage)
+        hidden = _hidden(seen, damages)
+        if hidden and seen.newest is None:
+            raise CheckpointDamaged(url, str(hidden[0]))
+        # A link that cannot be read may be a claim, whose number is not to be used again.
+        seen = replace(seen, incarnation=seen.incarnation + len(hidden))
         found, why = _choose(store, url, seen, restore_epoch, check=recovery == "eager")
         after = _ANEW if found is None else found.epoch
+        newest = seen.epoch
+        if hidden:
+            newest, why = seen.epoch + 1, why or str(hidden[0])
         if why is not None and restore_epoch is None:
             if not can_withdraw:
-                raise WouldWithdraw(seen.epoch, after, why)
+                raise WouldWithdraw(newest, after, why)
             log.warning(
                 "the checkpoint's newest epoch %d cannot be brought back (%s); going on from epoch "
                 "%d, and computing anew what followed",
-                seen.epoch,
+                newest,
                 why,
                 after,
             )
@@ -102,17 +113,25 @@ def claim(
             if found is None
             else evolve(found.workflow, workflow, meant, number)
         )
-        newest = seen.manifest(after)
+        chosen = seen.manifest(after)
         lineage = chain.claim(
             seen, after, round(time.time() * 1e6), socket.gethostname(), os.getpid()
         )
         if lineage is not None:
-            by = None if newest is None else newest.incarnation
-            return Claimed(lineage, noted, after, by, withdrawn=seen.epoch > after)
+            by = None if chosen is None else chosen.incarnation
+            return Claimed(lineage, noted, after, by, withdrawn=newest > after)
 
 
-def _tell(damage: Damage) -> None:
-    log.warning("the checkpoint's chain is damaged: %s", damage)
+def _hidden(seen: Lineage, damages: list[Damage]) -> list[Damage]:
+    """Links that cannot be read and may have committed more than is known.
+
+    Not those before a claim that went on from what is known: whatever they said is taken back.
+    """
+    sure: list[Link] = list(seen.manifests[-1:])
+    if seen.claim is not None and seen.claim.after <= seen.epoch:
+        sure.append(seen.claim)
+    last = max((key_of(link.position) for link in sure), default="")
+    return [damage for damage in damages if damage.key is None or damage.key > last]
 
 
 def _choose(
