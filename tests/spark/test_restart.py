@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 import millstream as ms
 from millstream.checkpoints.chain import Chain
@@ -24,6 +24,7 @@ from millstream.errors import ConfigError
 from millstream.flow.plan import plan
 from millstream.node.machine import Durability
 from millstream.spark.options import Options
+from millstream.spark.sinks import FileWriter
 from tests.contract.backends import Harm
 from tests.contract.log_backend import LogBackend
 from tests.spark.words import count, split
@@ -271,4 +272,52 @@ def test_an_epoch_that_spark_did_not_note_as_done_is_not_run_again(place: Place)
 
     assert seen == [2]
     assert state["count"] == place.counts()
+    assert place.rows() == place.running_counts()
+
+
+@pytest.mark.parametrize("durability", ["epoch", "interval"])
+def test_a_run_that_was_replaced_says_so_and_publishes_nothing(
+    place: Place, durability: Durability, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = FileWriter.stage
+
+    def claimed_meanwhile(writer: FileWriter, frame: DataFrame, epoch: int, attempt: str) -> None:
+        stage(writer, frame, epoch, attempt)
+        if epoch == 1:
+            with closing(open_checkpoint(place.checkpoint)) as store:
+                seen = Chain(store).read()
+                assert Chain(store).claim(seen, seen.epoch, 0, "elsewhere", 1) is not None
+
+    monkeypatch.setattr(FileWriter, "stage", claimed_meanwhile)
+    place.add(*TEXTS[:2])
+
+    with pytest.raises(ms.Superseded, match=r"incarnation 1 .* replaced by incarnation 2"):
+        place.run(durability=durability)
+
+    assert 1 not in place.rows()
+    monkeypatch.undo()
+    assert place.run(durability=durability)["count"] == place.counts()
+    assert place.rows() == place.running_counts()
+
+
+@pytest.mark.parametrize("durability", ["epoch", "interval"])
+def test_after_a_publication_that_failed_none_follows_until_a_restart(
+    place: Place, durability: Durability, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish = FileWriter.publish
+
+    def broken(writer: FileWriter, epoch: int, attempt: str) -> None:
+        if epoch == 1:
+            raise OSError("no space left")
+        publish(writer, epoch, attempt)
+
+    monkeypatch.setattr(FileWriter, "publish", broken)
+    place.add(*TEXTS[:4])
+
+    with pytest.raises(ms.EpochFailed, match="no space left"):
+        place.run(durability=durability, checkpoint_changes=1)
+
+    assert set(place.rows()) == {0}
+    monkeypatch.undo()
+    assert place.run(durability=durability)["count"] == place.counts()
     assert place.rows() == place.running_counts()

@@ -16,7 +16,6 @@ import numpy as np
 from millstream.checkpoints.manifest import Base, Piece, Staged
 from millstream.coordinator.journal import Journal
 from millstream.coordinator.record import EpochRecord, JobTypes
-from millstream.errors import MillstreamError
 from millstream.node.messages import Commit, NotNow, Persist, Persisted
 from millstream.node.safekeeper import Replaced, WhenFull
 from millstream.ring.ring import NodeId
@@ -63,7 +62,7 @@ class Intervals:
         self._last = net.now()
         self._busy = False
         self.skipped = 0
-        self.problem: MillstreamError | None = None
+        self.problem: Exception | None = None
 
     def hold(
         self, record: EpochRecord, staged: Staged, types: Mapping[int, JobTypes], changes: int
@@ -102,10 +101,17 @@ class Intervals:
     def _is_far(self) -> bool:
         return len(self._held) >= self._triggers.epochs
 
+    def finish(self) -> None:
+        """Bring the store up to the last commit; raise what is, or was, in the way."""
+        if self.problem is None:
+            self._persist_quietly()
+        if self.problem is not None:
+            raise self.problem
+
     def _persist_quietly(self) -> None:
         try:
             self.persist()
-        except MillstreamError as problem:
+        except Exception as problem:  # after a publication that failed, none may follow
             self.problem = problem
         finally:
             self._busy = False

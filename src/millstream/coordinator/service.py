@@ -324,6 +324,11 @@ class Coordinator:
         with self._lock:
             self.roster.move(slots, to)
 
+    def finish(self) -> None:
+        """Put into the store what is committed in memory alone; raise what is in the way."""
+        if self._intervals is not None and self._lost is None and not self._closed:
+            self._intervals.finish()
+
     def close(self) -> None:
         """End the nodes."""
         if not self._closed:
@@ -333,12 +338,10 @@ class Coordinator:
                 self._quietly(node, "stop", None, timeout=1.0)
 
     def _persist_rest(self) -> None:
-        """Put into the store what is committed in memory alone."""
-        if self._intervals is not None and self._lost is None:
-            try:
-                self._intervals.persist()
-            except MillstreamError as problem:
-                log.warning("the newest epochs are not in the store, and run again: %s", problem)
+        try:
+            self.finish()
+        except Exception as problem:
+            log.warning("the newest epochs are not in the store, and run again: %s", problem)
 
     # -- asking nodes --------------------------------------------------------------------
 

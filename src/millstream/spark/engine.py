@@ -83,12 +83,16 @@ class Engine:
         except RunStopped:
             raise
         except BaseException as problem:
-            if self.error is None:
-                self.error = self._explained(problem)
+            self.fail(problem)
             raise RunStopped(type(self.error).__name__) from None
         finally:
             self._thread = None
             self._idle.set()
+
+    def fail(self, problem: BaseException) -> None:
+        """Remember why the run failed: the first reason, as users are told it."""
+        if self.error is None:
+            self.error = self._explained(problem)
 
     @property
     def is_own_thread(self) -> bool:

@@ -159,7 +159,16 @@ class Run:
             with contextlib.suppress(Exception):  # the failure is told below, typed
                 self._query.awaitTermination(_POLL)  # type: ignore[arg-type]
         self._raise_failure()
+        self._finish()
+        self._raise_failure()
         return True
+
+    def _finish(self) -> None:
+        """Let the store catch up with the last epochs; if it cannot, the run has failed."""
+        try:
+            self._coordinator.finish()
+        except Exception as problem:
+            self._engine.fail(problem)
 
     def _failure(self) -> BaseException | None:
         if self._engine.error is not None:
@@ -191,6 +200,7 @@ class Run:
             if self._query.isActive:
                 self._stopped = True
                 self._engine.stop(self._query)
+            self._finish()
             self._end()
 
     def _end(self) -> None:
@@ -208,5 +218,6 @@ class Run:
     ) -> None:
         failure = self._failure()
         self.stop()
+        failure = failure or self._engine.error
         if failure is not None and problem is None and not self._told:
             raise failure
