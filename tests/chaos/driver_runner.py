@@ -128,7 +128,7 @@ def run_once(plan: DriverPlan, keep: Path | None = None) -> Outcome:
         if outcome.problems:
             outcome.log = [line for driver in chaos.drivers for line in driver.log()]
             if keep is not None:
-                shutil.copytree(folder, keep / f"seed{plan.seed}", symlinks=True)
+                shutil.copytree(folder, keep / f"seed{plan.seed}", dirs_exist_ok=True)
         shutil.rmtree(folder, ignore_errors=True)
     return outcome
 
