@@ -45,7 +45,7 @@ class Persisting:
                 raise NotNow(f"node {machine.node} is not at epoch {through} yet")
             machine.store.checkpoints.stored = order.since
             runs = list(runs_of(held.owned, range(machine.store.slots)))
-            spans = [span for run in runs for span in self._spans(run, order.since)]
+            spans = [span for run in runs for span in self._spans(run, order.since, through)]
             changes = [
                 (slots, since, self._changes(slots, since, through))
                 for slots, since in spans
@@ -75,19 +75,21 @@ class Persisting:
                 self._machine.bases = [*self._machine.bases, *bases]
             raise NotNow("slots that changed hands are in the store now; their changes follow")
 
-    def _spans(self, run: range, stored: int) -> Iterator[tuple[range, int | None]]:
+    def _spans(self, run: range, stored: int, through: int) -> Iterator[tuple[range, int | None]]:
         """Slots, and from which epoch on this node knows their changes; None if too late."""
         floor = self._machine.store.checkpoints.floor(run)
-        known = np.maximum(stored, self._based()[run.start : run.stop])
+        known = np.maximum(stored, self._based(through)[run.start : run.stop])
         since = np.where(floor <= stored, stored, np.where(floor <= known, floor, _TOO_LATE))
         for start, stop in pairwise([0, *(np.flatnonzero(np.diff(since)) + 1).tolist(), len(run)]):
             found = int(since[start])
             yield range(run.start + start, run.start + stop), None if found == _TOO_LATE else found
 
-    def _based(self) -> npt.NDArray[np.int64]:
-        """How far this node's own bases go."""
+    def _based(self, through: int) -> npt.NDArray[np.int64]:
+        """How far this node's own bases go, of those that the manifest of an epoch can name."""
         based = np.full(self._machine.store.slots, _NO_BASE, dtype=np.int64)
         for base in self._machine.bases:
+            if base.reaches > through:
+                continue
             part = based[base.slots.start : base.slots.stop]
             np.maximum(part, base.through, out=part)
         return based
