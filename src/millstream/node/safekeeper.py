@@ -74,6 +74,10 @@ class Replaced(MillstreamError):
     """Something was not kept because something newer of the same name came before its turn."""
 
 
+class KeepFailed(MillstreamError):
+    """Something could not be serialised or stored, for a reason that has no type of ours."""
+
+
 class Safekeeper:
     """Keeps entries in a store."""
 
@@ -175,8 +179,8 @@ class Safekeeper:
                 started = self._net.now()
                 try:
                     item = _Serialised(entry, entry.serialise())
-                except MillstreamError as problem:
-                    self._finish(entry, problem)
+                except Exception as problem:
+                    self._finish(entry, typed(problem, entry.key))
                     continue
                 self.counts.serialise_seconds += self._net.now() - started
                 with self._lock:
@@ -194,8 +198,8 @@ class Safekeeper:
             problem: MillstreamError | None = None
             try:
                 self._store.put({item.entry.key: item.data for item in batch})
-            except MillstreamError as found:
-                problem = found
+            except Exception as found:
+                problem = typed(found, batch[0].entry.key)
             self.counts.store_seconds += self._net.now() - started
             self.counts.batches += 1
             for item in batch:
@@ -207,3 +211,10 @@ class Safekeeper:
         entry.done(result)
         with self._lock:
             self._unfinished -= 1
+
+
+def typed(problem: Exception, what: str) -> MillstreamError:
+    """What went wrong, as an error that travels; nobody would see it if it ended a thread."""
+    if isinstance(problem, MillstreamError):
+        return problem
+    return KeepFailed(f"{what} could not be kept: {type(problem).__name__}: {problem}")
