@@ -16,7 +16,8 @@ from millstream.checkpoints.manifest import Base
 from millstream.checkpoints.records import Part, base_key, pack, piece_key
 from millstream.errors import MillstreamError
 from millstream.node.machine import NodeMachine
-from millstream.node.safekeeper import Entry, Kept, Safekeeper
+from millstream.node.messages import NotHeld
+from millstream.node.safekeeper import Entry, Kept, Safekeeper, typed
 from millstream.node.units import Unit, runs_of
 from millstream.ring.ring import partition_slots
 from millstream.wire.net import Net
@@ -142,7 +143,7 @@ class Keeping:
             if self._writing:
                 return
             self._writing = True
-            owned = self._machine.store.holdings.owned.copy()
+            owned = self._machine.store.holdings.owned & ~self._machine.lacking()
             weight, epoch = self._weight, self._machine.committed.epoch
         try:
             bases = self.bases_of(runs_of(owned, range(len(owned))))
@@ -151,8 +152,10 @@ class Keeping:
                 self._weight -= weight
                 self._base_weight = sum(base.bytes for base in bases)
                 self._base_epoch = epoch
-        except MillstreamError as problem:
-            self._problem = problem
+        except NotHeld:
+            return  # slots went meanwhile; the next commit calls for bases again
+        except Exception as problem:
+            self._problem = typed(problem, "a base")
         finally:
             self._writing = False
 
