@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from millstream.checkpoints.manifest import Base, Piece
-from millstream.checkpoints.records import Part, unpack
+from millstream.checkpoints.records import BadRecord, Part, unpack
+from millstream.errors import MillstreamError
 from millstream.node.holdings import EMPTY
 from millstream.node.keeping import Locks
 from millstream.node.machine import NodeMachine
@@ -66,8 +67,19 @@ class Restoring:
             wanted = np.zeros_like(self._left)
             wanted[slots.start : slots.stop] = self._left[slots.start : slots.stop]
             if wanted.any():
-                self._bring(wanted)
+                self._bring_typed(wanted)
                 self._left &= ~wanted
+
+    def _bring_typed(self, wanted: SlotMask) -> None:
+        try:
+            self._bring(wanted.copy())
+        except MillstreamError:
+            raise
+        except Exception as problem:
+            raise BadRecord(
+                f"slots could not be brought back: {type(problem).__name__}: {problem}; what their "
+                "state refers to, such as classes, must be there under the same names"
+            ) from problem
 
     def _bring(self, wanted: SlotMask) -> None:
         order, store = self._order, self._machine.store
@@ -109,7 +121,7 @@ class Restoring:
         store, through = self._machine.store, pieces[0].through
         reached = store.holdings.through
         with self._locks.state, self._locks.books:
-            behind = wanted & (reached < through)
+            behind = wanted & (reached >= EMPTY) & (reached < through)
             for piece in pieces:
                 job = self._order.jobs.get(piece.job)
                 slots = _within(behind, piece.slots)
