@@ -17,14 +17,13 @@ import pickle
 import signal
 import sys
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import millstream as ms
-from millstream.coordinator import journal
 from millstream.node.keeping import BaseOptions
-from millstream.node.service import NodeOptions
-from millstream.spark import starting
+from millstream.spark import checkpoint, starting
 from tests.chaos.driver_plans import DriverPlan, Start
 from tests.chaos.moments import arrange, wrap
 from tests.chaos.workload import bounded_workflow, recorded
@@ -61,12 +60,11 @@ def main(arguments: list[str]) -> int:
 
 def _hurry() -> None:
     """Have bases, and deletion of what is old, every other epoch."""
-
-    def options(**chosen: Any) -> NodeOptions:
-        return NodeOptions(**chosen, bases=BaseOptions(epochs=2))
-
-    vars(starting)["NodeOptions"] = options
-    vars(journal)["_TIDY_EVERY"] = 2
+    for module, name, changed in (
+        (starting, "NodeOptions", {"bases": BaseOptions(epochs=2)}),
+        (checkpoint, "Journal", {"tidy_every": 2}),
+    ):
+        setattr(module, name, partial(getattr(module, name), **changed))
 
 
 def _run(folder: Path, plan: DriverPlan, start: Start) -> None:

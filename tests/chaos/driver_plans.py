@@ -26,6 +26,8 @@ _KILLING = 7
 _ORDERS: tuple[Order, ...] = ("after the end", "while it runs", "before it begins")
 _BLOWS: tuple[Blow, ...] = ("kill", "kill driver", "kill", "kill jvm")
 _STOPS = ("staging", "staged", "committed", "published", "received", "returning")
+_STOPS_IN_RESTART = ("claimed", "deriving", "derived", "in line", "launched")
+_RARE = ("tidying", "tidied links", "persisting", "persisted")
 _STORES = {2: "files", 4: "redis"}
 _CLUSTER = 5
 
@@ -43,8 +45,8 @@ class Start:
 class DriverPlan:
     """One run: all that its outcome depends on, apart from time.
 
-    ``starts`` follow one another, unless there is an ``order``: then there are two of them, of
-    which the first is stopped and woken.
+    ``starts`` follow one another, unless there is an ``order``: then the last two of them run at
+    once, of which the first is stopped and woken.
     """
 
     seed: int
@@ -118,17 +120,19 @@ def _in_turn(shares: Sequence[list[str]]) -> Iterator[str]:
 
 def _stops(order: Order, dice: random.Random) -> list[Moment | None]:
     blows: tuple[Blow, ...] = ("stop driver", "stop all")
+    if order != "before it begins" and dice.random() < 0.5:
+        first = Moment(dice.choice(_STOPS_IN_RESTART), 1, 0.0, dice.choice(blows))
+        return [Moment("published", 2, 0.0, "kill"), first, None]
     name = dice.choice(_STOPS)
     first = _moment(name, points("epoch")[name], dice, dice.choice(blows))
     if order != "before it begins":
         return [first, None]
-    second = dice.choice(("claimed", "derived", "in line"))
-    return [first, Moment(second, 1, 0.0, "stop driver")]
+    return [first, Moment(dice.choice(_STOPS_IN_RESTART), 1, 0.0, "stop driver")]
 
 
 def _moment(name: str, point: Point, dice: random.Random, blow: Blow) -> Moment:
     delay = dice.uniform(0.0, point.delay)
-    return Moment(name, 1 if name in RESTART else dice.randint(1, 2), delay, blow)
+    return Moment(name, 1 if name in RESTART or name in _RARE else dice.randint(1, 2), delay, blow)
 
 
 @dataclass

@@ -163,23 +163,28 @@ class _Chaos:
     # -- drivers -------------------------------------------------------------------------
 
     def _one_after_the_other(self) -> None:
-        for start in self._plan.starts:
-            driver = self._begin(start)
-            self._await_end(driver)
-            if driver.told("moment"):
-                self._outcome.landed += 1
-            elif driver.ended != "finished":
-                raise Broken(f"driver {driver.number} ended as {driver.ended or 'killed'!r}")
-            if driver.ended == "finished":
-                return
-        raise Broken("no driver came to the end")
+        if not any(self._is_over(start) for start in self._plan.starts):
+            raise Broken("no driver came to the end")
+
+    def _is_over(self, start: Start) -> bool:
+        """Start a driver, and see it killed, or else come to the end."""
+        driver = self._begin(start)
+        self._await_end(driver)
+        if driver.told("moment"):
+            self._outcome.landed += 1
+        elif driver.ended != "finished":
+            raise Broken(f"driver {driver.number} ended as {driver.ended or 'killed'!r}")
+        return driver.ended == "finished"
 
     def _two_at_once(self) -> None:
-        first = self._begin(self._plan.starts[0])
+        *before_them, one, other = self._plan.starts
+        if any(self._is_over(start) for start in before_them):
+            raise Broken("a driver that was to be killed came to the end")
+        first = self._begin(one)
         self._await(first, lambda: bool(first.told("moment")), "its moment")
         self._outcome.landed += 1
         before = len(first.told("manifest"))
-        second = self._begin(self._plan.starts[1])
+        second = self._begin(other)
         match self._plan.order:
             case "after the end":
                 self._await_end(second)
