@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from millstream.checkpoints.chain import Chain
+from millstream.checkpoints.chain import Chain, Superseded
 from millstream.checkpoints.garbage import garbage, remove
 from millstream.checkpoints.lineage import Lineage
 from millstream.checkpoints.manifest import (
@@ -170,11 +170,11 @@ class Journal:
 
     def restore(self) -> Restore:
         """What brings slots back to the newest committed epoch."""
-        types = self.types()
-        contents = contents_of(self._lineage, self.committed.epoch)
+        types, committed = self.types(), self.committed
+        contents = contents_of(self._lineage, committed.epoch)
         return Restore(
             self.incarnation,
-            self.committed,
+            committed,
             {id_: at for at, id_ in self._ids.items()},
             {at: known.key for at, known in types.items() if known.key is not None},
             contents.bases,
@@ -198,8 +198,12 @@ class Journal:
             self._collecting = False
 
     def collect(self) -> None:
-        """Delete what no retained epoch needs."""
+        """Delete what no retained epoch needs; a successor may need more, if it went back."""
         lineage = self._lineage
         found = garbage(lineage, self._store.scan(DATA), self._retain)
+        try:
+            self._chain.require_newest(lineage)
+        except Superseded:
+            return  # or it is our own next commit: there will be another time
         remove(self._store, found)
         self._first = found.links_before

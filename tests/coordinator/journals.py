@@ -1,0 +1,74 @@
+"""Journals on a store in memory, and the epochs that are committed with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from millstream.checkpoints.chain import Chain
+from millstream.checkpoints.evolution import begin
+from millstream.checkpoints.lineage import Lineage
+from millstream.checkpoints.manifest import Base, JobNote, Piece, Staged, WorkflowNote
+from millstream.checkpoints.records import base_key, piece_key
+from millstream.coordinator.journal import Journal
+from millstream.coordinator.record import EpochRecord, JobTypes
+from millstream.coordinator.roster import Roster
+from millstream.node.messages import NOTHING_COMMITTED
+from millstream.ring.ring import NodeId
+from millstream.ring.zones import Domain
+from millstream.stores.store import Store
+
+SLOTS = 4
+ALL, LEFT, RIGHT = range(SLOTS), range(0, 2), range(2, 4)
+COUNT, SUM = 3, 5
+JOBS = {"count": COUNT, "sum": SUM}
+NOTE = WorkflowNote(
+    "flow",
+    SLOTS,
+    (JobNote("count", "stateful", "a function"), JobNote("sum", "aggregate", "sum(n)")),
+)
+A, B = NodeId("a"), NodeId("b")
+PLACEMENT = Roster({n: Domain("zone", str(n), "executor") for n in (A, B)}, SLOTS, 0).placement
+
+
+def claimed(store: Store, after: int | None = None) -> Lineage:
+    chain = Chain(store)
+    seen = chain.read()
+    found = chain.claim(seen, seen.epoch if after is None else after, 0, "host", 1)
+    assert found is not None
+    return found
+
+
+def journal_of(store: Store, after: int | None = None, **options: Any) -> Journal:
+    """The journal of another start."""
+    lineage = claimed(store, after)
+    note = begin(NOTE, 1) if lineage.newest is None else lineage.newest.workflow
+    return Journal(store, lineage, note, JOBS, options.pop("retain", 3), **options)
+
+
+def record(epoch: int, incarnation: int = 1, try_: int = 0) -> EpochRecord:
+    return EpochRecord(
+        incarnation, epoch, try_, NOTHING_COMMITTED, 1000 + epoch, PLACEMENT, {A: "a", B: "b"}
+    )
+
+
+def staged(epoch: int, incarnation: int = 1) -> Staged:
+    return Staged(epoch, f"{incarnation}.0", ("out",))
+
+
+def piece(epoch: int, since: int | None = None, incarnation: int = 1) -> Piece:
+    key = piece_key(epoch, incarnation, 0, "count@1", ALL, "node")
+    return Piece(key, "count@1", ALL, epoch - 1 if since is None else since, epoch, 10)
+
+
+def base(epoch: int, slots: range = ALL, reaches: int | None = None, incarnation: int = 1) -> Base:
+    key = base_key(epoch, incarnation, slots, "node", 1)
+    return Base(key, slots, epoch, epoch if reaches is None else reaches, 100)
+
+
+def commit(journal: Journal, epoch: int, *bases: Base, types: Any = None) -> None:
+    """Commit an epoch with its piece, and write all that it names."""
+    number = journal.incarnation
+    made = piece(epoch, incarnation=number)
+    journal._store.put({made.key: b"piece", **{one.key: b"base" for one in bases}})
+    known = types or {COUNT: JobTypes(), SUM: JobTypes()}
+    journal.commit(record(epoch, number), [made], bases, known, [staged(epoch, number)])

@@ -1,0 +1,318 @@
+"""The journal: manifests written, and what is known of the store after a restart."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from millstream.checkpoints.chain import Chain, CommitUnknown, Superseded
+from millstream.checkpoints.lineage import Lineage
+from millstream.checkpoints.manifest import Piece
+from millstream.checkpoints.restoring import Contents, EpochIncomplete, contents_of
+from millstream.coordinator.journal import CheckpointResult, Journal
+from millstream.coordinator.record import JobTypes
+from millstream.node.messages import NOTHING_COMMITTED, Commit, Receipt
+from millstream.node.safekeeper import Kept
+from millstream.stores.store import StoreUnavailable
+from tests.checkpoints.memory_store import MemoryStore
+from tests.coordinator.journals import (
+    COUNT,
+    LEFT,
+    RIGHT,
+    SUM,
+    base,
+    claimed,
+    commit,
+    journal_of,
+    piece,
+    record,
+    staged,
+)
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+def epochs(journal: Journal) -> list[int]:
+    return [found.epoch for found in journal.lineage.manifests]
+
+
+# -- committing --------------------------------------------------------------------------------
+
+
+def test_before_the_first_commit_there_is_nothing(store: MemoryStore) -> None:
+    journal = journal_of(store)
+
+    assert (journal.incarnation, journal.published) == (1, -1)
+    assert journal.committed == NOTHING_COMMITTED and journal.unpublished == []
+    assert journal.types() == {}
+    with pytest.raises(EpochIncomplete):
+        journal.restore()
+
+
+def test_a_manifest_says_all_about_an_epoch(store: MemoryStore) -> None:
+    journal = journal_of(store)
+    types = {COUNT: JobTypes(pa.string(), pa.schema([("n", pa.int64())])), SUM: JobTypes()}
+    journal.commit(record(0, try_=2), [piece(0)], [], types, [staged(0)])
+
+    found = Chain(store).read().newest
+    assert found is not None and found == journal.lineage.newest
+    assert (found.epoch, found.try_, found.parent, found.time) == (0, 2, -1, 1000)
+    assert found.pieces == (piece(0),) and found.staged == (staged(0),)
+    assert found.published == -1 and found.incarnation == 1
+    count, total = found.workflow.jobs
+    assert (count.id, count.key_type) == ("count@1", pa.string()) and total.key_type is None
+    assert journal.committed == Commit(0, 2)
+
+
+def test_each_manifest_builds_on_the_last_also_over_several_epochs(store: MemoryStore) -> None:
+    journal = journal_of(store)
+    commit(journal, 0)
+    journal.commit(record(4), [piece(4, since=0)], [], {}, [staged(e) for e in range(1, 5)])
+
+    found = Chain(store).read()
+    assert [(one.parent, one.epoch) for one in found.manifests] == [(-1, 0), (0, 4)]
+    assert [one.epoch for one in journal.unpublished] == [0, 1, 2, 3, 4]
+
+
+def test_bases_are_named_while_they_count_and_not_before_they_do(store: MemoryStore) -> None:
+    journal = journal_of(store)
+    commit(journal, 0)
+    early, wide = base(0, LEFT), base(1, RIGHT, reaches=2)
+    commit(journal, 1, early, wide)
+    assert named(journal) == {early.key}
+    commit(journal, 2, wide)
+    assert named(journal) == {early.key, wide.key}
+    commit(journal, 3, base(2))
+    assert named(journal) == {base(2).key}
+
+
+def named(journal: Journal) -> set[str]:
+    assert journal.lineage.newest is not None
+    return {found.key for found in journal.lineage.newest.bases}
+
+
+def test_who_was_replaced_knows_no_more_than_before(store: MemoryStore) -> None:
+    journal = journal_of(store)
+    commit(journal, 0)
+    claimed(store)
+
+    with pytest.raises(Superseded):
+        commit(journal, 1)
+    assert journal.committed == Commit(0, 0) and epochs(journal) == [0]
+    with pytest.raises(Superseded):
+        journal.require_claim()
+
+
+def test_a_commit_of_which_nothing_is_known_is_not_taken_for_one(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = journal_of(store)
+
+    def away(key: str, value: bytes) -> bool:
+        raise StoreUnavailable("gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "put_if_absent", away)
+        with pytest.raises(CommitUnknown):
+            commit(journal, 0)
+    assert journal.committed == NOTHING_COMMITTED
+    commit(journal, 0)
+
+
+def test_receipts_become_pieces_unless_nothing_was_kept(store: MemoryStore) -> None:
+    journal = journal_of(store)
+    plain = Receipt(SUM, 4, 0, LEFT, "digest", 1)
+    receipts = [
+        replace(plain, kept=Kept("data/x", 12)),
+        replace(plain, kept=Kept("", 0)),
+        plain,
+        replace(plain, job=COUNT, slots=RIGHT, kept=Kept("data/y", 3)),
+    ]
+
+    assert journal.pieces_of(receipts) == [
+        Piece("data/x", "sum@1", LEFT, 3, 4, 12),
+        Piece("data/y", "count@1", RIGHT, 3, 4, 3),
+    ]
+
+
+def test_results_are_told_and_what_hears_them_cannot_spoil_them(
+    store: MemoryStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[CheckpointResult] = []
+
+    def hear(result: CheckpointResult) -> None:
+        told.append(result)
+        raise ValueError("no good")
+
+    journal = journal_of(store, on_result=hear)
+    commit(journal, 0)
+    commit(journal, 1)
+
+    assert [(one.epoch, one.parent, one.records, one.bytes) for one in told] == [
+        (0, -1, 1, 10),
+        (1, 0, 1, 10),
+    ]
+    assert "on_checkpoint failed" in caplog.text and journal.committed.epoch == 1
+
+
+# -- after a restart -----------------------------------------------------------------------------
+
+
+def test_what_may_not_be_in_sight_yet_is_known_after_a_restart(store: MemoryStore) -> None:
+    journal = journal_of(store)
+    commit(journal, 0)
+    journal.published = 0
+    commit(journal, 1)
+    journal.published = 1  # and this is nowhere written yet
+
+    again = journal_of(store)
+    assert again.published == 0 and again.unpublished == [staged(1)]
+    again.published = 1
+    assert again.unpublished == []
+    commit(again, 2)
+    assert journal_of(store).unpublished == [staged(2, incarnation=2)]
+
+
+def test_what_was_never_published_is_not_forgotten_with_later_commits(store: MemoryStore) -> None:
+    journal = journal_of(store, retain=1)
+    for epoch in range(4):
+        commit(journal, epoch, *([base(epoch - 1)] if epoch else []))
+    journal.collect()
+
+    assert [one.epoch for one in journal_of(store).unpublished] == [0, 1, 2, 3]
+
+
+def test_after_going_back_only_what_is_left_counts(store: MemoryStore) -> None:
+    journal = journal_of(store)
+    for epoch in range(4):
+        commit(journal, epoch)
+        journal.published = epoch
+
+    again = journal_of(store, after=1)
+    assert again.committed == Commit(1, 0) and again.published == 0
+    assert again.unpublished == [staged(1)]
+
+
+def test_types_follow_the_ids_of_jobs(store: MemoryStore) -> None:
+    journal = journal_of(store)
+    output = pa.schema([("n", pa.int64())])
+    commit(journal, 0, types={COUNT: JobTypes(pa.string(), output), SUM: JobTypes(pa.int64())})
+    lineage = claimed(store)
+    assert lineage.newest is not None
+    count, total = lineage.newest.workflow.jobs
+    note = replace(
+        lineage.newest.workflow,
+        jobs=(replace(count, name="words"), replace(total, id="sum@2")),
+    )
+
+    again = Journal(store, lineage, note, {"words": 8, "sum": 9}, 3)
+    assert again.types() == {8: JobTypes(pa.string(), output)}
+    assert again.restore().jobs == {"count@1": 8, "sum@2": 9}
+    assert again.restore().key_types == {8: pa.string()}
+
+
+def test_an_order_to_restore_names_the_records_of_the_newest_commit(store: MemoryStore) -> None:
+    journal = journal_of(store)
+    for epoch in range(3):
+        commit(journal, epoch, *([base(1)] if epoch == 2 else []))
+
+    found = journal_of(store).restore()
+    assert (found.incarnation, found.committed) == (2, Commit(2, 0))
+    assert found.bases == (base(1),) and found.pieces == (piece(2),)
+
+
+def test_an_order_to_restore_is_of_one_epoch_also_if_another_is_committed_meanwhile(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = journal_of(store)
+    commit(journal, 0)
+
+    def meanwhile(lineage: Lineage, epoch: int) -> Contents:
+        found = contents_of(lineage, epoch)
+        commit(journal, 1)
+        return found
+
+    monkeypatch.setattr("millstream.coordinator.journal.contents_of", meanwhile)
+    found = journal.restore()
+    assert found.committed.epoch == max(one.through for one in found.pieces) == 0
+
+
+# -- what is not needed any more -------------------------------------------------------------------
+
+
+def filled(store: MemoryStore, retain: int = 2, number: int = 6, **options: int) -> Journal:
+    """Epochs with a base each."""
+    journal = journal_of(store, retain=retain, **options)
+    for epoch in range(number):
+        commit(journal, epoch, *([base(epoch - 1)] if epoch else []))
+        journal.published = epoch
+    return journal
+
+
+@pytest.mark.parametrize("retain", [1, 2])
+def test_what_no_retained_epoch_needs_is_deleted_and_the_run_goes_on(
+    store: MemoryStore, retain: int
+) -> None:
+    journal = filled(store, retain)
+    journal.collect()
+
+    assert [one.epoch for one in Chain(store).read().manifests] == list(range(6 - retain, 6))
+    assert {key.split("/")[1] for key in store.scan("data/")} == {
+        f"{epoch:012d}" for epoch in range(5 - retain, 6)
+    }
+    commit(journal, 6, base(5))
+    journal.collect()
+    assert epochs(journal)[-1] == 6 and Chain(store).read().epoch == 6
+    assert set(journal.restore().pieces) == {piece(6)}
+    missing = [key for key in contents_keys(journal) if key not in store.scan("data/")]
+    assert missing == []
+    assert journal_of(store).restore().pieces == journal.restore().pieces
+
+
+def contents_keys(journal: Journal) -> list[str]:
+    found = journal.restore()
+    return [*(one.key for one in found.bases), *(one.key for one in found.pieces)]
+
+
+def test_it_is_tidied_up_now_and_then(store: MemoryStore) -> None:
+    journal = journal_of(store, retain=1, tidy_every=3)
+    tidy = []
+    for epoch in range(6):
+        commit(journal, epoch, *([base(epoch - 1)] if epoch else []))
+        tidy.append(journal.is_tidy)
+        if not journal.is_tidy:
+            journal.tidy()
+    assert tidy == [True, True, False, True, True, False]
+    assert journal_of(store, tidy_every=3).is_tidy
+
+
+def test_a_store_that_is_away_is_no_matter(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    journal = filled(store, tidy_every=1)
+
+    def away(prefix: str = "") -> list[str]:
+        raise StoreUnavailable("gone")
+
+    monkeypatch.setattr(store, "scan", away)
+    with caplog.at_level(logging.WARNING, "millstream"):
+        journal.tidy()
+    assert "could not delete" in caplog.text and not journal._collecting
+
+
+def test_who_was_replaced_deletes_nothing_that_its_successor_may_have_gone_back_to(
+    store: MemoryStore,
+) -> None:
+    journal = filled(store, retain=1)
+    again = journal_of(store, after=1)
+
+    journal.tidy()
+
+    assert [key for key in contents_keys(again) if key not in store.scan("data/")] == []
+    assert journal_of(store).committed.epoch == 1
