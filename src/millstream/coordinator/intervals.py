@@ -44,6 +44,16 @@ class Triggers:
     when_full: WhenFull = "block"
 
 
+@dataclass(frozen=True)
+class _Held:
+    """An epoch that is committed in memory alone, and how many keys it has changed."""
+
+    record: EpochRecord
+    staged: Staged
+    types: Mapping[int, JobTypes]
+    changes: int
+
+
 class Intervals:
     """The epochs that are committed in memory, and on their way into the store."""
 
@@ -57,8 +67,7 @@ class Intervals:
         self._publish = publish
         self._lock = net.lock()
         self._persisting = net.lock()
-        self._held: list[tuple[EpochRecord, Staged, Mapping[int, JobTypes]]] = []
-        self._changes = 0
+        self._held: list[_Held] = []
         self._last = net.now()
         self._busy = False
         self.skipped = 0
@@ -69,34 +78,41 @@ class Intervals:
     ) -> None:
         """An epoch is committed in memory; what it staged waits for the store."""
         with self._lock:
-            self._held.append((record, staged, types))
-            self._changes += changes
+            self._held.append(_Held(record, staged, types, changes))
 
     def consider(self) -> None:
         """Begin a checkpoint if one is due; with ``block``, wait for one that is late."""
         if self.problem is not None:
             raise self.problem
-        if not self._is_due():
-            return
-        with self._lock:
-            waiting, begin = self._busy, not self._busy
-            self._busy = True
-        if begin:
-            self._net.spawn(self._persist_quietly, "persist")
-        elif waiting:
+        if self._is_due() and not self._begin():
             self.skipped += 1
             if self._triggers.when_full == "block" or self._is_far():
                 with self._persisting:
                     pass
+
+    def look(self) -> None:
+        """Begin a checkpoint if one is due and none is under way; there may be no next epoch."""
+        if self.problem is None and self._is_due():
+            self._begin()
+
+    def _begin(self) -> bool:
+        with self._lock:
+            begin, self._busy = not self._busy, True
+        if begin:
+            self._net.spawn(self._persist_quietly, "persist")
+        return begin
 
     def _is_due(self) -> bool:
         triggers = self._triggers
         with self._lock:
             return bool(self._held) and (
                 self._net.now() - self._last >= triggers.seconds
-                or (triggers.changes is not None and self._changes >= triggers.changes)
+                or (triggers.changes is not None and self._changes() >= triggers.changes)
                 or len(self._held) >= triggers.epochs
             )
+
+    def _changes(self) -> int:
+        return sum(held.changes for held in self._held)
 
     def _is_far(self) -> bool:
         return len(self._held) >= self._triggers.epochs
@@ -127,8 +143,8 @@ class Intervals:
                 self._net.sleep(_AGAIN)
             raise NotNow("the nodes cannot agree on an epoch to be put into the store")
 
-    def _tried(self, held: list[tuple[EpochRecord, Staged, Mapping[int, JobTypes]]]) -> bool:
-        record, _, types = held[-1]
+    def _tried(self, held: list[_Held]) -> bool:
+        record, types = held[-1].record, held[-1].types
         since = self._journal.committed.epoch
         started = self._net.now()
         order = Persist(self._journal.incarnation, since, Commit(*record.at))
@@ -146,11 +162,11 @@ class Intervals:
                 raise answer
         if not covered.all():
             return False
-        self._journal.commit(record, pieces, bases, types, [staged for _, staged, _ in held])
+        self._journal.commit(record, pieces, bases, types, [one.staged for one in held])
         with self._lock:
             self._held = self._held[len(held) :]
-            self._changes, self._last = 0, started
-        for _, staged, _ in held:
-            self._publish(staged)
-            self._journal.published = staged.epoch
+            self._last = started
+        for one in held:
+            self._publish(one.staged)
+            self._journal.published = one.staged.epoch
         return True

@@ -45,6 +45,7 @@ _ASK_TIMEOUT = 5.0
 _PING_TIMEOUT = 1.0
 _SUPPLY_TIMEOUT = 300.0
 _ASK_AGAIN = 0.05
+_LOOK_AGAIN = 0.005
 _WATCH_EVERY = 2.0
 _ROUNDS = 3
 
@@ -130,14 +131,14 @@ class Coordinator:
             jobs,
             self._roster,
             self._addresses,
-            types if journal is None else {**types, **journal.types()},
+            types if journal is None else _known(types, journal.types()),
             logs=logs,
             committed=committed,
         )
         self._journal = journal
         if journal is not None and logs:
             self._intervals = Intervals(
-                self._net, journal, self.ask_all, triggers or Triggers(), publish
+                self._net, journal, self._ask_living, triggers or Triggers(), publish
             )
         warning = shortage(domains.values(), replicas)
         if warning:
@@ -357,6 +358,20 @@ class Coordinator:
         answers = self._net.gather([partial(self.ask, n, action, body, timeout) for n in nodes])
         return dict(zip(nodes, answers, strict=True))
 
+    def _ask_living(self, action: str, body: object, timeout: float) -> dict[NodeId, Any]:
+        """Ask all nodes for what takes long; who is taken for dead meanwhile is not waited for."""
+        answers: dict[NodeId, Any] = {}
+
+        def ask(node: NodeId) -> None:
+            [answers[node]] = self._net.gather([partial(self.ask, node, action, body, timeout)])
+
+        asked = self.roster.nodes
+        for node in asked:
+            self._net.spawn(partial(ask, node), action)
+        while any(node not in answers for node in asked if node in self.roster.domains):
+            self._net.sleep(_LOOK_AGAIN)
+        return dict(answers)
+
     def _quietly(self, node: NodeId, action: str, body: object, timeout: float = 10.0) -> None:
         try:
             self.ask(node, action, body, timeout)
@@ -476,6 +491,8 @@ class Coordinator:
                     self._net.spawn(partial(self._suspect_quietly, node), "suspect")
             if self.ledger.record is None and self.roster.is_short:
                 self._net.spawn(self._heal, "heal")
+            if self._intervals is not None:
+                self._intervals.look()
 
     def _suspect_quietly(self, node: NodeId) -> None:
         try:
@@ -536,3 +553,12 @@ class Coordinator:
                 "only until the sink's function returns"
             )
         return record
+
+
+def _known(declared: Mapping[int, JobTypes], shown: Mapping[int, JobTypes]) -> dict[int, JobTypes]:
+    """The types of jobs: as they are declared now, or else as earlier epochs have shown them."""
+    found = dict(declared)
+    for job, types in shown.items():
+        said = found.get(job, JobTypes())
+        found[job] = JobTypes(said.key or types.key, said.output or types.output)
+    return found

@@ -1,0 +1,131 @@
+"""The coordinator of a run with a checkpoint; its nodes only say what a test wants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import pytest
+
+from millstream.coordinator.intervals import Triggers
+from millstream.coordinator.record import JobTypes
+from millstream.coordinator.service import Coordinator, Member
+from millstream.node.messages import NodeReport, NotNow, Persist, Persisted, Receipts
+from millstream.ring.ring import NodeId
+from millstream.ring.zones import Domain
+from millstream.sim import World
+from tests.checkpoints.memory_store import MemoryStore
+from tests.coordinator.journals import COUNT, JOBS, SLOTS, SUM, A, B, commit, journal_of, piece
+from tests.coordinator.journals import record as record_of
+from tests.coordinator.journals import staged as staged_of
+
+T = TypeVar("T")
+OUTPUT, OTHER = (pa.schema([(name, pa.int64())]) for name in ("n", "m"))
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with World(4) as running:
+        yield running
+
+
+class Scene:
+    """A coordinator, and two nodes of which each has a copy of what the other owns."""
+
+    def __init__(self, world: World, *, logs: bool = True, **options: Any) -> None:
+        self.world = world
+        self.store = MemoryStore()
+        self.published: list[int] = []
+        self.orders: list[tuple[NodeId, Persist]] = []
+        self.coordinator = Coordinator(world.process("driver"))
+        for node in (A, B):
+            world.process(node)
+            world.serve(node, node, self._act_of(node))
+        self.options = {"logs": logs, "triggers": Triggers(seconds=1.0), **options}
+
+    def _act_of(self, node: NodeId) -> Callable[[str, Any], Any]:
+        def act(action: str, body: Any) -> Any:
+            if action == "receipts":
+                return Receipts((), (), ((0, 99),), False, NodeReport())
+            if action == "persist":
+                return self._persist(node, body)
+            return node if action == "ping" else None
+
+        return act
+
+    def _persist(self, node: NodeId, order: Persist) -> Persisted:
+        self.orders.append((node, order))
+        placement = self.coordinator.roster.placement
+        runs = tuple(s.slots for s in placement.shares(range(SLOTS)) if s.owner == node)
+        if not runs:
+            raise NotNow("nothing is owned here")
+        return Persisted((piece(order.committed.epoch, order.since),), (), runs)
+
+    def run(self, main: Callable[[], T], seconds: float = 2000.0) -> T:
+        def begun() -> T:
+            self.coordinator.begin(
+                [Member(node, node, Domain("zone", str(node), "executor")) for node in (A, B)],
+                {at: name for name, at in JOBS.items()},
+                self.options.pop("types", {}),
+                SLOTS,
+                replicas=1,
+                on_lost=lambda: None,
+                journal=self.options.pop("journal", None) or journal_of(self.store),
+                publish=lambda one: self.published.append(one.epoch),
+                **self.options,
+            )
+            return main()
+
+        return self.world.run(begun, "driver", self.world.now + seconds)
+
+    def hold(self, epoch: int) -> None:
+        """An epoch is committed in memory."""
+        intervals = self.coordinator._intervals
+        assert intervals is not None
+        intervals.hold(record_of(epoch), staged_of(epoch), {}, 1)
+
+
+def test_outputs_become_visible_when_their_time_has_come_without_another_epoch(
+    world: World,
+) -> None:
+    scene = Scene(world)
+
+    def main() -> None:
+        scene.hold(0)
+        scene.coordinator.net.sleep(10.0)
+
+    scene.run(main)
+    assert scene.published == [0]
+
+
+def test_a_node_that_falls_silent_during_a_checkpoint_holds_it_up_no_longer_than_it_is_believed(
+    world: World,
+) -> None:
+    scene = Scene(world)
+
+    def main() -> float:
+        world.pause(B)
+        scene.hold(0)
+        began = scene.coordinator.net.now()
+        scene.coordinator.finish()
+        return scene.coordinator.net.now() - began
+
+    assert scene.run(main) < 100.0
+    assert scene.published == [0] and scene.coordinator.roster.nodes == (A,)
+
+
+def test_types_are_as_declared_now_or_else_as_shown_before(world: World) -> None:
+    scene = Scene(world, logs=False)
+    before = journal_of(scene.store)
+    shown = {COUNT: JobTypes(pa.string(), OUTPUT), SUM: JobTypes(pa.int64(), OUTPUT)}
+    commit(before, 0, types=shown)
+    scene.options["types"] = {COUNT: JobTypes(None, OTHER), SUM: JobTypes()}
+
+    def main() -> dict[int, JobTypes]:
+        return dict(scene.coordinator.admit(1, 0).types)
+
+    assert scene.run(main) == {
+        COUNT: JobTypes(pa.string(), OTHER),
+        SUM: JobTypes(pa.int64(), OUTPUT),
+    }
