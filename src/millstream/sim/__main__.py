@@ -58,6 +58,7 @@ def _many(seeds: range, processes: int, story: int) -> int:
                 counts["exact" if outcome.error is None else type(outcome.error).__name__] += 1
                 counts["blows"] += outcome.blows
                 counts["nodes lost"] += outcome.lost_nodes
+                counts["drivers replaced"] += outcome.drivers - 1
     told = ", ".join(f"{counts[name]} {name}" for name in sorted(counts))
     seconds = time.perf_counter() - started
     print(f"{len(seeds)} seeds in {seconds:.0f} s: {failed} broke a promise; {told}")

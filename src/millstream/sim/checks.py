@@ -135,7 +135,10 @@ class Checks:
         roster, commit = self._coordinator.roster, self._coordinator.ledger.committed
         for node in roster.nodes if commit.epoch >= 0 else ():  # before, every copy is empty
             machine = self._cluster.machines[node]
-            wrong = np.flatnonzero(roster.in_sync(node) & ~self._complete(machine, commit))
+            lacking = roster.in_sync(node) & ~self._complete(machine, commit)
+            if self._store_has(commit):  # whence an owner brings it back when it is needed
+                lacking &= ~roster.placement.owned(node)
+            wrong = np.flatnonzero(lacking)
             if len(wrong):
                 raise Violation(f"I4: {node} has no complete copy of slots {wrong.tolist()}")
         for node, machine in self._cluster.machines.items():
@@ -143,6 +146,10 @@ class Checks:
             for lot in machine.store.shelf.lots():
                 if not (holdings.held & (holdings.through < lot.epoch)).any():
                     raise Violation(f"{node} keeps epoch {lot.epoch}, which it does not need")
+
+    def _store_has(self, commit: Commit) -> bool:
+        durable = self._cluster.durable
+        return durable is not None and durable.journal.committed.epoch >= commit.epoch
 
     def survivors(self, without: set[str]) -> npt.NDArray[np.int64]:
         """How many complete copies of each slot are left without some nodes."""

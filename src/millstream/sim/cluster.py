@@ -5,23 +5,37 @@ The coordinator, the nodes and their state machines are the classes that run in 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
+import numpy as np
+
+from millstream.coordinator.intervals import Publish, Triggers
+from millstream.coordinator.journal import Journal
 from millstream.coordinator.record import JobTypes
 from millstream.coordinator.service import Coordinator, Member
+from millstream.node.keeping import BaseOptions
 from millstream.node.machine import Durability, NodeMachine
-from millstream.node.messages import Receipt
+from millstream.node.messages import Fenced, Receipt
+from millstream.node.safekeeper import KeeperOptions, Safekeeper
 from millstream.node.server import digest_blocks
 from millstream.node.service import NodeOptions, NodeService
 from millstream.node.units import Work
 from millstream.ring.ring import NodeId
 from millstream.ring.zones import Domain
 from millstream.sim.network import SimNet, World
+from millstream.sim.store import SimStore
 from millstream.sim.workload import JOBS
+from millstream.wire.calls import Unreachable
 from millstream.work.units import Reduced
 
 DRIVER = "driver"
+
+# As in millstream.node.process.
+_PING_EVERY = 0.5
+_SILENT_PINGS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,27 +50,43 @@ class Size:
     log_limit: int = 4_000
 
 
+@dataclass(frozen=True, kw_only=True)
+class Durable:
+    """What a cluster needs to keep its state in a store."""
+
+    store: SimStore
+    journal: Journal
+    ids: Mapping[int, str]
+    triggers: Triggers
+    keeper: KeeperOptions
+    bases: BaseOptions
+    publish: Publish
+
+
 @dataclass
 class Cluster:
-    """Processes of one run: a driver, executors by name, and the machines of their nodes."""
+    """Processes of one start: a driver, executors by name, and the machines of their nodes."""
 
     world: World
     size: Size
+    driver: SimNet
+    prefix: str = "node"
+    durable: Durable | None = None
     coordinator: Coordinator = field(init=False)
     machines: dict[NodeId, NodeMachine] = field(default_factory=dict)
     executors: dict[str, list[NodeId]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.driver = self.world.process(DRIVER)
+        self.name = self.driver.process.name
         self.coordinator = Coordinator(self.driver)
-        self.world.serve(DRIVER, DRIVER, self.coordinator.act)
+        self.world.serve(self.name, self.name, self.coordinator.act)
         members = [self._start_node(number) for number in range(self.size.nodes)]
         self._members = members
 
     def _start_node(self, number: int) -> Member:
         executor = f"executor-{number % self.size.executors}"
-        node = NodeId(f"node-{number}")
-        net = self.world.process(node)
+        node = NodeId(f"{self.prefix}-{number}")
+        net, durable = self.world.process(node), self.durable
         machine = NodeMachine(
             node,
             JOBS,
@@ -64,22 +94,42 @@ class Cluster:
             digest=digest_blocks,
             clock=lambda: self.world.now,
             durability=self.size.durability,
+            ids=durable.ids if durable else None,
         )
         service = NodeService(
             machine,
             net,
-            DRIVER,
-            NodeOptions(log_limit=self.size.log_limit),
+            self.name,
+            NodeOptions(
+                log_limit=self.size.log_limit, bases=durable.bases if durable else BaseOptions()
+            ),
             memory=lambda: 0,
             stop=lambda: self.world.at(0.05, lambda: self.world.crash(node)),
+            keeper=Safekeeper(net, durable.store.view(net), durable.keeper) if durable else None,
         )
         self._slow_down(machine, net)
         self.world.serve(node, node, service.act, service.exchange)
         service.start()
+        if durable:
+            net.spawn(partial(self._watch_driver, net), "driver")
         self.machines[node] = machine
         self.executors.setdefault(executor, []).append(node)
         zone = f"zone-{number % 2}"
         return Member(node, node, Domain(zone, executor, executor))
+
+    def _watch_driver(self, net: SimNet) -> None:
+        """End a node whose driver is gone, or has given it up: as ``millstream.node.process``."""
+        node, refused = net.process.name, 0
+        while refused < _SILENT_PINGS:
+            net.sleep(_PING_EVERY)
+            try:
+                net.call(self.name, "ping", node, timeout=5.0)
+                refused = 0
+            except Unreachable as problem:
+                refused += problem.refused
+            except Fenced:
+                break
+        self.world.at(0.0, lambda: self.world.crash(node))
 
     def _slow_down(self, machine: NodeMachine, net: SimNet) -> None:
         """Let a reduction take its time, so that other things happen meanwhile."""
@@ -93,6 +143,7 @@ class Cluster:
 
     def begin(self) -> None:
         """Form the ring; to be called within the driver."""
+        durable = self.durable
         self.coordinator.begin(
             self._members,
             {at: job.name for at, job in JOBS.items()},
@@ -101,8 +152,27 @@ class Cluster:
             self.size.replicas,
             logs=self.size.durability == "interval",
             on_lost=lambda: None,
+            journal=durable.journal if durable else None,
+            triggers=durable.triggers if durable else None,
+            publish=durable.publish if durable else lambda _: None,
         )
+
+    def move(self) -> list[int]:
+        """Ask for slots to go to one of their backups; gives the slots."""
+        roster, placement = self.coordinator.roster, self.coordinator.roster.placement
+        slot = self.world.random.randrange(self.size.slots)
+        copies = [node for node in placement.copies(slot) if node in roster.domains]
+        if not copies:
+            return []
+        to = self.world.random.choice(copies)
+        slots = [s for s in np.flatnonzero(placement.fed(to)).tolist() if self.world.maybe(0.7)]
+        self.coordinator.move(slots, to)
+        return slots
 
     def hosts(self) -> list[str]:
         """Where tasks run."""
         return list(self.executors)
+
+    def living(self) -> list[NodeId]:
+        """The nodes whose process has not ended."""
+        return [node for node in self.machines if self.world.alive(node)]

@@ -268,6 +268,11 @@ class SimNet:
     def __init__(self, world: World, process: Process) -> None:
         self._world, self._process = world, process
 
+    @property
+    def process(self) -> Process:
+        """Whose view this is."""
+        return self._process
+
     def call(self, address: str, action: str, body: object = None, timeout: float = 30.0) -> Any:
         world, peer = self._world, self._world.name_at(address)
         world.step(f"call {peer} {action}", self._process)

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from millstream.coordinator.epochs import run_epoch
 from millstream.coordinator.reading import StateReader
 from millstream.coordinator.roster import StateLost
@@ -23,11 +21,13 @@ from millstream.node.messages import NotDeterministic
 from millstream.ring.ring import NodeId
 from millstream.sim.checks import Checks, Violation
 from millstream.sim.cluster import DRIVER, Cluster, Size
+from millstream.sim.durable import DurableRun, DurableScenario
 from millstream.sim.links import Faults
 from millstream.sim.network import World
+from millstream.sim.sinks import Shown
 from millstream.sim.spark import Malice, Shape, SparkBody
 from millstream.sim.tasks import Stalled
-from millstream.sim.workload import Pair, Reference, records
+from millstream.sim.workload import Reference, records
 
 _TOO_LONG = 2_000.0
 _CHECK_EVERY = 40
@@ -95,12 +95,13 @@ class Scenario:
 class Outcome:
     """How a run ended: it was exact, or an error told why it could not go on."""
 
-    scenario: Scenario
+    scenario: Scenario | DurableScenario
     error: StateLost | NotDeterministic | None
     seconds: float
     blows: int
     lost_nodes: int
     fingerprint: int
+    drivers: int = 1
 
 
 class Failed(AssertionError):
@@ -109,16 +110,22 @@ class Failed(AssertionError):
 
 def simulate(seed: int, story: int = 40) -> Outcome:
     """Run the scenario of a seed; raises ``Failed`` when a promise is broken."""
-    return play(Scenario.of(seed), story)
+    return play(draw(seed), story)
 
 
-def play(scenario: Scenario, story: int = 40) -> Outcome:
+def draw(seed: int) -> Scenario | DurableScenario:
+    """What a seed stands for: every third has a store."""
+    return DurableScenario.of(seed) if seed % 3 == 2 else Scenario.of(seed)
+
+
+def play(scenario: Scenario | DurableScenario, story: int = 40) -> Outcome:
     """Run a scenario; the same one always takes the same course."""
     with World(scenario.seed) as world:
         world.faults = scenario.faults
-        run = _Run(world, scenario)
         try:
-            return run.go()
+            if isinstance(scenario, DurableScenario):
+                return _play_durable(world, scenario)
+            return _Run(world, scenario).go()
         except (Violation, Stalled, AssertionError) as problem:
             told = "\n".join(str(problem).split("\n")[:story])
             raise Failed(
@@ -127,14 +134,28 @@ def play(scenario: Scenario, story: int = 40) -> Outcome:
             ) from problem
 
 
+def _play_durable(world: World, scenario: DurableScenario) -> Outcome:
+    run = DurableRun(world, scenario)
+    run.go(_TOO_LONG)
+    return Outcome(
+        scenario,
+        None,
+        world.now,
+        run.blows + run.deaths,
+        run.lost_nodes,
+        world.fingerprint,
+        len(run.drivers),
+    )
+
+
 class _Run:
     def __init__(self, world: World, scenario: Scenario) -> None:
         self._world = world
         self._scenario = scenario
-        self._cluster = Cluster(world, scenario.size)
+        self._cluster = Cluster(world, scenario.size, world.process(DRIVER))
         self._reference = Reference()
         self._checks = Checks(self._cluster, self._reference)
-        self._published: list[tuple[int, dict[int, list[Pair]]]] = []
+        self._sink = Shown()
         self._input = random.Random(f"input {scenario.seed}")
         # How many blows each node suffers from at the moment.
         self._out_of_reach: Counter[str] = Counter()
@@ -166,7 +187,7 @@ class _Run:
             given = records(self._input, scenario.shape.tasks)
             self._reference.add(given)
             if self._world.maybe(scenario.moves):
-                self._move()
+                self._checks.moving[cluster.move()] = True
             body = SparkBody(
                 self._world,
                 cluster.driver,
@@ -174,27 +195,13 @@ class _Run:
                 scenario.shape,
                 scenario.malice,
                 given,
-                self._published,
+                self._sink,
             )
             run_epoch(cluster.coordinator, epoch, epoch * 1_000_000, body)
             self._world.note(f"epoch {epoch} is committed")
             cluster.driver.sleep(self._world.random.choice((0.0, 0.2, 3.0)))
         self._over = True
         self._examine()
-
-    def _move(self) -> None:
-        """Ask for slots to go to one of their backups."""
-        coordinator = self._cluster.coordinator
-        placement = coordinator.roster.placement
-        slot = self._world.random.randrange(self._scenario.size.slots)
-        copies = [n for n in placement.copies(slot) if n in coordinator.roster.domains]
-        if copies:
-            to = self._world.random.choice(copies)
-            slots = [
-                s for s in np.flatnonzero(placement.fed(to)).tolist() if self._world.maybe(0.7)
-            ]
-            self._checks.moving[slots] = True
-            coordinator.move(slots, to)
 
     def _step(self, process: str, what: str) -> None:
         self._steps += 1
@@ -275,13 +282,13 @@ class _Run:
             expected = self._reference.state(last, job)
             if found != expected:
                 raise Violation(f"I1: job {job} ends with {found}, not {expected}")
-        self._checks.outputs(self._published)
+        self._checks.outputs(self._sink.published)
         self._checks.states()
 
     def _examine_consistency(self) -> None:
         """With a map that is not deterministic: what was shown is at least what is kept."""
         shown: dict[str, Any] = {}
-        for _, outputs in self._published:
+        for _, outputs in self._sink.published:
             shown.update(outputs[1])
         found = dict(StateReader(self._cluster.coordinator).items(1))
         kept = {k: (len(e.get("history", ())), e.get("note", -1)) for k, e in found.items()}

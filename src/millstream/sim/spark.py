@@ -23,6 +23,7 @@ from millstream.errors import MillstreamError
 from millstream.node.messages import NotDeterministic
 from millstream.ring.ring import partition_slots
 from millstream.sim.network import SimNet, World
+from millstream.sim.sinks import SINK, Outputs, Sink
 from millstream.sim.workload import JOBS, Pair
 from millstream.state.blocks import to_bytes
 from millstream.state.records import decode_records
@@ -66,7 +67,7 @@ class Shape:
 
 
 class SparkBody:
-    """The body of one epoch; ``published`` is what a reader sees who remembers everything."""
+    """The body of one epoch."""
 
     def __init__(
         self,
@@ -76,7 +77,7 @@ class SparkBody:
         shape: Shape,
         malice: Malice,
         inputs: list[list[Pair]],
-        published: list[tuple[int, dict[int, list[Pair]]]],
+        sink: Sink,
     ) -> None:
         self.world = world
         self.driver = driver
@@ -84,26 +85,31 @@ class SparkBody:
         self.shape = shape
         self.malice = malice
         self.inputs = inputs
-        self.shown: dict[int, list[Pair]] | None = None
-        self._published = published
+        self._sink = sink
+        self._shown = False
 
     @contextmanager
     def attempt(self, record: EpochRecord) -> Iterator[SparkAttempt]:
-        self.shown = None
+        self._shown = False
         yield SparkAttempt(self, record)
 
+    def stage(self, record: EpochRecord, outputs: Outputs) -> None:
+        """Keep what a try gave out of sight."""
+        self._sink.stage(record.epoch, record.attempt, outputs)
+        self._shown = True
+
     def discard(self, record: EpochRecord) -> None:
-        self.shown = None
+        self._sink.discard(record.epoch, record.attempt)
 
     def worth_another_try(self, problem: Exception) -> bool:
         return isinstance(problem, Indeterminate)
 
     def staged(self, record: EpochRecord) -> Staged:
-        return Staged(record.epoch, record.attempt)
+        return Staged(record.epoch, record.attempt, (SINK,) if self._shown else ())
 
     def publish(self, staged: Staged) -> None:
-        if self.shown is not None:
-            self._published.append((staged.epoch, self.shown))
+        if staged.sinks:
+            self._sink.publish(staged.epoch, staged.attempt)
 
 
 class SparkAttempt:
@@ -114,6 +120,7 @@ class SparkAttempt:
         self._record = record
         self._world = body.world
         self._driver = body.driver
+        self._coordinator = body.driver.process.name
         self._malice = body.malice
         self._shape = body.shape
 
@@ -127,7 +134,8 @@ class SparkAttempt:
         if world.maybe(malice.twice):
             self._evaluate(parts)
         outputs = self._evaluate(parts)
-        self._body.shown = {job: sorted(found) for job, found in outputs.items()}
+        shown = {job: sorted(found) for job, found in outputs.items()}
+        self._body.stage(self._record, shown)
 
     def evaluate(self) -> None:
         self._evaluate(list(range(self._shape.partitions)))
@@ -246,13 +254,13 @@ class SparkAttempt:
     ) -> tuple[Pair, ...]:
         record = self._record
         if not self._world.maybe(0.5):  # else a stale closure: the ring as it was at admission
-            record = fetch_record(net, "driver", *record.at)
+            record = fetch_record(net, self._coordinator, *record.at)
         rows = pa.Table.from_pylist(
             [dict(zip(BLOCK_SCHEMA.names, block, strict=True)) for block in blocks],
             schema=BLOCK_SCHEMA,
         )
         slots = partition_slots(self._shape.slots, self._shape.partitions)[part]
-        feeder = Feeder(net, "driver", record, attempt)
+        feeder = Feeder(net, self._coordinator, record, attempt)
         outputs = [
             pair for batch in feeder.feed(job, slots, rows, True) for pair in decode_records(batch)
         ]

@@ -76,6 +76,10 @@ class Reference:
         self.after.append(states)
         self.outputs.append({1: sorted(first), 2: sorted(second)})
 
+    def upto(self, epoch: int) -> Reference:
+        """The answer as it was after an epoch, to go on from there."""
+        return Reference(self.after[: epoch + 1], self.outputs[: epoch + 1])
+
     def state(self, epoch: int, job: int) -> dict[str, dict[str, Any]]:
         """The state of a job after an epoch; before the first there is none."""
         return self.after[epoch][job] if epoch >= 0 else {}
@@ -99,6 +103,17 @@ def records(rng: random.Random, tasks: int) -> list[list[Pair]]:
     if rng.random() < 0.1:
         return [[] for _ in range(tasks)]
     return [[_record(rng) for _ in range(rng.randrange(8))] for _ in range(tasks)]
+
+
+def stream(rng: random.Random, count: int) -> list[Pair]:
+    """A source that can be read from any position, again and again."""
+    return [_record(rng) for _ in range(count)]
+
+
+def split(records: list[Pair], tasks: int) -> list[list[Pair]]:
+    """What each map task of an epoch reads."""
+    size = -(-len(records) // tasks)
+    return [records[task * size : (task + 1) * size] for task in range(tasks)]
 
 
 def _record(rng: random.Random) -> Pair:

@@ -1,0 +1,203 @@
+"""One start of a driver on a checkpoint: it claims, restores, runs epochs, and ends anyhow.
+
+What ``millstream.spark`` does with Spark, this does with Spark's notes alone; all that decides is
+the code of production.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from millstream.checkpoints.evolution import Changes
+from millstream.checkpoints.manifest import JobNote, Staged, WorkflowNote
+from millstream.coordinator.claiming import Claimed, Recovery, claim
+from millstream.coordinator.epochs import run_epoch
+from millstream.coordinator.intervals import Triggers
+from millstream.coordinator.journal import Journal
+from millstream.coordinator.outlets import bring_in_line
+from millstream.coordinator.reading import StateReader
+from millstream.errors import MillstreamError
+from millstream.flow.describing import form_of, reducer_text
+from millstream.node.keeping import BaseOptions
+from millstream.node.safekeeper import KeeperOptions
+from millstream.sim.checks import Checks, Violation
+from millstream.sim.cluster import Cluster, Durable, Size
+from millstream.sim.network import World
+from millstream.sim.notes import Cut, SparkNotes
+from millstream.sim.sinks import FileSink, Folder
+from millstream.sim.spark import Malice, Shape, SparkBody
+from millstream.sim.store import SimStore
+from millstream.sim.workload import JOBS, Pair, Reference, split
+
+_KEPT_INCARNATIONS = 3
+_NAMES = {job.name: at for at, job in JOBS.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Habits:
+    """How a workflow runs on its checkpoint, whoever drives it."""
+
+    shape: Shape
+    malice: Malice
+    retain: int
+    tidy_every: int
+    recovery: Recovery
+    triggers: Triggers
+    keeper: KeeperOptions
+    bases: BaseOptions
+    moves: float
+
+
+@dataclass(frozen=True)
+class Place:
+    """What outlives every driver."""
+
+    world: World
+    store: SimStore
+    notes: SparkNotes
+    folder: Folder
+    records: list[Pair]
+    habits: Habits
+
+
+class Driver:
+    """A driver process with its nodes."""
+
+    def __init__(
+        self, place: Place, number: int, size: Size, earlier: Mapping[int, Driver]
+    ) -> None:
+        """``earlier`` are the drivers so far, by the incarnation that they claimed."""
+        self.name = f"driver-{number}"
+        self.size = size
+        self.journal: Journal | None = None
+        self.cluster: Cluster | None = None
+        self.checks: Checks | None = None
+        self.reference = Reference()
+        self.ends: list[int] = []  # of the epochs, as positions of the source
+        self.is_over = False
+        self.error: MillstreamError | None = None
+        self._place = place
+        self._number = number
+        self._earlier = earlier
+        self._net = place.world.process(self.name)
+
+    def start(self) -> None:
+        """Begin; nobody waits for it."""
+        self._net.spawn(self._main, "main")
+
+    def _main(self) -> None:
+        world = self._place.world
+        try:
+            self._run()
+        except MillstreamError as problem:
+            world.note(f"{self.name} ends with {type(problem).__name__}: {problem}")
+            self.error = problem
+        if self.cluster is not None:
+            self.cluster.coordinator.close()
+        self.is_over = True
+        world.at(0.0, lambda: world.crash(self.name))
+
+    def _run(self) -> None:
+        place, net = self._place, self._net
+        habits, store = place.habits, place.store.view(net)
+        claimed = claim(
+            store,
+            "sim://",
+            _note(self.size.slots),
+            Changes(),
+            restore_epoch=None,
+            recovery=habits.recovery,
+            can_withdraw=False,
+        )
+        self._take_up(claimed)
+        self.journal = Journal(
+            store,
+            claimed.lineage,
+            claimed.workflow,
+            _NAMES,
+            habits.retain,
+            tidy_every=habits.tidy_every,
+        )
+        notes, sink = place.notes.view(net), FileSink(place.folder, net)
+        notes.derive(self.journal.incarnation, claimed.after, claimed.by)
+        notes.prune(_KEPT_INCARNATIONS)
+
+        def publish(staged: Staged) -> None:
+            if staged.sinks:
+                sink.publish(staged.epoch, staged.attempt)
+
+        bring_in_line([sink], claimed, self.journal, publish)
+        durable = Durable(
+            store=place.store,
+            journal=self.journal,
+            ids={_NAMES[job.name]: job.id for job in claimed.workflow.jobs},
+            triggers=habits.triggers,
+            keeper=habits.keeper,
+            bases=habits.bases,
+            publish=publish,
+        )
+        self.cluster = Cluster(place.world, self.size, net, f"d{self._number}n", durable)
+        self.checks = Checks(self.cluster, self.reference)
+        self.cluster.begin()
+        if habits.recovery == "eager":
+            self.cluster.coordinator.await_restored()
+        for cut in notes.query(self.journal.incarnation):
+            self._epoch(self.cluster, cut, sink)
+        self._examine(self.cluster)
+
+    def _take_up(self, claimed: Claimed) -> None:
+        """Learn what the epochs so far consist of, from whoever committed them."""
+        if claimed.by is not None:
+            before = self._earlier[claimed.by]
+            self.reference = before.reference.upto(claimed.after)
+            self.ends = before.ends[: claimed.after + 1]
+        if len(self.ends) != claimed.after + 1:
+            raise Violation(f"I3: nobody has committed epoch {claimed.after}")
+
+    def _epoch(self, cluster: Cluster, cut: Cut, sink: FileSink) -> None:
+        """What is called back for each epoch, as ``millstream.spark.engine``."""
+        place, shape = self._place, self._place.habits.shape
+        coordinator = cluster.coordinator
+        if cut.epoch < len(self.ends):
+            if (cut.start, cut.end) != (self._start_of(cut.epoch), self.ends[cut.epoch]):
+                raise Violation(f"I1: epoch {cut.epoch} is committed with another cut than {cut}")
+            if cut.epoch > coordinator.ledger.committed.epoch:
+                raise Violation(f"I1: epoch {cut.epoch} came twice")
+            return
+        if cut.start != self._start_of(cut.epoch):
+            raise Violation(f"I1: {cut} does not follow the epoch before")
+        given = split(place.records[cut.start : cut.end], shape.tasks)
+        self.reference.add(given)
+        self.ends.append(cut.end)
+        if place.world.maybe(place.habits.moves) and self.checks is not None:
+            self.checks.moving[cluster.move()] = True
+        body = SparkBody(
+            place.world, self._net, cluster.hosts, shape, place.habits.malice, given, sink
+        )
+        run_epoch(coordinator, cut.epoch, cut.epoch * 1_000_000, body)
+        place.world.note(f"{self.name} has committed epoch {cut.epoch}")
+        self._net.sleep(place.world.random.choice((0.0, 0.2, 3.0)))
+
+    def _start_of(self, epoch: int) -> int:
+        return self.ends[epoch - 1] if epoch else 0
+
+    def _examine(self, cluster: Cluster) -> None:
+        """Compare the state as users read it with the answer."""
+        for job in JOBS:
+            found = dict(StateReader(cluster.coordinator).items(job))
+            expected = self.reference.state(len(self.ends) - 1, job)
+            if found != expected:
+                raise Violation(f"I1: job {job} ends with {found}, not {expected}")
+
+
+def _note(slots: int) -> WorkflowNote:
+    jobs = tuple(
+        JobNote(job.name, form_of(job.reducer), reducer_text(job.reducer)) for job in JOBS.values()
+    )
+    return WorkflowNote("simulated", slots, jobs)
+
+
+def resized(size: Size, **changes: object) -> Size:
+    """The cluster of the next driver."""
+    return replace(size, **changes)  # type: ignore[arg-type]

@@ -1,0 +1,368 @@
+"""One simulated run on a checkpoint, from one seed: drivers die, are replaced and wake up again.
+
+The adversary hits nodes and drivers at any step, and takes the store away for a while; an
+operator starts a new driver, with other nodes, when the last one ended or seems to hang. With
+``durability="epoch"`` no number of nodes is too many to lose, as long as one is left.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import partial
+
+from millstream.checkpoints.chain import Chain, CommitUnknown, Superseded
+from millstream.checkpoints.lineage import Lineage, lineage_of
+from millstream.checkpoints.manifest import Claim
+from millstream.checkpoints.reading import StoredState
+from millstream.coordinator.intervals import Triggers
+from millstream.coordinator.roster import StateLost
+from millstream.node.keeping import BaseOptions
+from millstream.node.safekeeper import KeeperOptions
+from millstream.sim.checks import Violation
+from millstream.sim.cluster import Size
+from millstream.sim.driver import Driver, Habits, Place, resized
+from millstream.sim.links import Faults
+from millstream.sim.network import World
+from millstream.sim.notes import SparkNotes
+from millstream.sim.sinks import Folder
+from millstream.sim.spark import Malice, Shape
+from millstream.sim.store import SimStore
+from millstream.sim.workload import JOBS, stream
+from millstream.stores.store import CorruptRecord, StoreError
+
+OPERATOR = "operator"
+_CHECK_EVERY = 40
+_POLL = 0.25
+_MOMENTS = ("store", "sink", "notes")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DurableScenario:
+    """What a seed stands for, if its run has a store."""
+
+    seed: int
+    size: Size
+    habits: Habits
+    faults: Faults
+    records: int
+    blows: int
+    rate: float
+    deaths: int
+    death_rate: float
+    lose: float
+    mixed: bool
+    reckless: bool
+
+    @classmethod
+    def of(cls, seed: int) -> DurableScenario:
+        """Draw a scenario."""
+        rng = random.Random(f"durable scenario {seed}")
+        slots, nodes = rng.choice((4, 6, 8)), rng.choice((1, 2, 2, 3))
+        size = Size(
+            nodes=nodes,
+            executors=rng.randint(1, nodes),
+            slots=slots,
+            replicas=rng.choice((0, 1, 1, 2)),
+            durability=rng.choice(("epoch", "interval")),
+            log_limit=rng.choice((500, 1_000_000)),
+        )
+        habits = Habits(
+            shape=Shape(slots, rng.randint(1, 3), rng.randint(1, 2)),
+            malice=Malice(
+                kill=rng.choice((0.0, 0.1)),
+                speculate=rng.choice((0.0, 0.1)),
+                rerun=rng.choice((0.0, 0.1)),
+                twice=rng.choice((0.0, 0.1)),
+                partly=rng.choice((0.0, 0.1)),
+            ),
+            retain=rng.choice((1, 1, 3)),
+            tidy_every=rng.choice((1, 1, 2)),
+            recovery=rng.choice(("eager", "lazy")),
+            triggers=Triggers(
+                seconds=rng.choice((0.0, 0.5, 3.0)),
+                changes=rng.choice((None, 5)),
+                epochs=rng.choice((2, 50)),
+                when_full=rng.choice(("block", "replace")),
+            ),
+            keeper=KeeperOptions(
+                entries=rng.choice((2, 256)), when_full=rng.choice(("block", "replace"))
+            ),
+            bases=BaseOptions(
+                least=rng.choice((100, 2**20)),
+                epochs=rng.choice((1, 2, 64)),
+                record=rng.choice((100, 2**20)),
+            ),
+            moves=rng.choice((0.0, 0.4)),
+        )
+        bad = rng.choice((0.0, 0.0, 0.0, 0.01))
+        return cls(
+            seed=seed,
+            size=size,
+            habits=habits,
+            faults=Faults(
+                lose_request=bad,
+                lose_answer=bad,
+                duplicate=bad,
+                break_feed=bad * 2,
+                slow=rng.choice((0.0, 0.0, 0.01)),
+                stall=rng.choice((0.0, 0.0, 0.002)),
+            ),
+            records=rng.randint(15, 45),
+            blows=rng.randint(0, 3),
+            rate=rng.choice((0.002, 0.01)),
+            deaths=rng.randint(0, 4),
+            death_rate=rng.choice((0.01, 0.03, 0.1)),
+            lose=rng.choice((0.0, 0.0, 0.002)),
+            mixed=rng.random() < 0.2,
+            reckless=rng.random() < 0.3,
+        )
+
+
+@dataclass
+class DurableRun:
+    """A run, its drivers and its adversary."""
+
+    world: World
+    scenario: DurableScenario
+    drivers: list[Driver] = field(default_factory=list)
+    blows: int = 0
+    deaths: int = 0
+
+    def __post_init__(self) -> None:
+        world, scenario = self.world, self.scenario
+        source = stream(random.Random(f"input {scenario.seed}"), scenario.records)
+        self._place = Place(
+            world,
+            SimStore(world, scenario.lose),
+            SparkNotes(world, scenario.records),
+            Folder(world),
+            source,
+            scenario.habits,
+        )
+        self._operator = world.process(OPERATOR)
+        self._by_incarnation: dict[int, Driver] = {}
+        self._out_of_reach: Counter[str] = Counter()
+        self._cut_off_once: set[str] = set()
+        self._ended: set[str] = set()
+        self._hanging = False
+        self._steps = 0
+
+    @property
+    def lost_nodes(self) -> int:
+        """How many nodes were taken over by others."""
+        clusters = [driver.cluster for driver in self.drivers if driver.cluster is not None]
+        rosters = [cluster.coordinator._roster for cluster in clusters]
+        return sum(len(roster.lost) for roster in rosters if roster is not None)
+
+    def go(self, until: float) -> None:
+        """Run until every record is committed and in sight, and everybody has ended."""
+        self.world.on_step = self._step
+        self.world.run(self._main, OPERATOR, until)
+
+    # -- the operator --------------------------------------------------------------------
+
+    def _main(self) -> None:
+        random_ = self.world.random
+        while not self._is_done():
+            driver = self._launch()
+            while self.world.alive(driver.name) and not self._hanging:
+                self._operator.sleep(_POLL)
+            self._hanging = False
+            self._operator.sleep(random_.choice((0.0, 0.0, 1.0, 5.0)))
+        self.deaths, self.blows = self.scenario.deaths, self.scenario.blows
+        while any(self.world.alive(driver.name) for driver in self.drivers):
+            self._operator.sleep(_POLL)
+        self._examine()
+
+    def _launch(self) -> Driver:
+        random_, size = self.world.random, self.scenario.size
+        if self.drivers and self.world.maybe(0.5):
+            nodes = random_.randint(1, size.nodes + 1)
+            size = resized(size, nodes=nodes, executors=random_.randint(1, nodes))
+        if self.scenario.mixed:
+            size = resized(size, durability=random_.choice(("epoch", "interval")))
+        driver = Driver(self._place, len(self.drivers), size, self._by_incarnation)
+        self.drivers.append(driver)
+        driver.start()
+        return driver
+
+    def _is_done(self) -> bool:
+        """Whether the last record is committed and in sight, and a driver has ended well."""
+        newest = self._lineage().newest
+        if newest is None:
+            return False
+        driver = self._by_incarnation[newest.incarnation]
+        ended = any(driver.is_over and driver.error is None for driver in self.drivers)
+        at_end = driver.ends[newest.epoch] == self.scenario.records
+        return ended and at_end and self._shown_epochs() <= self._place.folder.visible.keys()
+
+    def _lineage(self) -> Lineage:
+        return lineage_of(self._place.store.truth.links)
+
+    # -- what must hold ------------------------------------------------------------------
+
+    def _step(self, process: str, what: str) -> None:
+        self._steps += 1
+        for driver in self.drivers:
+            if self.world.alive(driver.name):
+                self._check(driver)
+            if driver.error is not None and driver.name not in self._ended:
+                self._ended.add(driver.name)
+                self._check_end(driver, driver.error)
+        for problem in (self._place.store.truth.problem, self._place.folder.problem):
+            if problem is not None:
+                raise Violation(problem)
+        self._strike(process, what)
+
+    def _check(self, driver: Driver) -> None:
+        if driver.journal is not None:
+            lineage = driver.journal.lineage
+            self._by_incarnation.setdefault(lineage.incarnation, driver)
+            for link in (lineage.claim, lineage.newest):
+                if link is not None and link.incarnation == driver.journal.incarnation:
+                    self._place.store.truth.believes(link)
+        if driver.checks is not None:
+            driver.checks.changes()
+            driver.checks.claims()
+            if self._steps % _CHECK_EVERY == 0:
+                driver.checks.states()
+
+    def _check_end(self, driver: Driver, error: Exception) -> None:
+        """A driver may give up only for good reasons."""
+        fenced = self._is_fenced(driver)
+        if isinstance(error, Superseded):
+            if not fenced:
+                raise Violation(f"I3: {driver.name} was not replaced: {error}")
+        elif isinstance(error, StateLost):
+            if driver.name in self._cut_off_once:
+                return
+            if driver.size.durability == "epoch" and self._reachable(driver, set()):
+                raise Violation(f"I4: the store has what {driver.name} lost: {error}")
+            if driver.size.durability == "interval" and not self.scenario.reckless:
+                raise Violation(f"I4: {driver.name}: {error}")
+        elif not fenced and (
+            isinstance(error, CorruptRecord) or not isinstance(error, StoreError | CommitUnknown)
+        ):
+            raise Violation(f"L: {driver.name} gave up: {type(error).__name__}: {error}")
+
+    def _is_fenced(self, driver: Driver) -> bool:
+        claims = [link for link in self._place.store.truth.links if isinstance(link, Claim)]
+        mine = -1 if driver.journal is None else driver.journal.incarnation
+        return any(claim.incarnation > mine for claim in claims)
+
+    def _examine(self) -> None:
+        """Compare what is durable and what is in sight with the answer."""
+        lineage = self._lineage()
+        newest = lineage.newest
+        assert newest is not None
+        driver = self._by_incarnation[newest.incarnation]
+        shown = self._shown_epochs()
+        if set(self._place.folder.visible) != shown:
+            raise Violation(f"I2: in sight are {sorted(self._place.folder.visible)}, not {shown}")
+        for epoch, outputs in self._place.folder.visible.items():
+            expected = driver.reference.outputs[epoch]
+            if outputs != expected:
+                raise Violation(f"I2: epoch {epoch} is shown as {outputs}, not {expected}")
+        store = self._place.store
+        stored = Chain(store).read(on_damage=lambda _: None)
+        for at, job in JOBS.items():
+            found = dict(StoredState(store, stored, newest.epoch, job.name).items())
+            expected_state = driver.reference.state(newest.epoch, at)
+            if found != expected_state:
+                raise Violation(f"I1: job {at} is stored as {found}, not {expected_state}")
+
+    def _shown_epochs(self) -> set[int]:
+        """The epochs that were committed with something to show."""
+        staged = [one for link in self._lineage().manifests for one in link.staged]
+        return {one.epoch for one in staged if one.sinks}
+
+    # -- the adversary -------------------------------------------------------------------
+
+    def _strike(self, process: str, what: str) -> None:
+        world, scenario = self.world, self.scenario
+        if process.startswith("driver"):
+            often = 1.0 if what.startswith(_MOMENTS) else 0.1
+            if self.deaths < scenario.deaths and world.maybe(scenario.death_rate * often):
+                self._hit_driver(process)
+        if self.blows < scenario.blows and world.maybe(scenario.rate):
+            self._hit_node(process)
+
+    def _hit_driver(self, name: str) -> None:
+        world = self.world
+        self.deaths += 1
+        kinds = ("crash", "crash", "crash", "pause", "pause", "pause", "cut", "alone", "away")
+        kind = world.random.choice(kinds)
+        seconds = world.random.choice((0.05, 1.0, 6.0, 30.0, 100.0))
+        if kind == "crash":
+            world.crash(name)
+            return
+        if kind == "pause":
+            world.pause(name)
+            world.at(seconds, partial(world.resume, name))
+        elif kind == "cut":
+            self._cut_off(name, seconds)
+        else:
+            self._place.store.go_away(seconds, name if kind == "alone" else None)
+        if world.maybe(0.7):
+            self._hanging = True
+
+    def _cut_off(self, name: str, seconds: float) -> None:
+        """Cut the links between a driver and its nodes; it may take all of them for dead."""
+        self._cut_off_once.add(name)
+        driver = next(driver for driver in self.drivers if driver.name == name)
+        nodes = driver.cluster.living() if driver.cluster is not None else []
+        links = [(name, node) if self.world.maybe(0.5) else (node, name) for node in nodes]
+        for source, target in links:
+            self.world.cut(source, target)
+            self.world.at(seconds, partial(self.world.heal, source, target))
+
+    def _hit_node(self, process: str) -> None:
+        world = self.world
+        living = [d for d in self.drivers if d.cluster is not None and d.cluster.living()]
+        if not living:
+            return
+        driver = world.random.choice(living)
+        assert driver.cluster is not None
+        nodes = driver.cluster.living()
+        if process in nodes and world.maybe(0.5):
+            victims = [node for node in nodes if node == process]
+        elif world.maybe(0.3):
+            victims = [node for node in nodes if world.maybe(0.7)]
+        else:
+            victims = [world.random.choice(nodes)]
+        if not victims or not self._may_hit(driver, {*+self._out_of_reach, *victims}):
+            return
+        self.blows += 1
+        kind = world.random.choice(("crash", "crash", "pause"))
+        for node in victims:
+            self._out_of_reach[node] += 1
+            if kind == "crash":
+                world.crash(node)
+            else:
+                world.pause(node)
+                world.at(world.random.choice((0.05, 1.0, 6.0, 30.0)), partial(self._wake, node))
+
+    def _wake(self, node: str) -> None:
+        self.world.resume(node)
+        self._out_of_reach[node] -= 1
+
+    def _may_hit(self, driver: Driver, gone: set[str]) -> bool:
+        if driver.size.durability == "epoch":
+            return self._reachable(driver, gone)
+        if self.scenario.reckless or driver.checks is None or not self.world.alive(driver.name):
+            return True
+        assert driver.cluster is not None
+        if driver.cluster.coordinator._roster is None:
+            return False
+        return bool((driver.checks.survivors(gone) > 0).all())
+
+    def _reachable(self, driver: Driver, gone: set[str]) -> bool:
+        """Whether a node of a driver is left that nothing happens to."""
+        if driver.cluster is None:
+            return False
+        roster = driver.cluster.coordinator._roster
+        lost = () if roster is None else roster.lost
+        nodes = [node for node in driver.cluster.living() if node not in lost]
+        return any(node not in gone and self._out_of_reach[node] <= 0 for node in nodes)

@@ -1,0 +1,130 @@
+"""What Spark notes of a query, and what it makes of that when it starts again.
+
+A folder for each incarnation, as in ``millstream.spark.logs``: the offsets of an epoch are
+written before its body runs, its commit when ``foreachBatch`` has returned. At a start Spark runs
+the newest epoch again, with the same cut, unless its commit is there; all later ones it cuts anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from millstream.coordinator.resuming import Log, Origin, find_notes
+from millstream.errors import MillstreamError
+from millstream.sim.network import SimNet, World
+
+_LARGEST = 16
+_NO_DATA = 0.1
+
+
+class NotesMissing(MillstreamError):
+    """Spark cannot go on: offsets that it needs are not there.
+
+    So it is for a driver that slept so long that its successors have removed its notes.
+    """
+
+
+@dataclass
+class _Folder:
+    offsets: dict[int, int] = field(default_factory=dict)
+    commits: set[int] = field(default_factory=set)
+    origin: Origin | None = None
+
+
+@dataclass(frozen=True)
+class Cut:
+    """An epoch: which records of the source it has."""
+
+    epoch: int
+    start: int
+    end: int
+
+
+class SparkNotes:
+    """The folders of all incarnations."""
+
+    def __init__(self, world: World, records: int) -> None:
+        self._world = world
+        self._records = records
+        self._folders: dict[int, _Folder] = {}
+
+    def view(self, net: SimNet) -> NotesView:
+        """The folders as one process reads and writes them."""
+        return NotesView(self._world, self._folders, net, self._records)
+
+
+class NotesView:
+    """One process at work in the folders."""
+
+    def __init__(
+        self, world: World, folders: dict[int, _Folder], net: SimNet, records: int
+    ) -> None:
+        self._world = world
+        self._folders = folders
+        self._net = net
+        self._records = records
+
+    def _step(self, what: str) -> None:
+        self._world.step(f"notes {what}", self._net.process)
+        self._net.sleep(self._world.delay())
+
+    def derive(self, incarnation: int, after: int, by: int | None) -> None:
+        """Make the folder in which a new incarnation goes on behind an epoch."""
+        self._step("begin")
+        mine = self._folders[incarnation] = _Folder()
+        origin = Origin(-1, None)
+        if after >= 0:
+            finished = {n: f.origin for n, f in self._folders.items() if f.origin is not None}
+            source, kept = find_notes(incarnation, after, by, finished, self._entries)
+            if source is None:
+                raise NotesMissing(f"no notes of epoch {after}, only of {kept}")
+            taken = self._folders.get(source, _Folder())
+            self._step("copy commits")
+            mine.commits = {epoch for epoch in taken.commits if epoch <= after}
+            self._step("copy offsets")
+            mine.offsets = {epoch: taken.offsets[epoch] for epoch in kept if epoch in taken.offsets}
+            origin = Origin(after, source)
+        self._step("finish")
+        mine.origin = origin
+
+    def _entries(self, incarnation: int, log: Log) -> set[int]:
+        self._step(f"list {log}")
+        folder = self._folders.get(incarnation, _Folder())  # pruned meanwhile, by a newer driver
+        return set(folder.offsets) if log == "offsets" else set(folder.commits)
+
+    def prune(self, keep: int) -> None:
+        """Remove the folders of all but the newest incarnations."""
+        self._step("prune")
+        kept = sorted(n for n, f in self._folders.items() if f.origin is not None)[-keep:]
+        for number in [n for n in self._folders if kept and n < kept[-1] and n not in kept]:
+            del self._folders[number]
+
+    def query(self, incarnation: int) -> Iterator[Cut]:
+        """The epochs that Spark runs, until the source is at its end."""
+        if incarnation not in self._folders:
+            raise NotesMissing(f"incarnation {incarnation} is long over")
+        folder = self._folders[incarnation]
+        latest = max(folder.offsets, default=-1)
+        if latest >= 0 and latest not in folder.commits:
+            yield self._again(folder, latest)
+            self._step(f"commit {latest}")
+            folder.commits.add(latest)
+        while latest < 0 or folder.offsets[latest] < self._records:
+            start = folder.offsets[latest] if latest >= 0 else 0
+            latest += 1
+            size = self._world.random.randint(1, _LARGEST)
+            end = min(start + (0 if self._world.maybe(_NO_DATA) else size), self._records)
+            self._step(f"cut {latest}")
+            folder.offsets[latest] = end
+            self._world.note(f"incarnation {incarnation} cuts epoch {latest}: {start} to {end}")
+            yield Cut(latest, start, end)
+            self._step(f"commit {latest}")
+            folder.commits.add(latest)
+
+    @staticmethod
+    def _again(folder: _Folder, epoch: int) -> Cut:
+        if epoch > 0 and epoch - 1 not in folder.offsets:
+            raise NotesMissing(f"epoch {epoch} is to run again, but where it began is not known")
+        start = folder.offsets[epoch - 1] if epoch > 0 else 0
+        return Cut(epoch, start, folder.offsets[epoch])

@@ -1,0 +1,214 @@
+"""A simulated store: durable values on the virtual clock, asked by processes that come and go.
+
+Each call takes its time. What a process has asked for when it crashes or stops takes place or
+not, item by item; what a store that is away was asked for takes place when it is back, even if
+the asker no longer waits for it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from millstream.checkpoints.chain import PREFIX
+from millstream.checkpoints.manifest import Claim, Link, decode
+from millstream.sim.network import SimNet, World
+from millstream.sim.tasks import Process
+from millstream.sim.waiting import Promise
+from millstream.stores.store import Damage, StoreUnavailable, Usage
+
+T = TypeVar("T")
+
+_PATIENCE = 30.0
+_LOOK_AGAIN = 0.2
+
+
+class SimStore:
+    """What is durable. Asked directly it answers at once; processes ask through a ``view``.
+
+    ``lose`` is how likely the answer to a call is lost for good, with its effect there or not.
+    """
+
+    def __init__(self, world: World, lose: float = 0.0) -> None:
+        self.world = world
+        self.lose = lose
+        self.truth = Truth()
+        self._values: dict[str, bytes] = {}
+        self._unreachable: Counter[str | None] = Counter()
+
+    def view(self, net: SimNet) -> StoreView:
+        """The store as one process sees it."""
+        return StoreView(self, net.process)
+
+    def go_away(self, seconds: float, process: str | None = None) -> None:
+        """Answer nobody, or one process, for a while."""
+        whom = process or "everybody"
+        self.world.note(f"the store is out of reach of {whom} for {seconds:g} s")
+        self._unreachable[process] += 1
+
+        def back() -> None:
+            self._unreachable[process] -= 1
+            self.world.note(f"the store is back for {whom}")
+
+        self.world.at(seconds, back)
+
+    def is_away(self, process: str) -> bool:
+        return self._unreachable[None] > 0 or self._unreachable[process] > 0
+
+    def put(self, items: Mapping[str, bytes]) -> None:
+        for key, value in items.items():
+            if key.startswith(PREFIX):
+                self.truth.add(decode(value, key))
+            self._values[key] = value
+
+    def put_if_absent(self, key: str, value: bytes) -> bool:
+        if key in self._values:
+            return False
+        self.put({key: value})
+        return True
+
+    def get(self, keys: Iterable[str]) -> dict[str, bytes]:
+        return {key: self._values[key] for key in keys if key in self._values}
+
+    def scan(self, prefix: str = "") -> list[str]:
+        return sorted(key for key in self._values if key.startswith(prefix))
+
+    def delete(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            self._values.pop(key, None)
+
+    def verify(self) -> Iterator[Damage]:
+        return iter(())
+
+    def usage(self) -> Usage:
+        return Usage(sum(map(len, self._values.values())), len(self._values))
+
+    def close(self) -> None:
+        return
+
+
+class Truth:
+    """The chain as it really is: the first link at each position, deleted or not.
+
+    ``problem`` is the first thing that must never happen to it.
+    """
+
+    def __init__(self) -> None:
+        self.links: list[Link] = []
+        self.problem: str | None = None
+        self._incarnation = 0
+
+    def add(self, link: Link) -> None:
+        if link.position < len(self.links):
+            return  # where links were deleted, or overwritten: whoever believes in it is wrong
+        if link.position > len(self.links):
+            self._complain(f"the link at {link.position} follows nothing")
+        elif isinstance(link, Claim) and link.incarnation <= self._incarnation:
+            self._complain(f"incarnation {link.incarnation} was claimed twice")
+        elif not isinstance(link, Claim) and link.incarnation != self._incarnation:
+            self._complain(f"incarnation {link.incarnation} committed epoch {link.epoch}, fenced")
+        self._incarnation = link.incarnation
+        self.links.append(link)
+
+    def believes(self, link: Link) -> None:
+        """Somebody takes a link for his own."""
+        known = self.links[link.position] if link.position < len(self.links) else None
+        if known is None or known.token != link.token:
+            self._complain(f"incarnation {link.incarnation} believes in a link that is not there")
+
+    def _complain(self, problem: str) -> None:
+        self.problem = self.problem or f"I3: {problem}"
+
+
+class _Request:
+    """Effects on their way to the store: each takes place at an instant of its own, or never."""
+
+    def __init__(
+        self, store: SimStore, process: Process, effects: Sequence[Callable[[], Any]]
+    ) -> None:
+        world = store.world
+        self._store, self._process = store, process
+        self._left = len(effects)
+        self._lost = world.maybe(store.lose)
+        self.answer: Promise[list[Any]] = Promise(world)
+        self._results: list[Any] = [None] * len(effects)
+        for number, effect in enumerate(effects):
+            if self._lost and world.maybe(0.5):
+                continue
+            # On its way already, or still in the process, with which it stops and dies.
+            owner = process if world.maybe(0.5) else None
+            world.schedule(world.delay(), partial(self._arrive, number, effect), owner)
+
+    def _arrive(self, number: int, effect: Callable[[], Any]) -> None:
+        world = self._store.world
+        if self._store.is_away(self._process.name):
+            world.at(_LOOK_AGAIN, partial(self._arrive, number, effect))
+            return
+        self._results[number] = effect()
+        self._left -= 1
+        if not self._left and not self._lost:
+            world.at(world.delay(), partial(self.answer.settle, self._results))
+
+
+class StoreView:
+    """The store, as one process asks it; implements ``millstream.stores.store.Store``."""
+
+    def __init__(self, store: SimStore, process: Process) -> None:
+        self._store = store
+        self._process = process
+
+    def _ask(self, what: str, effects: Sequence[Callable[[], T]]) -> list[T]:
+        world = self._store.world
+        world.step(f"store {what}", self._process)
+        if not effects:
+            return []
+        request = _Request(self._store, self._process, effects)
+        if not request.answer.wait(f"for the store to {what}", _PATIENCE):
+            world.note(f"{self._process.name} gave up waiting for the store to {what}")
+            raise StoreUnavailable(f"the store did not answer for {_PATIENCE:g} s")
+        results: list[T] = request.answer.get()
+        return results
+
+    def _noted(self, what: str, effect: Callable[[], T]) -> Callable[[], T]:
+        def noted() -> T:
+            result = effect()
+            told = "" if result is None else f" = {result}"
+            self._store.world.note(f"store <- {self._process.name} {what}{told}")
+            return result
+
+        return noted
+
+    def put(self, items: Mapping[str, bytes]) -> None:
+        puts = [
+            self._noted(f"put {key}", partial(self._store.put, {key: value}))
+            for key, value in items.items()
+        ]
+        self._ask("put", puts)
+
+    def put_if_absent(self, key: str, value: bytes) -> bool:
+        what = f"put-if-absent {key}"
+        put = partial(self._store.put_if_absent, key, value)
+        return self._ask(what, [self._noted(what, put)])[0]
+
+    def get(self, keys: Iterable[str]) -> dict[str, bytes]:
+        return self._ask("get", [partial(self._store.get, list(keys))])[0]
+
+    def scan(self, prefix: str = "") -> list[str]:
+        return self._ask("scan", [partial(self._store.scan, prefix)])[0]
+
+    def delete(self, keys: Iterable[str]) -> None:
+        deletions = [
+            self._noted(f"delete {key}", partial(self._store.delete, [key])) for key in keys
+        ]
+        self._ask("delete", deletions)
+
+    def verify(self) -> Iterator[Damage]:
+        return iter(())
+
+    def usage(self) -> Usage:
+        return self._store.usage()
+
+    def close(self) -> None:
+        return
