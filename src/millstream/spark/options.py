@@ -91,6 +91,7 @@ class RunConfig:
     progress: bool | None = None
 
     def __post_init__(self) -> None:
+        self._check_texts()
         self._check_counts()
         self._check_choices()
         self._check_lengths()
@@ -124,10 +125,24 @@ class RunConfig:
                 "memory_limit needs the package rocksdict: pip install 'millstream[rocksdb]'"
             )
 
+    def _check_texts(self) -> None:
+        folder = self.checkpoint
+        if isinstance(folder, os.PathLike):
+            folder = os.fspath(folder)
+        if folder is not None and not (isinstance(folder, str) and folder):
+            raise ConfigError(f"checkpoint must be the path of a folder, got {self.checkpoint!r}")
+        for name, what in (("store", "a store"), ("master", "a Spark master")):
+            text = getattr(self, name)
+            if text is not None and not (isinstance(text, str) and text):
+                raise ConfigError(f"{name} must be the URL of {what}, got {text!r}")
+        if self.progress not in (None, True, False):
+            raise ConfigError(f"progress must be True, False or None, got {self.progress!r}")
+
     def _check_counts(self) -> None:
+        optional = {option.name for option in fields(self) if option.default is None}
         for name, low, high in _COUNTS:
             value = getattr(self, name)
-            if value is None:
+            if value is None and name in optional:
                 continue
             if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
                 raise ConfigError(

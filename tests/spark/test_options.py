@@ -1,0 +1,114 @@
+"""What users may pass to a run, and what they are told if it cannot be."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from millstream.checkpoints.evolution import changes
+from millstream.errors import ConfigError
+from millstream.spark.options import Options, RunConfig, config_of
+
+SECOND = timedelta(seconds=1)
+GOOD: dict[str, list[Any]] = {
+    "checkpoint": [None, "folder", Path("folder"), "s3a://bucket/folder"],
+    "store": [None, "redis://host", "log:///folder"],
+    "restore_epoch": [None, 0, 7],
+    "recovery": ["eager", "lazy"],
+    "changes": [changes(), changes(added=["a"])],
+    "retain": [1, 100_000],
+    "durability": ["epoch", "interval"],
+    "checkpoint_every": [timedelta(seconds=0.1), SECOND],
+    "checkpoint_changes": [None, 1],
+    "when_full": ["block", "replace"],
+    "on_checkpoint": [None, print],
+    "nodes": [None, 1, 4096],
+    "master": [None, "local[2]"],
+    "partitions": [None, 1],
+    "slots": [4096, 65536],
+    "replicas": [0, 16],
+    "memory_limit": [None, 10**6, "512MB"],
+    "node_timeout": [SECOND],
+    "zone": [None, lambda host, executor: host],
+    "every": [timedelta(0), SECOND],
+    "listen": [None, "host.example", "10.0.0.1", "[::1]"],
+    "progress": [None, True, False],
+}
+BAD: dict[str, list[Any]] = {
+    "checkpoint": ["", 5, b"folder"],
+    "store": ["", 5],
+    "restore_epoch": [-1, 1.5, True, "3"],
+    "recovery": ["fast", None],
+    "changes": [None, {"added": ["a"]}],
+    "retain": [0, -1, None, "3", 100_001],
+    "durability": ["none", None],
+    "checkpoint_every": [2, timedelta(0), None],
+    "checkpoint_changes": [0, 1.5],
+    "when_full": ["drop", None],
+    "on_checkpoint": [5],
+    "nodes": [0, "2", True, 4097],
+    "master": ["", 5],
+    "partitions": [0, 1.0],
+    "slots": [0, None, 65537],
+    "replicas": [-1, 17, None],
+    "memory_limit": ["lots", -1, 0, True],
+    "node_timeout": [5, timedelta(0), None],
+    "zone": ["zone"],
+    "every": [5, timedelta(-1), None],
+    "listen": ["0.0.0.0", "host:80", 5],
+    "progress": [5, "yes"],
+}
+
+
+def made(**options: Any) -> RunConfig:
+    return config_of(cast(Options, options))
+
+
+def test_every_option_has_a_default_and_is_tried_here() -> None:
+    names = {option.name for option in fields(RunConfig)}
+
+    assert names == set(Options.__annotations__) == set(GOOD) == set(BAD)
+    assert made() == RunConfig()
+
+
+@pytest.mark.parametrize(("name", "value"), [(n, v) for n, vs in GOOD.items() for v in vs])
+def test_a_good_option_is_taken_as_it_is(name: str, value: Any) -> None:
+    others = {"checkpoint": "folder", "durability": "interval"}
+    assert getattr(made(**{**others, name: value}), name) == value
+
+
+@pytest.mark.parametrize(("name", "value"), [(n, v) for n, vs in BAD.items() for v in vs])
+def test_a_bad_option_is_refused_by_its_name(name: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=rf"^{name} .*got"):
+        made(**{"checkpoint": "folder", name: value})
+
+
+def test_an_unknown_option_is_told_with_those_that_there_are() -> None:
+    with pytest.raises(ConfigError, match=r"no option 'node'; .* nodes, .* retain"):
+        made(node=2)
+
+
+@pytest.mark.parametrize("options", [{"store": "redis://host"}, {"restore_epoch": 0}])
+def test_what_is_about_a_checkpoint_needs_one(options: dict[str, Any]) -> None:
+    [name] = options
+    with pytest.raises(ConfigError, match=f"{name} needs checkpoint="):
+        made(**options)
+
+
+def test_no_epoch_can_stand_for_another_if_each_is_durable() -> None:
+    with pytest.raises(ConfigError, match="when_full='replace' needs durability='interval'"):
+        made(when_full="replace")
+    assert made(when_full="replace", durability="interval").when_full == "replace"
+
+
+def test_there_cannot_be_more_nodes_than_slots() -> None:
+    with pytest.raises(ConfigError, match=r"nodes must be at most slots \(2\), got 3"):
+        made(nodes=3, slots=2)
+
+
+def test_a_limit_of_memory_is_read_as_bytes() -> None:
+    assert made(memory_limit="1MB").memory_bytes == 2**20 and made().memory_bytes is None
