@@ -240,6 +240,73 @@ def test_survival_is_foretold_without_a_change() -> None:
     assert roster.nodes == (A, B, C, D) and roster.placement.version == 0
 
 
+# -- with a store ----------------------------------------------------------------------------
+
+
+def test_slots_that_the_store_has_are_spread_over_the_nodes_that_live() -> None:
+    roster = roster_of([A, B, C, D], replicas=0)
+
+    roster.lose([B], restorable=True)
+
+    assert owners(roster) == "aacdccdd" and roster.lost == (B,)  # clockwise from b
+    assert roster.placement.version == 1 and set(roster.nodes) == {A, C, D}
+    assert all(roster.in_sync(NodeId(owner))[slot] for slot, owner in enumerate(owners(roster)))
+
+
+def test_a_copy_in_memory_is_taken_before_the_store() -> None:
+    roster = roster_of([A, B, C, D])
+    only(roster, b=mask(1))  # of a's slots 0 and 1
+
+    roster.lose([A], restorable=True)
+
+    assert owners(roster) == "bbbbccdd"
+    assert not roster.in_sync(C)[:2].any()
+
+
+def test_several_nodes_and_all_their_copies_can_come_from_the_store() -> None:
+    roster = roster_of([A, B, C, D])
+
+    roster.lose([A, B], restorable=True)
+
+    # What b held of its own is at c; what both a and b had is at nobody.
+    assert owners(roster) == "cdccccdd"
+    complete(roster)
+    assert roster.copies().tolist() == [2] * SLOTS
+
+
+def test_who_was_given_slots_from_the_store_can_be_lost_in_turn() -> None:
+    roster = roster_of([A, B, C], replicas=0)
+
+    for gone in (A, B):
+        roster.lose([gone], restorable=True)
+
+    assert owners(roster) == "c" * SLOTS and roster.lost == (A, B)
+
+
+def test_without_anybody_left_even_a_store_does_not_help() -> None:
+    roster = roster_of([A, B])
+
+    with pytest.raises(StateLost, match="8 of 8 slots is lost with the nodes a, b"):
+        roster.lose([A, B], restorable=True)
+
+
+def test_after_a_restart_owners_have_their_slots_from_the_store_and_backups_have_none() -> None:
+    domains = {node: Domain("zone", node, node) for node in (A, B, C)}
+    roster = Roster(domains, SLOTS, 1, empty=False)
+
+    assert roster.copies().tolist() == [1] * SLOTS and roster.is_short
+    assert not roster.survives([A])
+    assert {(order.donor, order.to) for order in roster.missing(spare_owners=True)} == {
+        (A, B),
+        (B, C),
+        (C, A),
+    }
+    with pytest.raises(StateLost):
+        roster.lose([A])
+    roster.lose([A], restorable=True)
+    assert "a" not in owners(roster)
+
+
 # -- settling --------------------------------------------------------------------------------
 
 
@@ -368,9 +435,15 @@ def steps(draw: st.DrawFn) -> list[tuple[str, int, int]]:
     return draw(st.lists(st.tuples(kinds, number, number), max_size=12))
 
 
-@given(nodes=st.integers(2, 5), replicas=st.integers(0, 2), fresh=st.booleans(), changes=steps())
+@given(
+    nodes=st.integers(2, 5),
+    replicas=st.integers(0, 2),
+    fresh=st.booleans(),
+    stored=st.booleans(),
+    changes=steps(),
+)
 def test_whatever_happens_owners_are_in_sync_and_no_copy_is_dropped_that_is_needed(
-    nodes: int, replicas: int, fresh: bool, changes: list[tuple[str, int, int]]
+    nodes: int, replicas: int, fresh: bool, stored: bool, changes: list[tuple[str, int, int]]
 ) -> None:
     roster = (fresh_roster_of if fresh else roster_of)(NODES[:nodes], replicas)
     asked = np.zeros(SLOTS, dtype=bool)
@@ -380,11 +453,11 @@ def test_whatever_happens_owners_are_in_sync_and_no_copy_is_dropped_that_is_need
         gone: set[NodeId] = set()
         if kind == "lose":
             gone = {roster.nodes[other % len(roster.nodes)]}
-            if not roster.survives(gone):
+            if len(roster.nodes) == 1 or not (stored or roster.survives(gone)):
                 with pytest.raises(StateLost):
-                    roster.lose(gone)
+                    roster.lose(gone, restorable=stored)
                 return
-            roster.lose(gone)
+            roster.lose(gone, restorable=stored)
         elif kind == "confirm":
             only(roster, **{roster.nodes[other % len(roster.nodes)]: chosen})
         elif kind == "reach":
