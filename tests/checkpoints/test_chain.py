@@ -309,6 +309,20 @@ def test_a_driver_can_ask_whether_it_was_replaced(store: MemoryStore) -> None:
         Chain(store).require_newest(lineage)
 
 
+def test_a_driver_hears_of_its_successor_after_all_that_has_happened_since(
+    store: MemoryStore,
+) -> None:
+    mine = committed(store, claimed(store), 2)
+    assert Chain(store).successor(mine.incarnation) is None
+
+    newer = committed(store, claimed(store, host="other", pid=7), 3)
+    remove(store, garbage(newer, store.scan(DATA), 1))
+
+    found = Chain(store).successor(mine.incarnation)
+    assert found is not None and (found.incarnation, found.by) == (1, 2)
+    assert Chain(store).successor(newer.incarnation) is None
+
+
 def test_a_driver_that_slept_through_deletions_hears_that_it_was_replaced(
     store: MemoryStore,
 ) -> None:

@@ -275,9 +275,11 @@ def test_an_epoch_that_spark_did_not_note_as_done_is_not_run_again(place: Place)
     assert place.rows() == place.running_counts()
 
 
-@pytest.mark.parametrize("durability", ["epoch", "interval"])
+@pytest.mark.parametrize(
+    ("durability", "fails"), [("epoch", False), ("interval", False), ("epoch", True)]
+)
 def test_a_run_that_was_replaced_says_so_and_publishes_nothing(
-    place: Place, durability: Durability, monkeypatch: pytest.MonkeyPatch
+    place: Place, durability: Durability, fails: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage = FileWriter.stage
 
@@ -287,6 +289,8 @@ def test_a_run_that_was_replaced_says_so_and_publishes_nothing(
             with closing(open_checkpoint(place.checkpoint)) as store:
                 seen = Chain(store).read()
                 assert Chain(store).claim(seen, seen.epoch, 0, "elsewhere", 1) is not None
+            if fails:
+                raise OSError("somebody has removed what was staged")
 
     monkeypatch.setattr(FileWriter, "stage", claimed_meanwhile)
     place.add(*TEXTS[:2])

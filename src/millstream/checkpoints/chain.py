@@ -153,9 +153,16 @@ class Chain:
         if found is not None:
             link = decode(found, key)
             if isinstance(link, Claim):
-                who = f" (process {link.pid} on {link.host})"
-                return Superseded(incarnation, link.incarnation, who)
+                return Superseded(incarnation, link.incarnation, _who(link))
         return Superseded(incarnation, None, "")
+
+    def successor(self, incarnation: int) -> Superseded | None:
+        """Who has claimed the checkpoint since an incarnation did, if anybody has."""
+        newest = self.read(on_damage=lambda _: None)
+        if newest.incarnation <= incarnation:
+            return None
+        who = "" if newest.claim is None else _who(newest.claim)
+        return Superseded(incarnation, newest.incarnation, who)
 
     def forget(self, before: int) -> None:
         """Delete the links before a position, oldest first."""
@@ -167,6 +174,10 @@ class Chain:
 def key_of(position: int) -> str:
     """Where a link is in the store; keys are in the order of positions."""
     return f"{PREFIX}{position:012d}"
+
+
+def _who(claim: Claim) -> str:
+    return f" (process {claim.pid} on {claim.host})"
 
 
 def _position(key: str) -> int:

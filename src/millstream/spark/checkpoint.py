@@ -21,6 +21,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from pyspark.sql import DataFrame, SparkSession
 
+from millstream.checkpoints.chain import Chain, Superseded
 from millstream.checkpoints.finding import log_url
 from millstream.checkpoints.manifest import JobNote, WorkflowNote
 from millstream.coordinator.claiming import Claimed, claim
@@ -35,7 +36,7 @@ from millstream.spark.logs import SparkLogs, source_folders
 from millstream.spark.options import RunConfig
 from millstream.spark.sinks import FileWriter, SinkWriter
 from millstream.stores.opening import open_store
-from millstream.stores.store import Store
+from millstream.stores.store import Store, StoreError
 
 log = logging.getLogger("millstream")
 
@@ -51,6 +52,16 @@ class Hold:
     url: str | None = None
     journal: Journal | None = None
     ids: Mapping[int, str] | None = None
+    chain: Chain | None = None
+
+    def successor(self) -> Superseded | None:
+        """Who has claimed the checkpoint since, if that can be known."""
+        if self.chain is None or self.journal is None:
+            return None
+        try:
+            return self.chain.successor(self.journal.incarnation)
+        except StoreError:
+            return None
 
 
 def take_hold(
@@ -83,7 +94,7 @@ def take_hold(
     if journal.committed.epoch >= 0:
         log.info("going on from epoch %d as incarnation %d", claimed.after, journal.incarnation)
     ids = {at: note.id for at, note in _numbered(planned, claimed.workflow)}
-    return Hold(location, url, journal, ids)
+    return Hold(location, url, journal, ids, Chain(store))
 
 
 def _store_url(root: Folder, wanted: str | None) -> str:

@@ -16,6 +16,7 @@ from dataclasses import asdict
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
+from millstream.checkpoints.chain import CommitUnknown, Superseded
 from millstream.checkpoints.manifest import Staged
 from millstream.coordinator.epochs import EpochResult, run_epoch
 from millstream.coordinator.record import EpochRecord
@@ -27,6 +28,7 @@ from millstream.observe.progress import EpochProgress, JobProgress, Progress, St
 from millstream.spark.compile import EpochFrames, Frames
 from millstream.spark.sinks import ForeachBatchWriter, SinkWriter
 from millstream.spark.stage import BlocksLost
+from millstream.stores.store import StoreError
 from millstream.work.failures import user_error
 
 log = logging.getLogger("millstream")
@@ -56,13 +58,16 @@ class Engine:
         sinks: Mapping[int, SinkWriter],
         progress: Progress,
         clock: Callable[[], float] = time.time,
+        successor: Callable[[], Superseded | None] = lambda: None,
     ) -> None:
+        """``successor`` tells who has taken over the checkpoint, which explains all failures."""
         self._plan = plan
         self._frames = frames
         self._coordinator = coordinator
         self._sinks = sinks
         self._progress = progress
         self._clock = clock
+        self._successor = successor
         self._names = {at: sink.name for at, sink in plan.sinks}
         self._tuned = False
         self._thread: int | None = None
@@ -153,9 +158,14 @@ class Engine:
         return found
 
     def _explained(self, problem: BaseException) -> BaseException:
+        if isinstance(problem, KeyboardInterrupt | Superseded | CommitUnknown | StoreError):
+            return problem
+        replaced = self._successor()
+        if replaced is not None:
+            return replaced
         if self._coordinator.lost is not None:
             return self._coordinator.lost
-        if isinstance(problem, MillstreamError | KeyboardInterrupt):
+        if isinstance(problem, MillstreamError):
             return problem
         known = self._coordinator.failure()
         if known is not None:

@@ -114,7 +114,7 @@ class Starting:
         display = display_for(planned.name, config.progress)
         progress.listen(display.show)
         frames = EpochFrames(planned, program, pack(program), endpoint, admitted.branches)
-        engine = Engine(planned, frames, coordinator, sinks, progress)
+        engine = Engine(planned, frames, coordinator, sinks, progress, successor=hold.successor)
         coordinator.begin(
             [Member(node.node, node.address, node.domain) for node in started],
             {at: job.name for at, job in planned.jobs},
