@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.checkpoints.garbage import garbage
+from millstream.checkpoints.garbage import garbage, named
 from millstream.checkpoints.lineage import EMPTY, Lineage
 from millstream.checkpoints.manifest import Base, JobNote, Manifest, Piece, WorkflowNote
+from millstream.checkpoints.records import base_key, piece_key
 from millstream.checkpoints.restoring import Contents, EpochIncomplete, contents_of, newest_bases
 from tests.checkpoints.links import ALL, NOTE, SLOTS, base, chain_of, claim, manifest, piece
 
@@ -158,7 +159,7 @@ class History:
         for slot in ALL:
             self.changed[slot] |= draw(st.sets(st.integers(parent + 1, epoch)))
         pieces = tuple(
-            Piece(f"piece{epoch}.{slots}", "count", slots, parent, epoch, 1)
+            Piece(piece_key(epoch, 0, 0, "count", slots, "node"), "count", slots, parent, epoch, 1)
             for slots in cut(cuts)
             if any(self.changes(slot, parent, epoch) for slot in slots)
         )
@@ -167,11 +168,15 @@ class History:
                 self.base(slots, [draw(st.integers(0, epoch + 1)) for _ in slots])
         _, kept = newest_bases(self.bases, SLOTS, epoch)
         self.lineage = self.lineage.then(
-            replace(manifest(epoch, *kept, pieces=pieces), parent=parent)
+            replace(
+                manifest(epoch, *kept, pieces=pieces),
+                parent=parent,
+                position=self.lineage.position,
+            )
         )
 
     def base(self, slots: range, through: list[int]) -> None:
-        key = f"base{len(self.parts)}"
+        key = base_key(max(through), 0, slots, "node", len(self.parts))
         self.parts[key] = dict(zip(slots, through, strict=True))
         self.bases = (*self.bases, Base(key, slots, min(through), max(through), 1))
 
@@ -234,3 +239,24 @@ def test_with_manifests_missing_an_epoch_comes_back_whole_or_not_at_all(
         assert any(found.epoch > needed for found in gone)
     else:
         assert contents == contents_of(lineage, lineage.epoch)
+
+
+@given(histories(), st.integers(1, 3), st.booleans())
+def test_what_is_garbage_is_needed_by_no_retained_epoch(
+    history: History, retain: int, seen: bool
+) -> None:
+    lineage = history.lineage
+    published = lineage.epoch - 1 if seen else -1
+    newest = replace(lineage.manifests[-1], published=published)
+    lineage = replace(lineage, manifests=(*lineage.manifests[:-1], newest))
+    # By an older incarnation: all that nobody needs may go.
+    keys = [key for one in lineage.manifests for key in named(one)]
+    found = garbage(replace(lineage, incarnation=1), keys, retain)
+    left = lineage.since(found.links_before)
+
+    for one in lineage.manifests[-retain:]:
+        contents = contents_of(left, one.epoch)
+        assert contents == contents_of(lineage, one.epoch)
+        assert not set(contents.keys) & set(found.records)
+    unpublished = [one for one in lineage.manifests if one.epoch > published]
+    assert set(unpublished) <= set(left.manifests)

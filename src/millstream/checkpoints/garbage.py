@@ -35,18 +35,14 @@ def garbage(lineage: Lineage, keys: Iterable[str], retain: int | None = None) ->
     if retain is not None and retain < 1:
         raise ConfigError(f"at least one epoch must be retained, got {retain}")
     retained = lineage.manifests if retain is None else lineage.manifests[-retain:]
-    needed: set[str] = set()
-    since: list[int] = []
-    for manifest in retained:
-        contents = _contents(lineage, manifest)
-        if contents is None:
-            needed.update(named(manifest))
-        else:
-            needed.update(contents.keys)
-            since.append(contents.since)
-    if lineage.newest is not None:
-        needed.update(_still_to_come(lineage.newest))
-    floor = min(since, default=-1)
+    needed = {key for manifest in retained for key in named(manifest)}
+    # The oldest that is whole needs most of what is older: bases only ever get newer.
+    whole = (found for manifest in retained if (found := _contents(lineage, manifest)) is not None)
+    oldest = next(whole, None)
+    floor = -1
+    if oldest is not None:
+        needed.update(oldest.keys)
+        floor = oldest.since
     records = [
         key for key in keys if key not in needed and _is_over(key, lineage.incarnation, floor)
     ]
@@ -69,11 +65,6 @@ def _contents(lineage: Lineage, manifest: Manifest) -> Contents | None:
 def named(manifest: Manifest) -> list[str]:
     """The keys of the records that a manifest names."""
     return [*(base.key for base in manifest.bases), *(piece.key for piece in manifest.pieces)]
-
-
-def _still_to_come(newest: Manifest) -> list[str]:
-    """Bases that begin to count with a later epoch."""
-    return [base.key for base in newest.bases if base.reaches > newest.epoch]
 
 
 def _is_over(key: str, incarnation: int, floor: int) -> bool:
