@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Protocol
@@ -12,16 +12,22 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from benchmarks.data import Text
+from millstream.observe.progress import EpochProgress
 
 Counts = dict[str, int]
 
 
 @dataclass(frozen=True)
 class Measured:
-    """The trigger times of the epochs in milliseconds, in order, and the final counts."""
+    """The trigger times of the epochs in milliseconds, in order, and the final counts.
+
+    Beside them the median times of Spark's phases of an epoch, and what our own run reported.
+    """
 
     triggers: list[float]
     counts: Counts
+    phases: Mapping[str, float] = field(default_factory=dict)
+    reports: Sequence[EpochProgress] = ()
 
     def words_per_second(self, text: Text) -> float:
         """Words over trigger time, without the first epoch."""
@@ -55,6 +61,16 @@ def trigger_times(query: StreamingQuery, text: Text) -> list[float]:
     if len(times) != text.epochs:
         raise RuntimeError(f"expected {text.epochs} epochs, Spark reports {len(times)}")
     return times
+
+
+def phase_times(query: StreamingQuery) -> dict[str, float]:
+    """The median time of each of Spark's phases, over the epochs that had input."""
+    times: dict[str, list[float]] = {}
+    for progress in query.recentProgress:
+        if progress.numInputRows > 0:
+            for phase, took in progress.durationMs.items():
+                times.setdefault(phase, []).append(float(took))
+    return {phase: median(took) for phase, took in times.items()}
 
 
 def batch_counts(spark: SparkSession, text: Text) -> Counts:

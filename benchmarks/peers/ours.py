@@ -1,10 +1,14 @@
-"""Millstream: the stateful reduce function, and the built-in count behind two kinds of map."""
+"""Millstream: the stateful reduce function, and the built-in count behind two kinds of map.
+
+Options are those of ``ms.start``, in the place of the benchmarks' own: a checkpoint in the folder
+that a contender is given, and the smallest number of nodes with copies on one another.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,7 +18,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 import millstream as ms
 from benchmarks.data import FILES_PER_EPOCH, Text
 from benchmarks.harness import PARTITIONS
-from benchmarks.peers.contender import Counts, Measured, trigger_times
+from benchmarks.peers.contender import Counts, Measured, phase_times, trigger_times
+from millstream.spark.options import Options
 
 NODES = 2
 
@@ -24,10 +29,13 @@ class StatefulFunction:
 
     name = "millstream, stateful function"
 
+    def __init__(self, **options: Unpack[Options]) -> None:
+        self._options = options
+
     def run(self, spark: SparkSession, text: Text, work: Path) -> Measured:
         flow, lines = _source(text)
         lines.map_reduce("count", map=_split, reduce=_count)
-        return _run(spark, flow, text, work, self._counts)
+        return _run(spark, flow, text, work, self._counts, self._options)
 
     def _counts(self, run: ms.Run) -> Counts:
         return {word: state["n"] for word, state in run.state("count").items()}
@@ -38,10 +46,13 @@ class BuiltinArrow:
 
     name = "millstream, built-in count, Arrow map"
 
+    def __init__(self, **options: Unpack[Options]) -> None:
+        self._options = options
+
     def run(self, spark: SparkSession, text: Text, work: Path) -> Measured:
         flow, lines = _source(text)
         lines.map_reduce("count", map=ms.arrow(_split_batch), reduce=ms.count())
-        return _run(spark, flow, text, work, _builtin_counts)
+        return _run(spark, flow, text, work, _builtin_counts, self._options)
 
 
 class BuiltinSql:
@@ -49,11 +60,14 @@ class BuiltinSql:
 
     name = "millstream, built-in count, SQL map"
 
+    def __init__(self, **options: Unpack[Options]) -> None:
+        self._options = options
+
     def run(self, spark: SparkSession, text: Text, work: Path) -> Measured:
         flow, lines = _source(text)
         split = ms.sql("explode(split(value, ' ')) AS key")
         lines.map_reduce("count", map=split, reduce=ms.count())
-        return _run(spark, flow, text, work, _builtin_counts)
+        return _run(spark, flow, text, work, _builtin_counts, self._options)
 
 
 def _split(line: str) -> Iterator[tuple[str, int]]:
@@ -81,14 +95,27 @@ def _builtin_counts(run: ms.Run) -> Counts:
     return dict(run.state("count").items())
 
 
-def _run(spark: SparkSession, flow: ms.Workflow, text: Text, work: Path, counts: Any) -> Measured:
-    started = ms.start(
-        flow, spark=spark, checkpoint=work, nodes=NODES, partitions=PARTITIONS, progress=False
-    )
-    with started as run:
+def _run(
+    spark: SparkSession,
+    flow: ms.Workflow,
+    text: Text,
+    work: Path,
+    counts: Callable[[ms.Run], Counts],
+    options: Options,
+) -> Measured:
+    chosen: Options = {
+        "checkpoint": work,
+        "nodes": NODES,
+        "partitions": PARTITIONS,
+        "progress": False,
+        **options,
+    }
+    with ms.start(flow, spark=spark, **chosen) as run:
         query = _query(spark, flow.name)
         run.await_termination()
-        return Measured(trigger_times(query, text), counts(run))
+        return Measured(
+            trigger_times(query, text), counts(run), phase_times(query), run.progress.recent
+        )
 
 
 def _query(spark: SparkSession, name: str) -> StreamingQuery:

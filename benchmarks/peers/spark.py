@@ -11,7 +11,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from benchmarks.data import FILES_PER_EPOCH, Text
-from benchmarks.peers.contender import Measured, counts_of, trigger_times
+from benchmarks.harness import ROCKSDB
+from benchmarks.peers.contender import Measured, counts_of, phase_times, trigger_times
+
+_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+_CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
 
 
 class GroupByCount:
@@ -23,7 +27,27 @@ class GroupByCount:
         query = _run(_words(spark, text).groupBy("key").count(), work)
         state = spark.read.format("statestore").load(str(work))
         rows = state.selectExpr("key.key", "value.count").collect()
-        return Measured(trigger_times(query, text), counts_of(rows))
+        return Measured(trigger_times(query, text), counts_of(rows), phase_times(query))
+
+
+class ChangelogCount(GroupByCount):
+    """The same, with the state store that writes least: RocksDB, and only changes every epoch."""
+
+    name = "spark, groupBy().count(), RocksDB with changelog"
+
+    def run(self, spark: SparkSession, text: Text, work: Path) -> Measured:
+        settings = {_PROVIDER: ROCKSDB, _CHANGELOG: "true"}
+        before = {name: spark.conf.get(name, None) for name in settings}
+        for name, value in settings.items():
+            spark.conf.set(name, value)
+        try:
+            return super().run(spark, text, work)
+        finally:
+            for name, was in before.items():
+                if was is None:
+                    spark.conf.unset(name)
+                else:
+                    spark.conf.set(name, was)
 
 
 class TransformWithStatePandas:

@@ -13,13 +13,14 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from benchmarks import overhead, recovery
+from benchmarks import durability, overhead, recovery
+from benchmarks.durability import Counted, Durable
 from benchmarks.first_look import Course
 from benchmarks.goals import Goal
 from benchmarks.overhead import Copied
 from benchmarks.peers.contender import Contender
 from benchmarks.peers.ours import BuiltinArrow, BuiltinSql, StatefulFunction
-from benchmarks.peers.spark import GroupByCount
+from benchmarks.peers.spark import ChangelogCount, GroupByCount
 
 pytestmark = pytest.mark.spark
 
@@ -41,6 +42,8 @@ def as_before() -> Iterator[None]:
         BuiltinArrow(),
         BuiltinSql(),
         GroupByCount(),
+        ChangelogCount(),
+        Durable("builtin", "off"),
         Copied(2, "epoch"),
         Copied(2, "interval"),
     ],
@@ -55,6 +58,47 @@ def test_the_contender_counts_right_and_is_timed(
     measured = course.run(contender, text)
 
     assert len(measured.triggers) == 2
+
+
+def test_what_a_contender_writes_is_counted(spark: SparkSession, tmp_path: Path) -> None:
+    course = Course(spark, tmp_path)
+    text = course.text(epochs=3, words_per_epoch=2_000)
+    written = {}
+    for contender in (Durable("stateful", "epoch"), Durable("stateful", "off"), ChangelogCount()):
+        counted = Counted(contender)
+        course.run(counted, text)
+        written[contender.name] = counted.written
+
+    # Spark notes offsets, commits and sources of every epoch, each with a checksum; beside that
+    # we have a manifest for it, and Spark two changelogs.
+    assert written["stateful_epoch"].files >= 3 * (6 + 1)
+    assert written[ChangelogCount.name].files >= 3 * (6 + 2)
+    assert written["stateful_off"] == (0, 0)
+    for name in ("stateful_epoch", ChangelogCount.name):
+        assert written[name].bytes > 10_000
+
+
+def test_the_cost_of_durability_is_told(spark: SparkSession, tmp_path: Path) -> None:
+    course = Course(spark, tmp_path)
+    text = course.text(epochs=3, words_per_epoch=2_000)
+    size = replace(durability.QUICK, rounds=1, tiny_rounds=1)
+    those: list[Contender]
+    those = [Durable("stateful", "off"), Durable("stateful", "epoch"), durability.Changelog()]
+
+    taken = durability.in_turns(course, those, text, text, size)
+    written = {
+        ("builtin_epoch", "large"): durability.PerEpoch(2.0, 30.0),
+        ("spark", "large"): durability.PerEpoch(4.0, 20.0),
+    }
+    told = [*durability.times(taken), *durability.costs(taken), *durability.volumes(written)]
+    results = {result.name: result.value for result in told}
+
+    off, epoch = (results[f"stateful_{mode}_words_per_second"] for mode in ("off", "epoch"))
+    assert results["epoch_durability_cost"] == 1 - epoch / off
+    assert results["stateful_epoch_manifest_ms"] > 0
+    assert results["stateful_epoch_store_ms"] > 0
+    assert results["spark_tiny_epoch_ms"] > 0
+    assert (results["files_vs_spark"], results["bytes_vs_spark"]) == (0.5, 1.5)
 
 
 def test_a_recovery_is_timed_and_exact(spark: SparkSession, tmp_path: Path) -> None:
