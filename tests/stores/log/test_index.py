@@ -12,7 +12,7 @@ from millstream.stores.log import index as index_module
 from millstream.stores.log.format import Found, Header, Kind, digest_of
 from millstream.stores.log.index import Batch, Index
 from millstream.stores.log.segments import Catalogue, Segment
-from millstream.stores.log.table import Table
+from millstream.stores.log.table import Row, Table
 
 KEYS = [f"k/{number}" for number in range(30)]
 
@@ -114,6 +114,33 @@ def test_superseded_records_leave_shadows_until_their_segment_is_gone() -> None:
     assert index.find("b") is None
     row = index.find("a")
     assert row is not None and row.stamp == 20
+
+
+@pytest.mark.parametrize("stamps", [(5, 6, 7, 8), (5, 8, 7, 6), (1, 6, 7, 8)])
+def test_records_that_are_read_at_once_count_by_their_stamps(
+    stamps: tuple[int, int, int, int],
+) -> None:
+    segments = Catalogue()
+    old, new = segments.add("old", Header(1, 1)), segments.add("new", Header(2, 2))
+    index = Index(segments)
+    add(index, old, ["a", "b", "c"], 2)  # at 2, 3 and 4
+    kinds = (Kind.VALUE, Kind.VALUE, Kind.TOMBSTONE, Kind.VALUE)
+    model = {"a": (2, Kind.VALUE), "b": (3, Kind.VALUE), "c": (4, Kind.VALUE)}
+    records = []
+    for key, stamp, kind in zip(("a", "b", "b", "b"), stamps, kinds, strict=True):
+        records.append(Found(kind, key.encode(), digest_of(key.encode()), stamp, 10 * stamp, stamp))
+        model[key] = max(model[key], (stamp, kind))
+
+    index.add_found(new, records)
+
+    for key, (stamp, kind) in model.items():
+        row = index.find(key)
+        assert row is not None and (row.stamp, row.kind) == (stamp, kind)
+        if stamp > 4:
+            assert row == Row(stamp, 10 * stamp, stamp, new.number, kind)
+    assert index.newest == 8
+    index.merge()
+    assert len(index.shadows) == 4  # of seven records, three count
 
 
 def test_of_two_copies_the_one_in_the_younger_segment_counts() -> None:

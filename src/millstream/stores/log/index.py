@@ -10,6 +10,7 @@ segment: while a key has shadows, its tombstone is needed, or an older value wou
 
 from __future__ import annotations
 
+import operator
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -157,10 +158,25 @@ class Index:
                         recent.places[name] = at
                 self.newest = max(self.newest, *batch.stamps)
 
-    def add_found(self, segment: Segment, records: Iterable[Found]) -> None:
+    def add_found(self, segment: Segment, records: Sequence[Found]) -> None:
         """Note records that were read from a segment."""
         with self._lock:
             recent = self._view.active
+            if self._all_newer(records):
+                # As after a crash, when the end of a log is read: there is nothing to compare.
+                many = len(records)
+                first = recent.reserve(many)
+                keys, hashes, stamps, offsets, lengths = zip(
+                    *(r[1:6] for r in records), strict=True
+                )
+                rows = recent.rows[first : first + many]
+                rows["stamp"], rows["offset"], rows["length"] = stamps, offsets, lengths
+                rows["segment"], rows["kind"] = segment.number, [r.kind for r in records]
+                recent.hashes[first : first + many] = hashes
+                places = range(first, first + many)
+                recent.places.update(zip(map(bytes.decode, keys), places, strict=True))
+                self.newest = stamps[-1]
+                return
             for record in records:
                 name = _name(record)
                 if name.startswith(_HIDDEN):
@@ -175,6 +191,12 @@ class Index:
                 if self._counts(row, known):
                     recent.places[name] = at
                 self.newest = max(self.newest, record.stamp)
+
+    def _all_newer(self, records: Sequence[Found]) -> bool:
+        """Whether each record is newer than those before it and all that are known."""
+        stamps = [self.newest, *(record.stamp for record in records)]
+        rising = all(map(operator.lt, stamps, stamps[1:]))
+        return bool(records) and rising and all(record.key is not None for record in records)
 
     def set_unsettled(self, segment: Segment, records: Iterable[Found]) -> None:
         """Note what a writer may not have synced yet: it counts, and is never merged."""
