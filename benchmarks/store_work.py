@@ -39,6 +39,7 @@ class Share:
     batch: int
     seconds: float
     calls: int  # at least so many, however long they take
+    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ def load(url: str, writer: str, keys: int) -> float:
 
     ``files://`` would need an hour for a million keys: here its files are synced all at once.
     """
-    values = Values(random.Random(writer))
+    values = Values(random.Random(1))
     at_once = url.startswith("files:")
     began = time.perf_counter()
     store = open_store(url, writer)
@@ -97,7 +98,7 @@ def _later(file: int) -> None:
 
 def drive(share: Share, ready: Callable[[], object]) -> Timed:
     """Open the store, warm up, and take the times; ``ready`` returns when all writers are."""
-    chance = random.Random(share.writer)
+    chance = random.Random(share.seed)
     values = Values(chance)
     owned = range(share.first, share.keys, share.step)
     batch = min(share.batch, len(owned))

@@ -36,11 +36,11 @@ class Writers:
 
     def __init__(self, pool: ProcessPoolExecutor) -> None:
         self._pool = pool
-        self._numbers = count()
+        self._seeds = count()
 
     def load(self, url: str, keys: int) -> float:
         """Fill a store; how long it took."""
-        return self._pool.submit(load, url, f"load{next(self._numbers)}", keys).result()
+        return self._pool.submit(load, url, "loader", keys).result()
 
     def drive(
         self, url: str, keys: int, writers: int, batch: int, seconds: float, calls: int
@@ -49,13 +49,14 @@ class Writers:
         shares = [
             Share(
                 url=url,
-                writer=f"w{next(self._numbers)}",
+                writer=f"writer{number}",
                 keys=keys,
                 first=number,
                 step=writers,
                 batch=batch,
                 seconds=seconds,
                 calls=calls,
+                seed=next(self._seeds),
             )
             for number in range(writers)
         ]
