@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from millstream.checkpoints.chain import Chain
@@ -42,6 +43,9 @@ def journal_of(store: Store, after: int | None = None, **options: Any) -> Journa
     """The journal of another start."""
     lineage = claimed(store, after)
     note = begin(NOTE, 1) if lineage.newest is None else lineage.newest.workflow
+    if not options.pop("durable", True):
+        count, *others = note.jobs
+        note = replace(note, jobs=(replace(count, durable=False), *others))
     return Journal(store, lineage, note, JOBS, options.pop("retain", 3), **options)
 
 

@@ -47,7 +47,7 @@ class Scene:
     def _act_of(self, node: NodeId) -> Callable[[str, Any], Any]:
         def act(action: str, body: Any) -> Any:
             if action == "receipts":
-                return Receipts((), (), ((0, 99),), False, NodeReport())
+                return Receipts((), (), ((0, -2),), False, NodeReport())
             if action == "persist":
                 return self._persist(node, body)
             return node if action == "ping" else None
@@ -113,6 +113,24 @@ def test_a_node_that_falls_silent_during_a_checkpoint_holds_it_up_no_longer_than
 
     assert scene.run(main) < 100.0
     assert scene.published == [0] and scene.coordinator.roster.nodes == (A,)
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_slots_without_a_copy_come_from_the_store_only_if_it_has_all_of_their_state(
+    world: World, durable: bool
+) -> None:
+    scene = Scene(world, logs=False)
+    commit(journal_of(scene.store, durable=durable), 0)
+
+    def main() -> None:
+        scene.coordinator.net.sleep(1.0)
+        assert not scene.coordinator.roster.survives([B])  # nobody has made copies yet
+        world.crash(B)
+        scene.coordinator.net.sleep(30.0)
+
+    scene.run(main)
+    assert (scene.coordinator.lost is None) == durable
+    assert (scene.coordinator.roster.nodes == (A,)) == durable
 
 
 def test_types_are_as_declared_now_or_else_as_shown_before(world: World) -> None:

@@ -88,6 +88,11 @@ class Journal:
             if staged.epoch > self.published
         ]
 
+    @property
+    def has_all_jobs(self) -> bool:
+        """Whether the state of every job goes into the store."""
+        return all(note.durable for note in self._workflow.jobs)
+
     def types(self) -> dict[int, JobTypes]:
         """The types that jobs had shown by the epoch from which this incarnation goes on."""
         newest = self._lineage.newest

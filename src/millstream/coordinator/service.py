@@ -444,7 +444,8 @@ class Coordinator:
     @property
     def _is_restorable(self) -> bool:
         """Whether the store has all that is committed."""
-        return self._journal is not None and self._intervals is None
+        journal = self._journal
+        return journal is not None and journal.has_all_jobs and self._intervals is None
 
     def _ask_reach(self, nodes: Iterable[NodeId]) -> None:
         """Ask nodes how far their copies are: they may be complete since the last commit."""
