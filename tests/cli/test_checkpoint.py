@@ -110,7 +110,7 @@ def test_show_tells_what_is_in_a_manifest(say: Say, ask: Ask) -> None:
     assert [piece["slots"] for piece in found["pieces"]] == [[0, 8], [8, 16]] * 2
     told = say("show", 2)
     assert "epoch 2 (after 1), try 0 of incarnation 2" in told
-    assert "base.node.0-16" in told and "0 to 7" in told
+    assert "base.node.1.0-16" in told and "0 to 7" in told
 
 
 def test_get_prints_a_value(say: Say, ask: Ask) -> None:
