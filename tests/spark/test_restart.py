@@ -20,9 +20,11 @@ from millstream.checkpoints.finding import open_checkpoint
 from millstream.checkpoints.lineage import Lineage
 from millstream.checkpoints.restoring import EpochIncomplete
 from millstream.coordinator.claiming import Recovery
+from millstream.coordinator.service import Coordinator
 from millstream.errors import ConfigError
 from millstream.flow.plan import plan
 from millstream.node.machine import Durability
+from millstream.spark.logs import SparkLogs
 from millstream.spark.options import Options
 from millstream.spark.sinks import FileWriter
 from tests.contract.backends import Harm
@@ -275,6 +277,13 @@ def test_an_epoch_that_spark_did_not_note_as_done_is_not_run_again(place: Place)
     assert place.rows() == place.running_counts()
 
 
+def replace_driver(place: Place) -> None:
+    """Claim the checkpoint as another driver would."""
+    with closing(open_checkpoint(place.checkpoint)) as store:
+        seen = Chain(store).read()
+        assert Chain(store).claim(seen, seen.epoch, 0, "elsewhere", 1) is not None
+
+
 @pytest.mark.parametrize(
     ("durability", "fails"), [("epoch", False), ("interval", False), ("epoch", True)]
 )
@@ -283,16 +292,14 @@ def test_a_run_that_was_replaced_says_so_and_publishes_nothing(
 ) -> None:
     stage = FileWriter.stage
 
-    def claimed_meanwhile(writer: FileWriter, frame: DataFrame, epoch: int, attempt: str) -> None:
+    def replaced_meanwhile(writer: FileWriter, frame: DataFrame, epoch: int, attempt: str) -> None:
         stage(writer, frame, epoch, attempt)
         if epoch == 1:
-            with closing(open_checkpoint(place.checkpoint)) as store:
-                seen = Chain(store).read()
-                assert Chain(store).claim(seen, seen.epoch, 0, "elsewhere", 1) is not None
+            replace_driver(place)
             if fails:
                 raise OSError("somebody has removed what was staged")
 
-    monkeypatch.setattr(FileWriter, "stage", claimed_meanwhile)
+    monkeypatch.setattr(FileWriter, "stage", replaced_meanwhile)
     place.add(*TEXTS[:2])
 
     with pytest.raises(ms.Superseded, match=r"incarnation 1 .* replaced by incarnation 2"):
@@ -302,6 +309,26 @@ def test_a_run_that_was_replaced_says_so_and_publishes_nothing(
     monkeypatch.undo()
     assert place.run(durability=durability)["count"] == place.counts()
     assert place.rows() == place.running_counts()
+
+
+@pytest.mark.parametrize(
+    "function", [(SparkLogs, "prune"), (Coordinator, "await_restored")], ids=lambda f: f[1]
+)
+def test_a_run_that_was_replaced_while_it_began_says_so(
+    place: Place, function: tuple[type, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(*_: object) -> None:
+        replace_driver(place)
+        raise FileNotFoundError("somebody has removed what was needed")
+
+    place.add(*TEXTS[:2])
+    monkeypatch.setattr(*function, gone)
+
+    with pytest.raises(ms.Superseded, match=r"incarnation 1 .* replaced by incarnation 2"):
+        place.run()
+
+    monkeypatch.undo()
+    assert place.run()["count"] == place.counts()
 
 
 @pytest.mark.parametrize("durability", ["epoch", "interval"])

@@ -15,13 +15,13 @@ import tempfile
 import uuid
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from urllib.parse import urlsplit, urlunsplit
 
 from pyspark.sql import DataFrame, SparkSession
 
-from millstream.checkpoints.chain import Chain, Superseded
+from millstream.checkpoints.chain import Chain, CommitUnknown, Superseded
 from millstream.checkpoints.finding import log_url
 from millstream.checkpoints.manifest import JobNote, WorkflowNote
 from millstream.coordinator.claiming import Claimed, claim
@@ -54,14 +54,19 @@ class Hold:
     ids: Mapping[int, str] | None = None
     chain: Chain | None = None
 
-    def successor(self) -> Superseded | None:
-        """Who has claimed the checkpoint since, if that can be known."""
-        if self.chain is None or self.journal is None:
+    def successor(self, problem: BaseException) -> Superseded | None:
+        """Who has claimed the checkpoint since, and so explains a problem better than it does."""
+        if self.chain is None or self.journal is None or _says_enough(problem):
             return None
         try:
             return self.chain.successor(self.journal.incarnation)
         except StoreError:
             return None
+
+
+def _says_enough(problem: BaseException) -> bool:
+    known = isinstance(problem, Superseded | CommitUnknown | StoreError)
+    return known or not isinstance(problem, Exception)
 
 
 def take_hold(
@@ -87,14 +92,23 @@ def take_hold(
     cleanup.callback(store.close)
     claimed = _claim(store, url, planned, config, sinks)
     journal = _journal(store, claimed, planned, config)
+    ids = {at: note.id for at, note in _numbered(planned, claimed.workflow)}
     logs = SparkLogs(spark, root.text("spark"))
-    location = logs.derive(journal.incarnation, claimed.after, source_folders(frame), by=claimed.by)
-    logs.prune(_KEPT_INCARNATIONS)
-    bring_in_line(_outlets(sinks), claimed, journal, partial(publish, sinks=sinks))
+    hold = Hold("", url, journal, ids, Chain(store))
+    try:
+        location = logs.derive(
+            journal.incarnation, claimed.after, source_folders(frame), by=claimed.by
+        )
+        logs.prune(_KEPT_INCARNATIONS)
+        bring_in_line(_outlets(sinks), claimed, journal, partial(publish, sinks=sinks))
+    except Exception as problem:
+        replaced = hold.successor(problem)
+        if replaced is None:
+            raise
+        raise replaced from problem
     if journal.committed.epoch >= 0:
         log.info("going on from epoch %d as incarnation %d", claimed.after, journal.incarnation)
-    ids = {at: note.id for at, note in _numbered(planned, claimed.workflow)}
-    return Hold(location, url, journal, ids, Chain(store))
+    return replace(hold, location=location)
 
 
 def _store_url(root: Folder, wanted: str | None) -> str:

@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from millstream.checkpoints.chain import CommitUnknown, Superseded
+from millstream.checkpoints.chain import Superseded
 from millstream.checkpoints.manifest import Staged
 from millstream.coordinator.epochs import EpochResult, run_epoch
 from millstream.coordinator.record import EpochRecord
@@ -28,7 +28,6 @@ from millstream.observe.progress import EpochProgress, JobProgress, Progress, St
 from millstream.spark.compile import EpochFrames, Frames
 from millstream.spark.sinks import ForeachBatchWriter, SinkWriter
 from millstream.spark.stage import BlocksLost
-from millstream.stores.store import StoreError
 from millstream.work.failures import user_error
 
 log = logging.getLogger("millstream")
@@ -58,9 +57,9 @@ class Engine:
         sinks: Mapping[int, SinkWriter],
         progress: Progress,
         clock: Callable[[], float] = time.time,
-        successor: Callable[[], Superseded | None] = lambda: None,
+        successor: Callable[[BaseException], Superseded | None] = lambda _: None,
     ) -> None:
-        """``successor`` tells who has taken over the checkpoint, which explains all failures."""
+        """``successor`` tells who has taken over the checkpoint, if that explains a failure."""
         self._plan = plan
         self._frames = frames
         self._coordinator = coordinator
@@ -158,14 +157,12 @@ class Engine:
         return found
 
     def _explained(self, problem: BaseException) -> BaseException:
-        if isinstance(problem, KeyboardInterrupt | Superseded | CommitUnknown | StoreError):
-            return problem
-        replaced = self._successor()
+        replaced = self._successor(problem)
         if replaced is not None:
             return replaced
         if self._coordinator.lost is not None:
             return self._coordinator.lost
-        if isinstance(problem, MillstreamError):
+        if isinstance(problem, MillstreamError | KeyboardInterrupt):
             return problem
         known = self._coordinator.failure()
         if known is not None:

@@ -31,7 +31,7 @@ from millstream.node.service import NodeOptions
 from millstream.observe.display import display_for
 from millstream.observe.progress import Progress
 from millstream.ring.ring import NodeId
-from millstream.spark.checkpoint import take_hold
+from millstream.spark.checkpoint import Hold, take_hold
 from millstream.spark.compile import EpochFrames, admission
 from millstream.spark.engine import Engine, publish
 from millstream.spark.handle import Run
@@ -61,6 +61,7 @@ class Starting:
         self._config = config
         self._spark = spark
         self._cleanup = cleanup
+        self._hold = Hold("")
         atexit.register(cleanup.close)
         cleanup.callback(atexit.unregister, cleanup.close)
 
@@ -68,9 +69,12 @@ class Starting:
         """Start the query; what was begun is ended again if that fails."""
         try:
             return self._run()
-        except BaseException:
+        except BaseException as problem:
+            replaced = self._hold.successor(problem)
             self._cleanup.close()
-            raise
+            if replaced is None:
+                raise
+            raise replaced from problem
 
     def _run(self) -> Run:
         spark, config, planned = self._spark, self._config, self._plan
@@ -86,7 +90,7 @@ class Starting:
         admitted = admission(spark, planned, not bounded and self._has_ttl())
         sinks = {at: open_sink(spark, vertex.sink) for at, vertex in planned.sinks}
         named = {vertex.name: sinks[at] for at, vertex in planned.sinks}
-        hold = take_hold(planned, config, spark, admitted.frame, named, self._cleanup)
+        self._hold = hold = take_hold(planned, config, spark, admitted.frame, named, self._cleanup)
         coordinator, endpoint = self._coordinator(folder)
         launch = Launch(
             NodeId(""),
