@@ -12,7 +12,7 @@ import pyarrow as pa
 from millstream.checkpoints.chain import Chain
 from millstream.checkpoints.lineage import Lineage
 from millstream.checkpoints.manifest import Base, Form, JobNote, Manifest, Piece, WorkflowNote
-from millstream.checkpoints.records import Part, base_key, pack, piece_key
+from millstream.checkpoints.records import Part, base_key, compressed, pack, piece_key
 from millstream.flow.workflow import JobVertex
 from millstream.ring.keys import infer_type
 from millstream.stores.store import Store
@@ -109,7 +109,7 @@ class Writer:
         pieces = []
         for slots in self.cuts:
             part = reduced.fragment if wide else job.reducing.part(reduced.fragment, slots)
-            data = job.reducing.encode(part)
+            data = compressed(job.reducing.encode(part))
             key = piece_key(self.epoch, self.incarnation, 0, _id(name), slots, "node")
             self.store.put({key: data})
             pieces.append(Piece(key, _id(name), slots, self.epoch - 1, self.epoch, len(data)))

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from millstream.checkpoints.records import compressed
 from millstream.errors import MillstreamError
 from millstream.node.keeping import BaseOptions
 from millstream.node.messages import Commit, NotNow, Persist, Persisted
@@ -104,7 +105,7 @@ def test_records_that_cannot_be_read_are_told_to_whoever_waits_for_them(
 ) -> None:
     pieces = commit(Scene(world, placed([ME]), store=store), 0, MANY)
     [piece] = pieces
-    store.put({piece.key: dumps("not a fragment")})
+    store.put({piece.key: compressed(dumps("not a fragment"))})
 
     with World(6) as other:
         again = reborn(other, store, placed([THIRD]), order(0, pieces))

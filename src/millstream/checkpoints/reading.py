@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from millstream.checkpoints.lineage import Lineage
 from millstream.checkpoints.manifest import Base, JobNote, Manifest, Piece, WorkflowNote
-from millstream.checkpoints.records import Part, unpack
+from millstream.checkpoints.records import PackedPart, expanded, unpack
 from millstream.checkpoints.restoring import EpochIncomplete, contents_of
 from millstream.errors import MillstreamError
 from millstream.ring.hashing import hash_key
@@ -188,8 +188,8 @@ class StoredState:
                 ready = self._mask(part.slots) & wanted & (through < part.through)
                 if ready.any():
                     state.drop(ready)
-                    if part.data:
-                        state.apply(self._decoded(decode, part.data), ready)
+                    if part.packed:
+                        state.apply(self._decoded(decode, part.packed), ready)
                     through[ready] = part.through
         for piece in _overlapping(self._pieces, slots):
             # Never without a mask: the fragment of a feed that was cut says more.
@@ -197,7 +197,7 @@ class StoredState:
             if ready.any():
                 state.apply(self._decoded(decode, self._record(piece.key)), ready)
 
-    def _parts(self, base: Base) -> Iterator[Part]:
+    def _parts(self, base: Base) -> Iterator[PackedPart]:
         """The job's parts of a base; slots for which it has none were empty."""
         lacking = self._mask(base.slots)
         for part in unpack(self._record(base.key)):
@@ -205,7 +205,7 @@ class StoredState:
                 lacking[part.slots.start : part.slots.stop] = False
                 yield part
         for run in runs_of(lacking):
-            yield Part(self._id, run, base.through, b"")
+            yield PackedPart(self._id, run, base.through, b"")
 
     def _record(self, key: str) -> bytes:
         found = self._store.get([key]).get(key)
@@ -215,7 +215,7 @@ class StoredState:
 
     def _decoded(self, decode: Any, data: bytes) -> Any:
         try:
-            return decode(data)
+            return decode(expanded(data))
         except Exception as problem:  # whatever a user's class raises when it is unpickled
             raise UnreadableState(self.note.name, f"{type(problem).__name__}: {problem}") from None
 

@@ -1,8 +1,9 @@
 """The records of a checkpoint: how they are called, and the parts that a base record holds.
 
-A base record is a small header in JSON, then the parts one after the other, each the serialised
-state of one job for a few slots. They are pickles: whoever can write to a store can make its
-readers run code, so a store is as private as the code that runs on it.
+A piece is serialised changes, compressed. A base record is a small header in JSON, then the parts
+one after the other, each the serialised state of one job for a few slots, compressed by itself so
+that a few slots can be read alone. Serialised means pickled: whoever can write to a store can make
+its readers run code, so a store is as private as the code that runs on it.
 """
 
 from __future__ import annotations
@@ -12,10 +13,15 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import pyarrow as pa
+
 from millstream.errors import MillstreamError
 
 DATA = "data/"
 _LENGTH = struct.Struct("<I")
+_SIZE = struct.Struct("<Q")
+_LARGEST = 2**40
+_CODEC = pa.Codec("zstd", compression_level=1)
 
 
 class BadRecord(MillstreamError):
@@ -30,6 +36,39 @@ class Part:
     slots: range
     through: int
     data: bytes
+
+
+@dataclass(frozen=True)
+class PackedPart:
+    """A part as it lies in a base record."""
+
+    job: str
+    slots: range
+    through: int
+    packed: bytes
+
+    @property
+    def data(self) -> bytes:
+        return expanded(self.packed)
+
+
+def compressed(data: bytes) -> bytes:
+    """Serialised state as it is stored: its length, and its bytes in fewer."""
+    return b"".join([_SIZE.pack(len(data)), _CODEC.compress(data, asbytes=True)])
+
+
+def expanded(record: bytes) -> bytes:
+    """What was compressed."""
+    try:
+        (size,) = _SIZE.unpack_from(record)
+        found = _CODEC.decompress(
+            record[_SIZE.size :], decompressed_size=min(size, _LARGEST), asbytes=True
+        )
+    except (OSError, ValueError, struct.error) as problem:
+        raise BadRecord(f"this is not a compressed record: {problem}") from None
+    if len(found) != size:
+        raise BadRecord(f"a record has {len(found)} bytes when expanded, and should have {size}")
+    return bytes(found)
 
 
 def piece_key(epoch: int, incarnation: int, try_: int, job: str, slots: range, node: str) -> str:
@@ -57,13 +96,17 @@ def _folder(epoch: int, incarnation: int) -> str:
 
 def pack(parts: Sequence[Part]) -> bytes:
     """A base record."""
+    packed = [compressed(part.data) for part in parts]
     header = json.dumps(
-        [[p.job, p.slots.start, p.slots.stop, p.through, len(p.data)] for p in parts]
+        [
+            [part.job, part.slots.start, part.slots.stop, part.through, len(data)]
+            for part, data in zip(parts, packed, strict=True)
+        ]
     ).encode()
-    return b"".join([_LENGTH.pack(len(header)), header, *(part.data for part in parts)])
+    return b"".join([_LENGTH.pack(len(header)), header, *packed])
 
 
-def unpack(record: bytes) -> Iterator[Part]:
+def unpack(record: bytes) -> Iterator[PackedPart]:
     """The parts of a base record."""
     try:
         (length,) = _LENGTH.unpack_from(record)
@@ -72,5 +115,5 @@ def unpack(record: bytes) -> Iterator[Part]:
     except (ValueError, struct.error) as problem:
         raise BadRecord(f"this is not a base record: {problem}") from None
     for job, start, stop, through, size in header:
-        yield Part(job, range(start, stop), through, record[at : at + size])
+        yield PackedPart(job, range(start, stop), through, record[at : at + size])
         at += size

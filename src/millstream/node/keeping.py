@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from millstream.checkpoints.manifest import Base
-from millstream.checkpoints.records import Part, base_key, pack, piece_key
+from millstream.checkpoints.records import Part, base_key, compressed, pack, piece_key
 from millstream.errors import MillstreamError
 from millstream.node.machine import NodeMachine
 from millstream.node.messages import NotHeld
@@ -89,8 +89,11 @@ class Keeping:
             key = piece_key(
                 receipt.epoch, machine.incarnation, receipt.try_, id_, unit.slots, machine.node
             )
-            encode = partial(machine.encoded, unit)
-            self.keeper.keep(Entry((unit.job, unit.slots), key, encode, self._told(unit)))
+            record = partial(self._record, unit)
+            self.keeper.keep(Entry((unit.job, unit.slots), key, record, self._told(unit)))
+
+    def _record(self, unit: Unit) -> bytes:
+        return compressed(self._machine.encoded(unit))
 
     def _told(self, unit: Unit) -> Callable[[Kept | MillstreamError | None], None]:
         def done(result: Kept | MillstreamError | None) -> None:

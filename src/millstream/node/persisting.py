@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from millstream.checkpoints.manifest import Piece
-from millstream.checkpoints.records import piece_key
+from millstream.checkpoints.records import compressed, piece_key
 from millstream.node.checkpoints import Retained
 from millstream.node.keeping import Keeping, Locks, cut
 from millstream.node.machine import NodeMachine
@@ -118,4 +118,5 @@ class Persisting:
     def _encode(self, job: int, slots: range, retained: list[Retained]) -> bytes:
         # To wait for this for a moment is quicker than to share the interpreter with it.
         with self._locks.state:
-            return self._machine.merged(job, slots, retained)
+            merged = self._machine.merged(job, slots, retained)
+        return compressed(merged)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from millstream.checkpoints.manifest import Base, Piece
-from millstream.checkpoints.records import BadRecord, Part, unpack
+from millstream.checkpoints.records import BadRecord, PackedPart, expanded, unpack
 from millstream.errors import MillstreamError
 from millstream.node.holdings import EMPTY
 from millstream.node.keeping import Locks
@@ -132,12 +132,12 @@ class Restoring:
     def _fragment(self, job: int, piece: Piece) -> Any:
         """What a piece says; its slots may be asked for several times."""
         if piece.key not in self._fragments:
-            data = self._records[piece.key]
+            data = expanded(self._records[piece.key])
             self._fragments[piece.key] = self._machine.store.reducing[job].decode(data)
         return self._fragments[piece.key]
 
 
-def _groups(parts: Iterator[Part]) -> Iterator[tuple[range, int, list[Part]]]:
+def _groups(parts: Iterator[PackedPart]) -> Iterator[tuple[range, int, list[PackedPart]]]:
     """The parts of all jobs for the same slots."""
     for (start, stop, through), same in groupby(
         parts, key=lambda part: (part.slots.start, part.slots.stop, part.through)
