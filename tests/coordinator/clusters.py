@@ -15,6 +15,7 @@ from millstream.node.machine import Durability
 from millstream.ring.ring import NodeId
 from millstream.sim import World
 from millstream.sim.cluster import DRIVER, Cluster, Size
+from millstream.sim.sinks import Shown
 from millstream.sim.spark import Malice, Shape, SparkAttempt, SparkBody
 from millstream.sim.workload import Pair, Reference, records
 
@@ -43,10 +44,10 @@ class Run:
             replicas=replicas,
             durability=durability,
         )
-        self.cluster = Cluster(world, size)
+        self.cluster = Cluster(world, size, world.process(DRIVER))
         self.coordinator = self.cluster.coordinator
         self.reference = Reference()
-        self.published: list[tuple[int, dict[int, list[Pair]]]] = []
+        self.sink = Shown()
         self.at: dict[str, Callable[[], None]] = {}
         self.events: list[str] = []
         self._input = random.Random(7)
@@ -85,7 +86,7 @@ class Run:
             Shape(SLOTS, 3, 2),
             KIND,
             given,
-            self.published,
+            self.sink,
         )
         return Body(self, body)
 

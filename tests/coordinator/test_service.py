@@ -174,8 +174,8 @@ def test_a_node_may_die_at_any_point_of_an_epoch(world: World, point: str, durab
         assert run.coordinator.roster.copies().tolist() == [2] * SLOTS
 
     run.main(main)
-    assert [epoch for epoch, _ in run.published] == [0, 1, 2, 3]
-    assert [outputs for _, outputs in run.published] == run.reference.outputs
+    assert [epoch for epoch, _ in run.sink.published] == [0, 1, 2, 3]
+    assert [outputs for _, outputs in run.sink.published] == run.reference.outputs
 
 
 def test_an_owner_that_goes_after_its_receipts_is_missed_at_the_commit(run: Run) -> None:
