@@ -23,10 +23,23 @@ setup: ## make .venv and find (or install) Java
 demo: setup ## see it run
 	@$(with_java) $(BIN)/millstream demo $(ARGS)
 
+# The suites with targets of their own: servers that are started and killed, and chaos.
+apart := tests/contract tests/stores tests/chaos
+
 .PHONY: test
 test: setup ## run the tests; ARGS="-m 'not spark and not cluster'" for the quick ones
 	@tools/setup servers
-	@$(with_java) $(BIN)/pytest $(ARGS)
+	@$(with_java) $(BIN)/pytest $(addprefix --ignore=,$(apart)) $(ARGS)
+
+.PHONY: test-stores
+test-stores: setup ## hold all stores to their contract, against real servers
+	@tools/setup servers
+	@$(BIN)/pytest tests/contract tests/stores $(ARGS)
+
+.PHONY: test-chaos
+test-chaos: setup ## a small sample of make chaos and make chaos-driver
+	@tools/setup servers
+	@$(with_java) $(BIN)/pytest tests/chaos $(ARGS)
 
 .PHONY: check
 check: setup ## check format, lint, types and layers
