@@ -15,10 +15,18 @@ import pytest
 from millstream.checkpoints.chain import Chain, Superseded, key_of
 from millstream.checkpoints.evolution import Changes, WorkflowChanged, changes
 from millstream.checkpoints.lineage import Lineage
-from millstream.checkpoints.manifest import Base, JobNote, Manifest, Piece, WorkflowNote
+from millstream.checkpoints.manifest import (
+    Base,
+    JobNote,
+    Manifest,
+    Piece,
+    WorkflowNote,
+    encode,
+)
 from millstream.checkpoints.records import base_key, piece_key
 from millstream.checkpoints.restoring import EpochIncomplete
 from millstream.coordinator.claiming import CheckpointDamaged, Claimed, WouldWithdraw, claim
+from millstream.stores.framing import frame
 from millstream.stores.store import CorruptRecord, Store
 from tests.checkpoints.memory_store import MemoryStore
 from tests.checkpoints.turns import Turns
@@ -378,3 +386,49 @@ def test_what_is_committed_beside_a_claimant_is_seen_by_it_or_refused() -> None:
         with pytest.raises(Superseded):
             commit(store, driver.claimed, driver.lineage)
         commit(store, claimed)
+
+
+# -- while another driver still runs -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("recovery", ["eager", "lazy"])
+@pytest.mark.parametrize("can_withdraw", [True, False])
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_what_a_running_driver_deletes_meanwhile_is_not_taken_for_damage(
+    recovery: str, can_withdraw: bool, epochs: int
+) -> None:
+    store = _Meanwhile()
+    claimed, lineage = run_of(store, epochs)
+    first, next_ = piece_of(store, 0), lineage.position
+
+    def go_on() -> None:
+        newest = commit(store, claimed, lineage)
+        held = base_key(newest.epoch, newest.incarnation, ALL, "node", 1)
+        store.put({held: b"base"})
+        manifest = newest.newest
+        assert manifest is not None
+        store.delete([first])
+        store.held[key_of(next_)] = frame(
+            key_of(next_),
+            encode(replace(manifest, bases=(Base(held, ALL, manifest.epoch, manifest.epoch, 4),))),
+        )
+
+    store.then = go_on
+    taken = take(store, recovery=recovery, can_withdraw=can_withdraw)
+
+    assert (taken.after, taken.withdrawn) == (lineage.epoch + 1, False)
+
+
+@dataclass
+class _Meanwhile(MemoryStore):
+    """Lets something happen right after the chain was read."""
+
+    then: Callable[[], None] | None = None
+
+    def get(self, keys: Iterable[str]) -> dict[str, bytes]:
+        wanted = list(keys)
+        found = super().get(wanted)
+        if self.then is not None and wanted and wanted[0].startswith("chain/"):
+            then, self.then = self.then, None
+            then()
+        return found

@@ -116,9 +116,13 @@ class Chain:
             raise self._superseded(manifest.position, manifest.incarnation)
         return seen.then(manifest)
 
+    def has_grown(self, seen: Lineage) -> bool:
+        """Whether somebody has added links since."""
+        return bool(self._later(seen.position - 1))
+
     def require_newest(self, seen: Lineage) -> None:
         """Raise ``Superseded`` if the chain has grown since it was seen."""
-        if self._later(seen.position - 1):
+        if self.has_grown(seen):
             raise self._superseded(seen.position, seen.incarnation)
 
     def _put(self, link: Link) -> bool:

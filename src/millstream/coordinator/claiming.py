@@ -85,18 +85,25 @@ def claim(
     while True:
         damages: list[Damage] = []
         seen = chain.read(on_damage=damages.append)
-        for damage in damages:
-            log.warning("the checkpoint's chain is damaged: %s", damage)
         hidden = _hidden(seen, damages)
-        if hidden and seen.newest is None:
-            raise CheckpointDamaged(url, str(hidden[0]))
-        # A link that cannot be read may be a claim, whose number is not to be used again.
-        seen = replace(seen, incarnation=seen.incarnation + len(hidden))
-        found, why = _choose(store, url, seen, restore_epoch, check=recovery == "eager")
+        try:
+            if hidden and seen.newest is None:
+                raise CheckpointDamaged(url, str(hidden[0]))
+            # A link that cannot be read may be a claim, whose number is not to be used again.
+            seen = replace(seen, incarnation=seen.incarnation + len(hidden))
+            found, why = _choose(store, url, seen, restore_epoch, check=recovery == "eager")
+        except (CheckpointDamaged, EpochIncomplete, CorruptRecord):
+            if chain.has_grown(seen):
+                continue  # whoever runs meanwhile has deleted what was no longer needed
+            raise
         after = _ANEW if found is None else found.epoch
         newest = seen.epoch
         if hidden:
             newest, why = seen.epoch + 1, why or str(hidden[0])
+        if (damages or why is not None) and chain.has_grown(seen):
+            continue
+        for damage in damages:
+            log.warning("the checkpoint's chain is damaged: %s", damage)
         if why is not None and restore_epoch is None:
             if not can_withdraw:
                 raise WouldWithdraw(newest, after, why)
