@@ -248,9 +248,10 @@ class DurableRun:
             raise Violation(f"L: {driver.name} gave up: {type(error).__name__}: {error}")
 
     def _is_fenced(self, driver: Driver) -> bool:
-        claims = [link for link in self._place.store.truth.links if isinstance(link, Claim)]
-        mine = -1 if driver.journal is None else driver.journal.incarnation
-        return any(claim.incarnation > mine for claim in claims)
+        if driver.journal is None:
+            return False
+        mine, links = driver.journal.incarnation, self._place.store.truth.links
+        return any(isinstance(link, Claim) and link.incarnation > mine for link in links)
 
     def _examine(self) -> None:
         """Compare what is durable and what is in sight with the answer."""
