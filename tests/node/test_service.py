@@ -17,6 +17,7 @@ from millstream.node.messages import (
     FeedRefused,
     Fenced,
     NodeReport,
+    NotHeld,
 )
 from millstream.ring.placement import Placement
 from millstream.sim import World
@@ -197,6 +198,26 @@ def test_logs_are_replayed_as_soon_as_a_node_is_told_that_it_owns_them(world: Wo
 
     assert not scene.receipts(OTHER, 1).pending
     assert scene.feed(2, [("1", 9)]) == [("1", [1, 1, 9])]
+
+
+def test_state_is_read_only_after_the_replay(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(world, durability="interval")
+    scene.commit(0, MANY)
+    world.crash(ME)
+    scene.placement = placed([OTHER], 1)
+    monkeypatch.setattr(scene.machines[OTHER], "next_replay", lambda: None)
+    scene.call(OTHER, "assign", scene.assignment())
+
+    with pytest.raises(NotHeld):
+        scene.call(OTHER, "items", (JOB, ALL))
+    with pytest.raises(NotHeld):
+        scene.call(OTHER, "get", (JOB, "1"))
+
+    monkeypatch.undo()
+    scene.placement = placed([OTHER], 2)
+    scene.call(OTHER, "assign", scene.assignment())
+    scene.rest(0.5)
+    assert loads(scene.call(OTHER, "get", (JOB, "1"))) == {"seen": [1]}
 
 
 def test_snapshots_make_a_new_backup_a_few_keys_at_a_time(

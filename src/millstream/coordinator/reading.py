@@ -71,6 +71,8 @@ class StateReader:
             for node, answer in answers.items():
                 if isinstance(answer, Unreachable):
                     coordinator.suspect(node)
+                elif isinstance(answer, NotHeld):
+                    coordinator.net.sleep(_WAIT)  # it replays what it took over
                 elif isinstance(answer, Exception):
                     raise answer
             failed = any(isinstance(answer, Exception) for answer in answers.values())

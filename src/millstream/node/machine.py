@@ -30,6 +30,7 @@ from millstream.node.messages import (
     FeedRefused,
     NodeReport,
     NotDeterministic,
+    NotHeld,
     Receipt,
     Receipts,
     Snapshot,
@@ -386,6 +387,13 @@ class NodeMachine:
         if not unit.effective:
             unit.receipt, unit.fragment, unit.outputs = receipt, reduced.fragment, reduced.outputs
             self.store.settle()
+
+    def require_current(self, slots: range) -> None:
+        """Raise ``NotHeld`` while logs of some slots of this node are still to be replayed."""
+        part = slice(slots.start, slots.stop)
+        held, epoch = self.store.holdings, self._committed.epoch
+        if (held.through[part][held.owned[part]] < epoch).any():
+            raise NotHeld(f"node {self.node} has not brought all of its slots to epoch {epoch} yet")
 
     def lacking(self) -> SlotMask:
         """The slots that this node owns, but whose state only the store can give."""

@@ -282,14 +282,22 @@ class NodeService:
     # -- reading -------------------------------------------------------------------------
 
     def _on_get(self, body: tuple[int, Any]) -> bytes:
-        self._primitives.restore(range(self._machine.store.slots))
+        every = range(self._machine.store.slots)
+        self._primitives.restore(every)
         with self._books:
+            self._require_current(every)
             return dumps(self._machine.store.get(*body))
 
     def _on_items(self, body: tuple[int, range]) -> list[tuple[Any, bytes]]:
         self._primitives.restore(body[1])
         with self._books:
+            self._require_current(body[1])
             return [(key, dumps(value)) for key, value in self._machine.store.items(*body)]
+
+    def _require_current(self, slots: range) -> None:
+        if self._broken is not None:
+            raise self._broken
+        self._machine.require_current(slots)
 
     # -- snapshots -----------------------------------------------------------------------
 
