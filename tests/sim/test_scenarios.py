@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from millstream.coordinator.ledger import Ledger
 from millstream.sim.__main__ import main
 from millstream.sim.cluster import Size
-from millstream.sim.durable import DurableScenario
+from millstream.sim.durable_scenario import DurableScenario
 from millstream.sim.links import Faults
 from millstream.sim.scenario import Failed, Scenario, play, simulate
 from millstream.sim.spark import Malice, Shape

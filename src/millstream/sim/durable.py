@@ -16,18 +16,13 @@ from millstream.checkpoints.chain import Chain, CommitUnknown, Superseded
 from millstream.checkpoints.lineage import Lineage, lineage_of
 from millstream.checkpoints.manifest import Claim
 from millstream.checkpoints.reading import StoredState
-from millstream.coordinator.intervals import Triggers
 from millstream.coordinator.roster import StateLost
-from millstream.node.keeping import BaseOptions
-from millstream.node.safekeeper import KeeperOptions
 from millstream.sim.checks import Violation
-from millstream.sim.cluster import Size
-from millstream.sim.driver import Driver, Habits, Place, resized
-from millstream.sim.links import Faults
+from millstream.sim.driver import Driver, Place, resized
+from millstream.sim.durable_scenario import DurableScenario
 from millstream.sim.network import World
 from millstream.sim.notes import SparkNotes
 from millstream.sim.sinks import Folder
-from millstream.sim.spark import Malice, Shape
 from millstream.sim.store import SimStore
 from millstream.sim.workload import JOBS, stream
 from millstream.stores.store import CorruptRecord, StoreError
@@ -36,88 +31,6 @@ OPERATOR = "operator"
 _CHECK_EVERY = 40
 _POLL = 0.25
 _MOMENTS = ("store", "sink", "notes")
-
-
-@dataclass(frozen=True, kw_only=True)
-class DurableScenario:
-    """What a seed stands for, if its run has a store."""
-
-    seed: int
-    size: Size
-    habits: Habits
-    faults: Faults
-    records: int
-    blows: int
-    rate: float
-    deaths: int
-    death_rate: float
-    lose: float
-    mixed: bool
-    reckless: bool
-
-    @classmethod
-    def of(cls, seed: int) -> DurableScenario:
-        """Draw a scenario."""
-        rng = random.Random(f"durable scenario {seed}")
-        slots, nodes = rng.choice((4, 6, 8)), rng.choice((1, 2, 2, 3))
-        size = Size(
-            nodes=nodes,
-            executors=rng.randint(1, nodes),
-            slots=slots,
-            replicas=rng.choice((0, 1, 1, 2)),
-            durability=rng.choice(("epoch", "interval")),
-            log_limit=rng.choice((500, 1_000_000)),
-        )
-        habits = Habits(
-            shape=Shape(slots, rng.randint(1, 3), rng.randint(1, 2)),
-            malice=Malice(
-                kill=rng.choice((0.0, 0.1)),
-                speculate=rng.choice((0.0, 0.1)),
-                rerun=rng.choice((0.0, 0.1)),
-                twice=rng.choice((0.0, 0.1)),
-                partly=rng.choice((0.0, 0.1)),
-            ),
-            retain=rng.choice((1, 1, 3)),
-            tidy_every=rng.choice((1, 1, 2)),
-            recovery=rng.choice(("eager", "lazy")),
-            triggers=Triggers(
-                seconds=rng.choice((0.0, 0.5, 3.0)),
-                changes=rng.choice((None, 5)),
-                epochs=rng.choice((2, 50)),
-                when_full=rng.choice(("block", "replace")),
-            ),
-            keeper=KeeperOptions(
-                entries=rng.choice((2, 256)), when_full=rng.choice(("block", "replace"))
-            ),
-            bases=BaseOptions(
-                least=rng.choice((100, 2**20)),
-                epochs=rng.choice((1, 2, 64)),
-                record=rng.choice((100, 2**20)),
-            ),
-            moves=rng.choice((0.0, 0.4)),
-        )
-        bad = rng.choice((0.0, 0.0, 0.0, 0.01))
-        return cls(
-            seed=seed,
-            size=size,
-            habits=habits,
-            faults=Faults(
-                lose_request=bad,
-                lose_answer=bad,
-                duplicate=bad,
-                break_feed=bad * 2,
-                slow=rng.choice((0.0, 0.0, 0.01)),
-                stall=rng.choice((0.0, 0.0, 0.002)),
-            ),
-            records=rng.randint(15, 45),
-            blows=rng.randint(0, 3),
-            rate=rng.choice((0.002, 0.01)),
-            deaths=rng.randint(0, 4),
-            death_rate=rng.choice((0.01, 0.03, 0.1)),
-            lose=rng.choice((0.0, 0.0, 0.002)),
-            mixed=rng.random() < 0.2,
-            reckless=rng.random() < 0.3,
-        )
 
 
 @dataclass

@@ -21,7 +21,8 @@ from millstream.node.messages import NotDeterministic
 from millstream.ring.ring import NodeId
 from millstream.sim.checks import Checks, Violation
 from millstream.sim.cluster import DRIVER, Cluster, Size
-from millstream.sim.durable import DurableRun, DurableScenario
+from millstream.sim.durable import DurableRun
+from millstream.sim.durable_scenario import DurableScenario
 from millstream.sim.links import Faults
 from millstream.sim.network import World
 from millstream.sim.sinks import Shown
