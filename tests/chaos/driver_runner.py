@@ -309,7 +309,7 @@ def _store(kind: str, folder: Path) -> Iterator[None]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Make the runs; 0 if all were exact, and every blow was dealt."""
+    """Make the runs; 0 if all were exact."""
     options = _options(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # through all that ends processes
     began = time.monotonic()
