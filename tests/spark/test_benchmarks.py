@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import gc
-import subprocess
 import sys
-import textwrap
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -111,23 +109,6 @@ def test_a_recovery_is_timed_and_exact(spark: SparkSession, tmp_path: Path) -> N
     assert results["recovery_s_3f_2k"].value > 0
     assert results["flat_failures"].value == results["flat_keys"].value == 1
     assert isinstance(results["recovery_s_3f_2k"], Goal)
-
-
-@pytest.mark.cluster
-@pytest.mark.slow
-def test_the_reload_of_sparks_state_is_timed(tmp_path: Path) -> None:
-    # A process has one Spark context, and the other tests need theirs.
-    code = f"""
-        from pathlib import Path
-        from benchmarks.recovery import spark_results
-        results = {{r.name: r.value for r in spark_results(Path({str(tmp_path)!r}), 2_000)}}
-        assert results["spark_reload_s"] > 0, results
-    """
-    root = Path(recovery.__file__).parents[1]
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], cwd=root, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
 
 
 SMALL = replace(overhead.QUICK, checkpoint_keys=2_000, pause_keys=2_000, pause_seconds=0.5)
