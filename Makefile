@@ -23,23 +23,24 @@ setup: ## make .venv and find (or install) Java
 demo: setup ## see it run
 	@$(with_java) $(BIN)/millstream demo $(ARGS)
 
-# The suites with targets of their own: servers that are started and killed, and chaos.
-apart := tests/contract tests/stores tests/chaos
+# The suites with targets of their own: servers that are started, and processes that are killed.
+stores := tests/contract tests/stores
+chaos := tests/chaos tests/spark/test_kills.py tests/spark/test_speculation.py
 
 .PHONY: test
 test: setup ## run the tests; ARGS="-m 'not spark and not cluster'" for the quick ones
 	@tools/setup servers
-	@$(with_java) $(BIN)/pytest $(addprefix --ignore=,$(apart)) $(ARGS)
+	@$(with_java) $(BIN)/pytest $(addprefix --ignore=,$(stores) $(chaos)) $(ARGS)
 
 .PHONY: test-stores
 test-stores: setup ## hold all stores to their contract, against real servers
 	@tools/setup servers
-	@$(BIN)/pytest tests/contract tests/stores $(ARGS)
+	@$(BIN)/pytest $(stores) $(ARGS)
 
 .PHONY: test-chaos
-test-chaos: setup ## a small sample of make chaos and make chaos-driver
+test-chaos: setup ## kill processes: a small sample of make chaos and make chaos-driver
 	@tools/setup servers
-	@$(with_java) $(BIN)/pytest tests/chaos $(ARGS)
+	@$(with_java) $(BIN)/pytest $(chaos) $(ARGS)
 
 .PHONY: check
 check: setup ## check format, lint, types and layers
