@@ -54,7 +54,7 @@ _JOURNAL = "millstream.coordinator.journal"
 _CHAIN = "millstream.checkpoints.chain:Chain"
 _SINK = "millstream.spark.sinks:FileWriter"
 _ENGINE = "millstream.spark.engine:Engine"
-_LOGS = "millstream.spark.logs:SparkLogs"
+_NOTES = "millstream.spark.notes:SparkNotes"
 
 _EPOCH = {
     "admitted": Point(f"{_SERVICE}.admit", "after"),
@@ -82,7 +82,7 @@ RESTART = {
     "claiming": Point(f"{_CHAIN}.claim", "before"),
     "claimed": Point(f"{_CHAIN}.claim", "after"),
     "deriving": Point("millstream.spark.folder:Folder.write", "before"),
-    "derived": Point(f"{_LOGS}.derive", "after"),
+    "derived": Point(f"{_NOTES}.derive", "after"),
     "in line": Point(f"{_CHECKPOINT}:bring_in_line", "after"),
     "launched": Point("millstream.spark.starting:start_nodes", "after"),
     "restoring": Point(f"{_SERVICE}.await_restored", "before", 0.1),

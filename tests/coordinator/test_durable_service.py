@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from millstream.coordinator.intervals import Triggers
+from millstream.coordinator.ledger import Closing
 from millstream.coordinator.record import JobTypes
 from millstream.coordinator.service import Coordinator, Member
 from millstream.node.messages import NodeReport, NotNow, Persist, Persisted, Receipts
@@ -81,9 +82,8 @@ class Scene:
 
     def hold(self, epoch: int) -> None:
         """An epoch is committed in memory."""
-        intervals = self.coordinator._intervals
-        assert intervals is not None
-        intervals.hold(record_of(epoch), staged_of(epoch), {}, 1)
+        closing = Closing(record_of(epoch), [], {}, [], {})
+        assert not self.coordinator._commits.commit(closing, staged_of(epoch))
 
 
 def test_outputs_become_visible_when_their_time_has_come_without_another_epoch(

@@ -9,7 +9,7 @@ import pytest
 
 from millstream.checkpoints.manifest import Staged
 from millstream.coordinator.epochs import EpochResult, run_epoch
-from millstream.coordinator.ledger import Ledger, MissingReceipts, TypeConflict
+from millstream.coordinator.ledger import Closing, Ledger, MissingReceipts, TypeConflict
 from millstream.coordinator.record import EpochRecord
 from millstream.coordinator.service import Coordinator
 from millstream.node.messages import NodeReport, NotDeterministic
@@ -50,10 +50,11 @@ class Speaker:
     def excuses(self, problem: Exception, record: EpochRecord) -> bool:
         return problem in self.excused
 
-    def commit(self, staged: Staged) -> bool:
+    def commit(self, staged: Staged) -> tuple[Closing, bool]:
         self.does("commit")
-        self.ledger.commit()
-        return True
+        closing = self.ledger.closing()
+        self.ledger.commit(closing)
+        return closing, True
 
     def published(self, epoch: int) -> None:
         self.does("published")

@@ -10,7 +10,8 @@ import pytest
 from millstream.checkpoints.chain import Chain, Superseded
 from millstream.checkpoints.manifest import Piece, Staged
 from millstream.coordinator.intervals import Intervals, Triggers
-from millstream.node.messages import Commit, NotNow, Persist, Persisted
+from millstream.coordinator.ledger import Closing
+from millstream.node.messages import Commit, NotNow, Persist, Persisted, Receipt
 from millstream.node.safekeeper import Replaced
 from millstream.ring.ring import NodeId
 from millstream.sim import World
@@ -69,14 +70,16 @@ class Scene:
 
     def hold(self, changes: int = 1) -> None:
         self.epoch += 1
-        self.intervals.hold(record(self.epoch), staged(self.epoch), {}, changes)
+        said = Receipt(0, self.epoch, 0, LEFT, "digest", rows=changes, keys=changes)
+        closing = Closing(record(self.epoch), [said], {}, [], {})
+        assert not self.intervals.commit(closing, staged(self.epoch))
 
     def run(self, main: Callable[[], T], seconds: float = 1000.0) -> T:
         return self.world.run(main, "driver", self.world.now + seconds)
 
     def consider(self, wait: float = 0.0) -> None:
         def main() -> None:
-            self.intervals.consider()
+            self.intervals.after_commit()
             self.net.sleep(wait)
 
         self.run(main)
@@ -228,7 +231,7 @@ def test_a_node_that_dies_during_a_checkpoint_is_done_without(world: World) -> N
     ]
 
     def main() -> None:
-        scene.intervals.consider()
+        scene.intervals.after_commit()
         scene.hold()  # the run goes on meanwhile
         scene.net.sleep(1.0)
 
@@ -256,7 +259,7 @@ def test_what_goes_wrong_in_the_background_is_told_with_the_next_epoch(world: Wo
     scene.hold()
     scene.consider(1.0)
 
-    for ask in (scene.intervals.consider, scene.intervals.finish):
+    for ask in (scene.intervals.after_commit, scene.intervals.finish):
         with pytest.raises(StoreFull, match="no space"):
             scene.run(ask)
     assert scene.durable == [] and scene.published == []
@@ -281,7 +284,7 @@ def test_after_a_publication_that_failed_there_is_none(world: World) -> None:
     scene.problem = None
     scene.hold()
 
-    for ask in (scene.intervals.consider, scene.intervals.finish):
+    for ask in (scene.intervals.after_commit, scene.intervals.finish):
         with pytest.raises(OSError, match="disk gone"):
             scene.run(ask)
     assert scene.published == []

@@ -153,7 +153,9 @@ def test_results_are_told_and_what_hears_them_cannot_spoil_them(
     journal = journal_of(store, on_result=hear)
     commit(journal, 0)
     commit(journal, 1)
+    assert not told  # nobody is called while locks are held
 
+    journal.tell()
     assert [(one.epoch, one.parent, one.records, one.bytes) for one in told] == [
         (0, -1, 1, 10),
         (1, 0, 1, 10),

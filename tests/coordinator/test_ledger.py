@@ -54,7 +54,7 @@ def test_the_record_says_whether_backups_are_fed() -> None:
 def test_epochs_are_admitted_in_order(epoch: int) -> None:
     ledger = Ledger(1, {}, roster_of(A), {}, {})
     ledger.admit(0, 0)
-    ledger.commit()
+    ledger.commit(ledger.closing())
 
     with pytest.raises(EpochOrderError) as caught:
         ledger.admit(epoch, 0)
@@ -106,7 +106,8 @@ def test_an_epoch_commits_when_every_slot_of_every_job_has_a_receipt_of_its_owne
         ledger.receive(node, said(*(receipt(slots, job) for job in JOBS)))
 
     assert ledger.missing() == {}
-    assert ledger.commit().epoch == 0
+    ledger.commit(ledger.closing())
+    assert ledger.committed.epoch == 0
     assert (ledger.committed, ledger.record, ledger.receipts) == (Commit(0, 0), None, [])
     assert ledger.admit(1, 0).committed == Commit(0, 0)
 
@@ -117,7 +118,7 @@ def test_a_commit_names_the_try() -> None:
     ledger.retry()
     give(ledger)
 
-    ledger.commit()
+    ledger.commit(ledger.closing())
 
     assert ledger.committed == Commit(0, 1)
 
@@ -129,7 +130,7 @@ def missing_after(given: Mapping[NodeId, Receipts], jobs: dict[int, str] | None 
         ledger.receive(node, found)
     missing = ledger.missing()
     with pytest.raises(MissingReceipts) as caught:
-        ledger.commit()
+        ledger.commit(ledger.closing())
     assert ledger.committed == NOTHING_COMMITTED and ledger.record is not None
     assert caught.value.missing == {JOBS[job]: count for job, count in missing.items()}
     return missing
@@ -268,7 +269,7 @@ def backed_up(*given: CopyReceipt, reach: int = -1, jobs: dict[int, str] | None 
 
 
 def in_sync_after_commit(ledger: Ledger, node: NodeId) -> list[int]:
-    ledger.commit()
+    ledger.commit(ledger.closing())
     slots: list[int] = np.flatnonzero(ledger._roster.in_sync(node)).tolist()
     return slots
 

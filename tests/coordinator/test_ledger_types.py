@@ -19,10 +19,10 @@ def test_types_are_learnt_from_the_first_epoch_that_has_data() -> None:
     ledger = ledger_of()
     assert ledger.admit(0, 0).types == {}
     give(ledger)
-    ledger.commit()
+    ledger.commit(ledger.closing())
     assert learnt(ledger, 1) == JobTypes()
     give(ledger, key_type={A: None, B: pa.string()}, output={A: None, B: outputs(("a", 1))})
-    ledger.commit()
+    ledger.commit(ledger.closing())
 
     types = learnt(ledger, 2)
 
@@ -43,7 +43,7 @@ def test_null_gives_way_and_integers_go_with_floats() -> None:
         output={A: outputs((1, 1)), B: outputs((None, 1.5))},
     )
     ledger.check_types()
-    ledger.commit()
+    ledger.commit(ledger.closing())
 
     types = learnt(ledger, 1)
 
@@ -58,11 +58,11 @@ def test_items_of_tuple_keys_that_were_none_are_filled_in_later() -> None:
     ledger = ledger_of()
     ledger.admit(0, 0)
     give(ledger, key_type={A: pair(pa.null()), B: None})
-    ledger.commit()
+    ledger.commit(ledger.closing())
     assert learnt(ledger, 1).key == pair(pa.null())
     give(ledger, key_type={A: pair(pa.null()), B: pair(pa.string())})
     ledger.check_types()
-    ledger.commit()
+    ledger.commit(ledger.closing())
 
     assert learnt(ledger, 2).key == pair(pa.string())
 
@@ -111,7 +111,7 @@ def test_outputs_that_tell_no_type_teach_nothing(other: pa.Schema) -> None:
     ledger.admit(0, 0)
     give(ledger, output={A: other, B: other if "a" not in other.names else outputs(("a", 1))})
     ledger.check_types()
-    ledger.commit()
+    ledger.commit(ledger.closing())
 
     assert learnt(ledger, 1).output is None
 
@@ -122,7 +122,7 @@ def test_declared_types_are_kept() -> None:
     assert learnt(ledger, 0) == declared
     give(ledger, output={A: outputs(("a", 1)), B: None})
     ledger.check_types()
-    ledger.commit()
+    ledger.commit(ledger.closing())
 
     assert learnt(ledger, 1) == declared
 
@@ -132,6 +132,6 @@ def test_a_record_does_not_change_when_types_are_learnt() -> None:
     record = ledger.admit(0, 0)
     give(ledger, key_type={A: pa.string(), B: None})
 
-    ledger.commit()
+    ledger.commit(ledger.closing())
 
     assert record.types == {}

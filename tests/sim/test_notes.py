@@ -9,7 +9,7 @@ from typing import TypeVar
 import pytest
 
 from millstream.sim.network import World
-from millstream.sim.notes import Cut, NotesMissing, NotesView, SparkNotes
+from millstream.sim.notes import Cut, NotesMissing, NotesView, SimNotes
 
 T = TypeVar("T")
 RECORDS = 60
@@ -18,7 +18,7 @@ RECORDS = 60
 def within(seed: int, work: Callable[[NotesView], T]) -> T:
     with World(seed) as world:
         net = world.process("driver")
-        notes = SparkNotes(world, RECORDS).view(net)
+        notes = SimNotes(world, RECORDS).view(net)
         return world.run(lambda: work(notes), "driver", 1e6)
 
 

@@ -12,9 +12,9 @@ import pytest
 from millstream.checkpoints.chain import Chain, key_of
 from millstream.checkpoints.lineage import Lineage
 from millstream.checkpoints.manifest import Link, Manifest, Staged, encode
-from millstream.coordinator import outlets
+from millstream.coordinator import sinks
 from millstream.coordinator.journal import Journal
-from millstream.coordinator.ledger import Ledger
+from millstream.coordinator.ledger import Closing, Ledger
 from millstream.coordinator.record import EpochRecord
 from millstream.coordinator.roster import Roster
 from millstream.coordinator.service import Coordinator
@@ -138,9 +138,9 @@ def no_holding_of_outputs(patch: Patch) -> None:
     """With an interval, outputs are shown when their epoch is committed in memory."""
     commit = Coordinator.commit
 
-    def at_once(coordinator: Coordinator, staged: Staged) -> bool:
-        commit(coordinator, staged)
-        return True
+    def at_once(coordinator: Coordinator, staged: Staged) -> tuple[Closing, bool]:
+        closing, _ = commit(coordinator, staged)
+        return closing, True
 
     patch.setattr(Coordinator, "commit", at_once)
 
@@ -181,7 +181,7 @@ def no_receipts_for_what_is_kept(patch: Patch) -> None:
 
 def no_respect_for_successors(patch: Patch) -> None:
     """A driver that wakes up while it starts cleans the sinks of the one that replaced it."""
-    patch.setattr(outlets, "incarnation_of", lambda attempt: 0)
+    patch.setattr(sinks, "incarnation_of", lambda attempt: 0)
     patch.setattr(Journal, "require_claim", lambda journal: None)
 
 

@@ -24,7 +24,7 @@ from millstream.coordinator.service import Coordinator
 from millstream.errors import ConfigError
 from millstream.flow.plan import plan
 from millstream.node.machine import Durability
-from millstream.spark.logs import SparkLogs
+from millstream.spark.notes import SparkNotes
 from millstream.spark.options import Options
 from millstream.spark.sinks import FileWriter
 from tests.contract.backends import Harm
@@ -312,7 +312,7 @@ def test_a_run_that_was_replaced_says_so_and_publishes_nothing(
 
 
 @pytest.mark.parametrize(
-    "function", [(SparkLogs, "prune"), (Coordinator, "await_restored")], ids=lambda f: f[1]
+    "function", [(SparkNotes, "prune"), (Coordinator, "await_restored")], ids=lambda f: f[1]
 )
 def test_a_run_that_was_replaced_while_it_began_says_so(
     place: Place, function: tuple[type, str], monkeypatch: pytest.MonkeyPatch

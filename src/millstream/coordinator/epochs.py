@@ -14,7 +14,7 @@ from typing import Protocol
 
 from millstream.checkpoints.chain import CommitUnknown
 from millstream.checkpoints.manifest import Staged
-from millstream.coordinator.ledger import MissingReceipts
+from millstream.coordinator.ledger import Closing, MissingReceipts
 from millstream.coordinator.record import EpochRecord
 from millstream.coordinator.service import Coordinator
 from millstream.node.messages import NodeReport, Receipt
@@ -75,7 +75,7 @@ def run_epoch(coordinator: Coordinator, epoch: int, time: int, body: Body) -> Ep
                 coordinator.ledger.check_types()
                 attempt.call_back()
                 staged = body.staged(record)
-                reports, receipts, now = _commit(coordinator, attempt.evaluate, staged, collected)
+                reports, closing, now = _commit(coordinator, attempt.evaluate, staged, collected)
             break
         except CommitUnknown:
             raise  # what is staged may be needed
@@ -93,7 +93,7 @@ def run_epoch(coordinator: Coordinator, epoch: int, time: int, body: Body) -> Ep
         body.publish(staged)
         coordinator.published(epoch)
     coordinator.seal()
-    return EpochResult(record, receipts, reports)
+    return EpochResult(record, closing.receipts, reports)
 
 
 def _commit(
@@ -101,10 +101,9 @@ def _commit(
     evaluate: Callable[[], None],
     staged: Staged,
     reports: Mapping[NodeId, NodeReport],
-) -> tuple[Mapping[NodeId, NodeReport], list[Receipt], bool]:
+) -> tuple[Mapping[NodeId, NodeReport], Closing, bool]:
     while True:
-        receipts = coordinator.ledger.receipts
         try:
-            return reports, receipts, coordinator.commit(staged)
+            return reports, *coordinator.commit(staged)
         except MissingReceipts:  # an owner went since the receipts were collected
             reports = coordinator.make_whole(evaluate)

@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 
 from millstream.checkpoints.manifest import Base, Piece, Staged
+from millstream.coordinator.commits import Journaled
 from millstream.coordinator.journal import Journal
+from millstream.coordinator.ledger import Closing
 from millstream.coordinator.record import EpochRecord, JobTypes
 from millstream.node.messages import Commit, NotNow, Persist, Persisted
 from millstream.node.safekeeper import Replaced, WhenFull
@@ -54,14 +56,13 @@ class _Held:
     changes: int
 
 
-class Intervals:
+class Intervals(Journaled):
     """The epochs that are committed in memory, and on their way into the store."""
 
     def __init__(
         self, net: Net, journal: Journal, ask_all: Ask, triggers: Triggers, publish: Publish
     ) -> None:
-        self._net = net
-        self._journal = journal
+        super().__init__(net, journal)
         self._ask_all = ask_all
         self._triggers = triggers
         self._publish = publish
@@ -73,15 +74,16 @@ class Intervals:
         self.skipped = 0
         self.problem: Exception | None = None
 
-    def hold(
-        self, record: EpochRecord, staged: Staged, types: Mapping[int, JobTypes], changes: int
-    ) -> None:
+    def commit(self, closing: Closing, staged: Staged) -> bool:
         """An epoch is committed in memory; what it staged waits for the store."""
+        changes = sum(receipt.keys for receipt in closing.receipts)
         with self._lock:
-            self._held.append(_Held(record, staged, types, changes))
+            self._held.append(_Held(closing.record, staged, closing.types, changes))
+        return False
 
-    def consider(self) -> None:
+    def after_commit(self) -> None:
         """Begin a checkpoint if one is due; with ``block``, wait for one that is late."""
+        super().after_commit()
         if self.problem is not None:
             raise self.problem
         if self._is_due() and not self._begin():
@@ -168,5 +170,6 @@ class Intervals:
             self._last = started
         for one in held:
             self._publish(one.staged)
-            self._journal.published = one.staged.epoch
+            self.published(one.staged.epoch)
+        self._journal.tell()
         return True

@@ -52,7 +52,7 @@ class Journal:
         workflow: WorkflowNote,
         jobs: Mapping[str, int],
         retain: int,
-        on_result: Callable[[CheckpointResult], None] | None = None,
+        on_result: Callable[[CheckpointResult], None] = lambda _: None,
         *,
         tidy_every: int = _TIDY_EVERY,
     ) -> None:
@@ -64,6 +64,7 @@ class Journal:
         self._jobs = jobs
         self._retain = retain
         self._on_result = on_result
+        self._results: list[CheckpointResult] = []
         self._ids = {jobs[note.name]: note.id for note in workflow.jobs}
         self._first = 0
         self._tidy_every = tidy_every
@@ -133,23 +134,26 @@ class Journal:
         )
         self._lineage = self._chain.commit(self._lineage, manifest).since(self._first)
         self.committed = Commit(*record.at)
-        self._tell(manifest, time.perf_counter() - started)
+        self._note(manifest, time.perf_counter() - started)
 
     def require_claim(self) -> None:
         """Raise ``Superseded`` if another driver has claimed the checkpoint since."""
         self._chain.require_newest(self._lineage)
 
-    def _tell(self, manifest: Manifest, seconds: float) -> None:
-        if self._on_result is None:
-            return
+    def _note(self, manifest: Manifest, seconds: float) -> None:
         size = sum(piece.bytes for piece in manifest.pieces)
-        result = CheckpointResult(
-            manifest.epoch, manifest.parent, len(manifest.pieces), size, seconds
+        self._results.append(
+            CheckpointResult(manifest.epoch, manifest.parent, len(manifest.pieces), size, seconds)
         )
-        try:
-            self._on_result(result)
-        except Exception:
-            log.exception("on_checkpoint failed; the checkpoint is durable all the same")
+
+    def tell(self) -> None:
+        """Tell the user about checkpoints since the last time; not while others wait for us."""
+        while self._results:
+            result = self._results.pop(0)
+            try:
+                self._on_result(result)
+            except Exception:
+                log.exception("on_checkpoint failed; the checkpoint is durable all the same")
 
     def _noted(self, types: Mapping[int, JobTypes]) -> WorkflowNote:
         jobs = []

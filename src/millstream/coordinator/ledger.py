@@ -7,7 +7,7 @@ slot now; a task that Spark calls finished proves nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -62,6 +62,17 @@ class TypeConflict(MillstreamError):
             f"job {self.job!r} has {self.what} of types {self.found}; give one type, or declare "
             "it with key_type= or output="
         )
+
+
+@dataclass(frozen=True)
+class Closing:
+    """An epoch that can be committed, and what the nodes have said about it, put together."""
+
+    record: EpochRecord
+    receipts: list[Receipt]
+    types: Mapping[int, JobTypes]
+    bases: list[Base]
+    in_sync: Mapping[NodeId, SlotMask]
 
 
 class Ledger:
@@ -159,7 +170,13 @@ class Ledger:
 
     def missing(self) -> dict[int, int]:
         """For each job, how many slots have no receipt from their present owner."""
-        counts = {job: sum(d is None for d in self._frozen(job)) for job in self._jobs}
+        slots = self._roster.placement.ring.slots
+        counted = {job: np.zeros(slots, dtype=bool) for job in self._jobs}
+        owned = {node: self._roster.placement.owned(node) for node in self._said}
+        for node, receipt in self._counting():
+            part = slice(receipt.slots.start, receipt.slots.stop)
+            counted[receipt.job][part] |= owned[node][part]
+        counts = {job: slots - int(mask.sum()) for job, mask in counted.items()}
         return {job: count for job, count in counts.items() if count}
 
     def copied(self) -> dict[NodeId, SlotMask]:
@@ -192,32 +209,35 @@ class Ledger:
         if missing:
             raise MissingReceipts(self._record.epoch, missing)
 
-    def commit(self) -> EpochRecord:
-        """Make the epoch under way the newest committed one, and keep the types it showed."""
+    def closing(self) -> Closing:
+        """What is needed to commit the epoch under way; raises ``MissingReceipts``."""
         assert self._record is not None
-        record = self._record
         self.require_complete()
-        self._types = self.learnt()
-        self._roster.confirm(self.copied())
-        self.committed = Commit(*record.at)
-        self._record, self._said = None, {}
-        return record
+        receipts = self.receipts
+        bases = [base for said in self._said.values() for base in said.bases]
+        return Closing(self._record, receipts, self._learnt(receipts), bases, self.copied())
 
-    def learnt(self) -> dict[int, JobTypes]:
+    def commit(self, closing: Closing) -> None:
+        """Make an epoch the newest committed one; no owner has changed since it was closed."""
+        self._types = dict(closing.types)
+        self._roster.confirm(closing.in_sync)
+        self.committed = Commit(*closing.record.at)
+        self._record, self._said = None, {}
+
+    def check_types(self) -> None:
+        """Raise if this epoch's receipts do not agree on types; call before anything is shown."""
+        self._learnt(self.receipts)
+
+    def _learnt(self, receipts: list[Receipt]) -> dict[int, JobTypes]:
         """The types of jobs, with what the epoch under way has shown."""
         found = {}
         for job, name in self._jobs.items():
             known = self._types.get(job, JobTypes())
-            mine = [receipt for receipt in self.receipts if receipt.job == job]
+            mine = [receipt for receipt in receipts if receipt.job == job]
             key = self._key(name, known.key, mine)
             output = self._output(name, mine) if known.output is None else known.output
             found[job] = JobTypes(key, output)
         return found
-
-    @property
-    def bases(self) -> list[Base]:
-        """The bases that nodes have in the store."""
-        return [base for said in self._said.values() for base in said.bases]
 
     def _key(
         self, name: str, known: pa.DataType | None, receipts: list[Receipt]
@@ -246,15 +266,6 @@ class Ledger:
                 return None
             fields.append(pa.field(column, kind))
         return pa.schema(fields, metadata=schemas[0].metadata)
-
-    def check_types(self) -> None:
-        """Raise if this epoch's receipts do not agree on types; call before anything is shown."""
-        for job, name in self._jobs.items():
-            mine = [receipt for receipt in self.receipts if receipt.job == job]
-            known = self._types.get(job, JobTypes())
-            self._key(name, known.key, mine)
-            if known.output is None:
-                self._output(name, mine)
 
 
 def _matching(

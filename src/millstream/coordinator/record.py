@@ -20,6 +20,17 @@ class JobTypes:
     output: pa.Schema | None = None
 
 
+def known_types(
+    declared: Mapping[int, JobTypes], shown: Mapping[int, JobTypes]
+) -> dict[int, JobTypes]:
+    """The types of jobs: as they are declared now, or else as earlier epochs have shown them."""
+    found = dict(declared)
+    for job, types in shown.items():
+        said = found.get(job, JobTypes())
+        found[job] = JobTypes(said.key or types.key, said.output or types.output)
+    return found
+
+
 @dataclass(frozen=True)
 class EpochRecord:
     """Fixed when an epoch is admitted; nodes never read a clock of their own.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Log = Literal["offsets", "commits"]
+Kind = Literal["offsets", "commits"]
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ def find_notes(
     after: int,
     by: int | None,
     finished: Mapping[int, Origin],
-    entries: Callable[[int, Log], Collection[int]],
+    entries: Callable[[int, Kind], Collection[int]],
 ) -> tuple[int | None, list[int]]:
     """The earlier incarnation to go on from behind an epoch, and the epochs to take over.
 

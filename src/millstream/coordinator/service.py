@@ -14,18 +14,19 @@ from functools import partial
 from typing import Any
 
 from millstream.checkpoints.manifest import Staged
+from millstream.coordinator.commits import Commits, EveryEpoch, Remembered
+from millstream.coordinator.healing import Healing
 from millstream.coordinator.inquiry import Inquiry
 from millstream.coordinator.intervals import Intervals, Publish, Triggers
 from millstream.coordinator.journal import Journal
-from millstream.coordinator.ledger import Ledger
-from millstream.coordinator.record import EpochRecord, JobTypes
+from millstream.coordinator.ledger import Closing, Ledger
+from millstream.coordinator.record import EpochRecord, JobTypes, known_types
 from millstream.coordinator.roster import Roster, StateLost
 from millstream.coordinator.suspicions import Patience
 from millstream.errors import MillstreamError
 from millstream.node.messages import (
     NOTHING_COMMITTED,
     Assign,
-    CopyOrder,
     Fenced,
     NodeReport,
     NotDeterministic,
@@ -43,7 +44,6 @@ log = logging.getLogger("millstream")
 
 _ASK_TIMEOUT = 5.0
 _PING_TIMEOUT = 1.0
-_SUPPLY_TIMEOUT = 300.0
 _ASK_AGAIN = 0.05
 _LOOK_AGAIN = 0.005
 _WATCH_EVERY = 2.0
@@ -83,14 +83,12 @@ class Coordinator:
         self._net = net
         self._lock = net.lock()
         self._changing = net.lock()
-        self._healing = False
+        self._healing = Healing(self, self._lock, self._changing, self._tell)
         self._inquiry = Inquiry(self, patience or Patience())
         self._addresses: dict[NodeId, str] = {}
         self._roster: Roster | None = None
         self._ledger: Ledger | None = None
-        self._spare_owners = True
-        self._journal: Journal | None = None
-        self._intervals: Intervals | None = None
+        self._commits: Commits = Remembered()
         self._failures: list[MillstreamError] = []
         self._arrived: set[NodeId] = set()
         self._lost: StateLost | None = None
@@ -121,25 +119,26 @@ class Coordinator:
         """
         known = list(members)
         self._addresses = {member.node: member.address for member in known}
-        self._spare_owners = not logs
+        self._healing.spare_owners = not logs
         self._on_lost = on_lost
         domains = {member.node: member.domain for member in known}
-        committed = NOTHING_COMMITTED if journal is None else journal.committed
+        if journal is not None:
+            self._commits = (
+                Intervals(self._net, journal, self._ask_living, triggers or Triggers(), publish)
+                if logs
+                else EveryEpoch(self._net, journal)
+            )
+        committed = self._commits.committed
         self._roster = Roster(domains, slots, replicas, empty=committed == NOTHING_COMMITTED)
         self._ledger = Ledger(
-            1 if journal is None else journal.incarnation,
+            self._commits.incarnation,
             jobs,
             self._roster,
             self._addresses,
-            types if journal is None else _known(types, journal.types()),
+            known_types(types, self._commits.types()),
             logs=logs,
             committed=committed,
         )
-        self._journal = journal
-        if journal is not None and logs:
-            self._intervals = Intervals(
-                self._net, journal, self._ask_living, triggers or Triggers(), publish
-            )
         warning = shortage(domains.values(), replicas)
         if warning:
             # On one host there is nothing that anybody could mend.
@@ -170,7 +169,7 @@ class Coordinator:
                 roster.lost,
                 self.ledger.committed.epoch,
                 self.ledger.incarnation,
-                None if self._journal is None else self._journal.committed.epoch,
+                self._commits.committed.epoch if self._commits.is_durable else None,
             )
 
     @property
@@ -255,30 +254,22 @@ class Coordinator:
         )
         return bool(lagging)
 
-    def commit(self, staged: Staged) -> bool:
+    def commit(self, staged: Staged) -> tuple[Closing, bool]:
         """Commit the epoch under way, or raise ``MissingReceipts`` if an owner went meanwhile.
 
-        Gives whether its outputs may be published now; else they are, when the store has it.
+        Also gives whether its outputs may be published now; else they are, when the store has it.
         """
         with self._changing:  # between receipts and commit no owner changes
             with self._lock:
-                self.ledger.require_complete()
-                record, receipts = self.ledger.record, self.ledger.receipts
-                types, bases = self.ledger.learnt(), self.ledger.bases
-            assert record is not None
-            if self._journal is not None and self._intervals is None:
-                pieces = self._journal.pieces_of(receipts)
-                self._journal.commit(record, pieces, bases, types, [staged])
+                closing = self.ledger.closing()
+            now = self._commits.commit(closing, staged)
             with self._lock:
-                self.ledger.commit()
-        if self._intervals is not None:
-            self._intervals.hold(record, staged, types, sum(receipt.keys for receipt in receipts))
-        return self._intervals is None
+                self.ledger.commit(closing)
+        return closing, now
 
     def published(self, epoch: int) -> None:
         """The outputs of an epoch, and of all before, are in sight."""
-        if self._journal is not None:
-            self._journal.published = epoch
+        self._commits.published(epoch)
 
     def await_restored(self) -> None:
         """Wait until every node has brought its slots back from the store."""
@@ -295,15 +286,12 @@ class Coordinator:
 
     def seal(self) -> None:
         """Tell the nodes about the commit, and have them make the copies that are missing."""
-        if self._intervals is not None:
-            self._intervals.consider()
-        if self._journal is not None and not self._journal.is_tidy:
-            self._net.spawn(self._journal.tidy, "tidy")
         for node in self.roster.nodes:
             # Not awaited: the next feed carries the commit and implies the seal.
             self._net.spawn(partial(self._quietly, node, "seal", self.ledger.committed), "seal")
         if self.roster.is_short:
             self._net.spawn(self._heal, "heal")
+        self._commits.after_commit()
 
     def failure(self) -> MillstreamError | None:
         """The error that best explains why the epoch under way failed."""
@@ -327,22 +315,19 @@ class Coordinator:
 
     def finish(self) -> None:
         """Put into the store what is committed in memory alone; raise what is in the way."""
-        if self._intervals is not None and self._lost is None and not self._closed:
-            self._intervals.finish()
+        if self._lost is None and not self._closed:
+            self._commits.finish()
 
     def close(self) -> None:
         """End the nodes."""
         if not self._closed:
-            self._persist_rest()
+            try:
+                self.finish()
+            except Exception as problem:
+                log.warning("the newest epochs are not in the store, and run again: %s", problem)
             self._closed = True
             for node in self.roster.nodes if self._roster is not None else ():
                 self._quietly(node, "stop", None, timeout=1.0)
-
-    def _persist_rest(self) -> None:
-        try:
-            self.finish()
-        except Exception as problem:
-            log.warning("the newest epochs are not in the store, and run again: %s", problem)
 
     # -- asking nodes --------------------------------------------------------------------
 
@@ -414,7 +399,7 @@ class Coordinator:
             if not dead:
                 return  # by somebody else, meanwhile
             if not self.roster.survives(dead):
-                self._ask_reach([node for node in self.roster.nodes if node not in dead])
+                self._healing.ask_reach(n for n in self.roster.nodes if n not in dead)
             with self._lock:
                 self._lose(dead)
                 idle = self.ledger.record is None
@@ -431,7 +416,8 @@ class Coordinator:
 
     def _lose(self, dead: list[NodeId]) -> None:
         try:
-            self.roster.lose(dead, restorable=self._is_restorable)
+            restorable = self._commits.can_restore(self.ledger.committed)
+            self.roster.lose(dead, restorable=restorable)
             self.ledger.replace_placement()
         except StateLost as lost:
             self._lost = lost
@@ -441,47 +427,9 @@ class Coordinator:
             for node in dead:
                 self._inquiry.forget(node)
 
-    @property
-    def _is_restorable(self) -> bool:
-        """Whether the store has all that is committed."""
-        journal = self._journal
-        return journal is not None and journal.has_all_jobs and self._intervals is None
-
-    def _ask_reach(self, nodes: Iterable[NodeId]) -> None:
-        """Ask nodes how far their copies are: they may be complete since the last commit."""
-        known = list(nodes)
-        answers = self._net.gather([partial(self.ask, n, "receipts", (-1, 0)) for n in known])
-        for node, answer in zip(known, answers, strict=True):
-            if isinstance(answer, Receipts):
-                with self._lock:
-                    self.roster.reached(node, answer.reach, self.ledger.committed.epoch)
-
     def _heal(self) -> None:
-        """Make the copies that are missing, in the background; what fails is tried again later."""
-        with self._lock:
-            if self._healing or self._closed or self._lost is not None:
-                return
-            self._healing = True
-            orders = self.roster.missing(spare_owners=self._spare_owners)
-            committed, incarnation = self.ledger.committed, self.ledger.incarnation
-        self._net.gather(
-            [
-                partial(
-                    self.ask,
-                    order.donor,
-                    "supply",
-                    CopyOrder(incarnation, order.to, order.slots, committed),
-                    _SUPPLY_TIMEOUT,
-                )
-                for order in orders
-            ]
-        )
-        self._ask_reach(dict.fromkeys(order.to for order in orders))
-        with self._changing, self._lock:
-            self._healing = False
-            minted = self.roster.settle(between_epochs=False)
-        if minted:
-            self._tell()
+        if not self._closed and self._lost is None:
+            self._healing.heal()
 
     def _watch(self) -> None:
         """Look at all nodes now and then: a node without a neighbour has no other watch."""
@@ -492,8 +440,7 @@ class Coordinator:
                     self._net.spawn(partial(self._suspect_quietly, node), "suspect")
             if self.ledger.record is None and self.roster.is_short:
                 self._net.spawn(self._heal, "heal")
-            if self._intervals is not None:
-                self._intervals.look()
+            self._commits.look()
 
     def _suspect_quietly(self, node: NodeId) -> None:
         try:
@@ -534,10 +481,8 @@ class Coordinator:
         raise StaleTask(f"the coordinator has no action {action!r}")
 
     def _restore(self) -> Restore:
-        if self._journal is None:
-            raise StaleTask("this run has no store to bring slots back from")
         with self._changing:
-            return self._journal.restore()
+            return self._commits.restore()
 
     def _refuse_fenced(self, node: NodeId | None) -> None:
         if node is not None and self._roster is not None and node in self.roster.lost:
@@ -554,12 +499,3 @@ class Coordinator:
                 "only until the sink's function returns"
             )
         return record
-
-
-def _known(declared: Mapping[int, JobTypes], shown: Mapping[int, JobTypes]) -> dict[int, JobTypes]:
-    """The types of jobs: as they are declared now, or else as earlier epochs have shown them."""
-    found = dict(declared)
-    for job, types in shown.items():
-        said = found.get(job, JobTypes())
-        found[job] = JobTypes(said.key or types.key, said.output or types.output)
-    return found

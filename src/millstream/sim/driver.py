@@ -15,8 +15,8 @@ from millstream.coordinator.claiming import Claimed, Recovery, claim
 from millstream.coordinator.epochs import run_epoch
 from millstream.coordinator.intervals import Triggers
 from millstream.coordinator.journal import Journal
-from millstream.coordinator.outlets import bring_in_line
 from millstream.coordinator.reading import StateReader
+from millstream.coordinator.sinks import bring_in_line
 from millstream.errors import MillstreamError
 from millstream.flow.describing import form_of, reducer_text
 from millstream.node.keeping import BaseOptions
@@ -24,7 +24,7 @@ from millstream.node.safekeeper import KeeperOptions
 from millstream.sim.checks import Checks, Violation
 from millstream.sim.cluster import Cluster, Durable, Size
 from millstream.sim.network import World
-from millstream.sim.notes import Cut, SparkNotes
+from millstream.sim.notes import Cut, SimNotes
 from millstream.sim.sinks import FileSink, Folder
 from millstream.sim.spark import Malice, Shape, SparkBody
 from millstream.sim.store import SimStore
@@ -55,7 +55,7 @@ class Place:
 
     world: World
     store: SimStore
-    notes: SparkNotes
+    notes: SimNotes
     folder: Folder
     records: list[Pair]
     habits: Habits

@@ -21,7 +21,7 @@ from millstream.sim.checks import Violation
 from millstream.sim.driver import Driver, Place, resized
 from millstream.sim.durable_scenario import DurableScenario
 from millstream.sim.network import World
-from millstream.sim.notes import SparkNotes
+from millstream.sim.notes import SimNotes
 from millstream.sim.sinks import Folder
 from millstream.sim.store import SimStore
 from millstream.sim.workload import JOBS, stream
@@ -49,7 +49,7 @@ class DurableRun:
         self._place = Place(
             world,
             SimStore(world, scenario.lose),
-            SparkNotes(world, scenario.records),
+            SimNotes(world, scenario.records),
             Folder(world),
             source,
             scenario.habits,

@@ -1,6 +1,6 @@
 """What Spark notes of a query, and what it makes of that when it starts again.
 
-A folder for each incarnation, as in ``millstream.spark.logs``: the offsets of an epoch are
+A folder for each incarnation, as in ``millstream.spark.notes``: the offsets of an epoch are
 written before its body runs, its commit when ``foreachBatch`` has returned. At a start Spark runs
 the newest epoch again, with the same cut, unless its commit is there; all later ones it cuts anew.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from millstream.coordinator.resuming import Log, Origin, find_notes
+from millstream.coordinator.resuming import Kind, Origin, find_notes
 from millstream.errors import MillstreamError
 from millstream.sim.network import SimNet, World
 
@@ -41,7 +41,7 @@ class Cut:
     end: int
 
 
-class SparkNotes:
+class SimNotes:
     """The folders of all incarnations."""
 
     def __init__(self, world: World, records: int) -> None:
@@ -88,10 +88,10 @@ class NotesView:
         self._step("finish")
         mine.origin = origin
 
-    def _entries(self, incarnation: int, log: Log) -> set[int]:
-        self._step(f"list {log}")
+    def _entries(self, incarnation: int, kind: Kind) -> set[int]:
+        self._step(f"list {kind}")
         folder = self._folders.get(incarnation, _Folder())  # pruned meanwhile, by a newer driver
-        return set(folder.offsets) if log == "offsets" else set(folder.commits)
+        return set(folder.offsets) if kind == "offsets" else set(folder.commits)
 
     def prune(self, keep: int) -> None:
         """Remove the folders of all but the newest incarnations."""

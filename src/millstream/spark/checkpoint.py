@@ -26,13 +26,13 @@ from millstream.checkpoints.finding import log_url
 from millstream.checkpoints.manifest import JobNote, WorkflowNote
 from millstream.coordinator.claiming import Claimed, claim
 from millstream.coordinator.journal import Journal
-from millstream.coordinator.outlets import begin_anew, bring_in_line
+from millstream.coordinator.sinks import begin_anew, bring_in_line
 from millstream.errors import ConfigError
 from millstream.flow.describing import form_of, reducer_text, source_texts
 from millstream.flow.plan import Plan
 from millstream.spark.engine import publish
 from millstream.spark.folder import Folder
-from millstream.spark.logs import SparkLogs, source_folders
+from millstream.spark.notes import SparkNotes, source_folders
 from millstream.spark.options import RunConfig
 from millstream.spark.sinks import FileWriter, SinkWriter
 from millstream.stores.opening import open_store
@@ -84,7 +84,7 @@ def take_hold(
     if config.checkpoint is None:
         folder = tempfile.mkdtemp(prefix="millstream-checkpoint-")
         cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
-        begin_anew(_outlets(sinks))
+        begin_anew(_staging(sinks))
         return Hold(folder)
     root = Folder(spark, str(config.checkpoint))
     url = _store_url(root, config.store)
@@ -93,14 +93,14 @@ def take_hold(
     claimed = _claim(store, url, planned, config, sinks)
     journal = _journal(store, claimed, planned, config)
     ids = {at: note.id for at, note in _numbered(planned, claimed.workflow)}
-    logs = SparkLogs(spark, root.text("spark"))
+    notes = SparkNotes(spark, root.text("spark"))
     hold = Hold("", url, journal, ids, Chain(store))
     try:
-        location = logs.derive(
+        location = notes.derive(
             journal.incarnation, claimed.after, source_folders(frame), by=claimed.by
         )
-        logs.prune(_KEPT_INCARNATIONS)
-        bring_in_line(_outlets(sinks), claimed, journal, partial(publish, sinks=sinks))
+        notes.prune(_KEPT_INCARNATIONS)
+        bring_in_line(_staging(sinks), claimed, journal, partial(publish, sinks=sinks))
     except Exception as problem:
         replaced = hold.successor(problem)
         if replaced is None:
@@ -173,7 +173,12 @@ def _claim(
 def _journal(store: Store, claimed: Claimed, planned: Plan, config: RunConfig) -> Journal:
     jobs = {job.name: at for at, job in planned.jobs}
     return Journal(
-        store, claimed.lineage, claimed.workflow, jobs, config.retain, config.on_checkpoint
+        store,
+        claimed.lineage,
+        claimed.workflow,
+        jobs,
+        config.retain,
+        config.on_checkpoint or (lambda _: None),
     )
 
 
@@ -181,5 +186,5 @@ def _numbered(planned: Plan, note: WorkflowNote) -> list[tuple[int, JobNote]]:
     return [(at, found) for (at, _), found in zip(planned.jobs, note.jobs, strict=True)]
 
 
-def _outlets(sinks: Mapping[str, SinkWriter]) -> list[FileWriter]:
+def _staging(sinks: Mapping[str, SinkWriter]) -> list[FileWriter]:
     return [writer for writer in sinks.values() if isinstance(writer, FileWriter)]

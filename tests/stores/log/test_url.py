@@ -45,7 +45,7 @@ def test_where_a_log_is(url: str, place: str, remote: bool) -> None:
         ("log:///a?patience=x", "patience is a number of seconds"),
         ("log:///a?flush=1MB&flush=2MB", "'flush'.*twice"),
         ("log+nonsense://a", "cannot be opened"),
-        ("log+http://host/a", "exclusively"),
+        ("log+data://a", "exclusively"),
     ],
 )
 def test_what_is_wrong_is_named(url: str, said: str) -> None:

@@ -1,4 +1,4 @@
-"""Spark's own streaming checkpoint: one folder per incarnation, made from an earlier one.
+"""Spark's notes of a query: one folder per incarnation, made from an earlier one.
 
 A query writes only to the folder of its incarnation, so an older driver that wakes up disturbs
 nobody. A new folder holds what Spark needs to go on behind an epoch ``after``: the offsets and
@@ -17,7 +17,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from millstream.coordinator.resuming import Origin, find_notes
+from millstream.coordinator.resuming import Kind, Origin, find_notes
 from millstream.errors import ConfigError, MillstreamError
 from millstream.spark.folder import Folder
 
@@ -62,8 +62,8 @@ class SourcesChanged(MillstreamError):
         )
 
 
-class LogDamaged(MillstreamError):
-    """A file of Spark's checkpoint is missing or unreadable."""
+class NotesDamaged(MillstreamError):
+    """A file of Spark's notes is missing or unreadable."""
 
     def __init__(self, path: str, problem: str) -> None:
         super().__init__(path, problem)
@@ -88,7 +88,7 @@ def source_folders(frame: DataFrame) -> tuple[int, ...]:
     return tuple(folders)
 
 
-class SparkLogs:
+class SparkNotes:
     """The folders of all incarnations of one workflow, on any file system that Spark knows."""
 
     def __init__(self, spark: SparkSession, root: str) -> None:
@@ -97,10 +97,6 @@ class SparkLogs:
     def incarnations(self) -> list[int]:
         """The incarnations whose folder was finished, oldest first."""
         return [number for number in self._numbers() if self._origin(number) is not None]
-
-    def newest_epoch(self, incarnation: int) -> int | None:
-        """The newest epoch whose offsets an incarnation has fixed."""
-        return max(self._entries(incarnation, "offsets"), default=None)
 
     def derive(
         self,
@@ -188,7 +184,7 @@ class SparkLogs:
         number = end
         while number >= 0 and not entries.get(number, "").endswith(_COMPACT):
             if number not in entries:
-                raise LogDamaged(self._folder.text(f"{path}/{number}"), "is missing")
+                raise NotesDamaged(self._folder.text(f"{path}/{number}"), "is missing")
             number -= 1
 
     def _offsets(self, incarnation: int, epoch: int) -> dict[int, str]:
@@ -202,7 +198,7 @@ class SparkLogs:
             pairs = [line.partition(":") for line in offsets]
             if all(place.isdigit() for place, _, _ in pairs):
                 return {int(place): offset for place, _, offset in pairs}
-        raise LogDamaged(self._folder.text(name), "is no list of offsets that can be read")
+        raise NotesDamaged(self._folder.text(name), "is no list of offsets that can be read")
 
     def _origin(self, incarnation: int) -> Origin | None:
         text = self._folder.read(f"{_name(incarnation)}/{_ORIGIN}")
@@ -219,8 +215,8 @@ class SparkLogs:
     def _numbers(self) -> list[int]:
         return sorted(int(name) for name in self._folder.names("") if name.isdigit())
 
-    def _entries(self, incarnation: int, log: str) -> set[int]:
-        names = self._folder.names(f"{_name(incarnation)}/{log}")
+    def _entries(self, incarnation: int, kind: Kind) -> set[int]:
+        names = self._folder.names(f"{_name(incarnation)}/{kind}")
         return {int(name) for name in names if name.isdigit()}
 
 

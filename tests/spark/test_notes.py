@@ -16,11 +16,11 @@ from pyspark.sql import DataFrame, SparkSession
 from millstream.errors import ConfigError
 from millstream.flow import sources
 from millstream.spark.folder import Folder
-from millstream.spark.logs import (
+from millstream.spark.notes import (
     EpochNotRetained,
-    LogDamaged,
+    NotesDamaged,
     SourcesChanged,
-    SparkLogs,
+    SparkNotes,
     source_folders,
 )
 from millstream.spark.replay import open_replay
@@ -36,12 +36,12 @@ class Checkpoint:
 
     def __init__(self, spark: SparkSession, root: Path) -> None:
         self.spark, self.root = spark, root
-        self.logs = SparkLogs(spark, str(root))
+        self.notes = SparkNotes(spark, str(root))
 
     def begin(
         self, incarnation: int, after: int | None, frame: DataFrame, by: int | None = None
     ) -> str:
-        return self.logs.derive(incarnation, after, source_folders(frame), by=by)
+        return self.notes.derive(incarnation, after, source_folders(frame), by=by)
 
     def run(
         self,
@@ -74,6 +74,11 @@ class Checkpoint:
 
     def path(self, incarnation: int) -> Path:
         return self.root / f"{incarnation:06d}"
+
+    def newest_epoch(self, incarnation: int) -> int:
+        """The newest epoch whose offsets an incarnation has."""
+        names = [path.name for path in (self.path(incarnation) / "offsets").iterdir()]
+        return max(int(name) for name in names if name.isdigit())
 
     def files(self, incarnation: int) -> set[str]:
         path = self.path(incarnation)
@@ -183,7 +188,7 @@ def test_without_its_commit_an_epoch_is_the_last_one(
 
     died.begin(2, 5, inputs(long_run))
 
-    assert died.logs.newest_epoch(2) == 5
+    assert died.newest_epoch(2) == 5
 
 
 def test_only_what_is_needed_is_copied(long_run: Checkpoint, died: Checkpoint) -> None:
@@ -193,14 +198,14 @@ def test_only_what_is_needed_is_copied(long_run: Checkpoint, died: Checkpoint) -
 
     died.begin(2, 10, inputs(long_run))
 
-    logs = {f"{log}/{number}" for log in ("commits", "offsets") for number in range(11)}
+    epochs = {f"{kind}/{number}" for kind in ("commits", "offsets") for number in range(11)}
     listed = {f"sources/0/{number}" for number in range(12) if number != 9}
     assert died.files(2) == {
         "metadata",
         "origin.json",
         "offsets/11",
         "sources/0/9.compact",
-        *logs,
+        *epochs,
         *listed,
     }
 
@@ -223,7 +228,7 @@ def test_any_file_system_of_hadoops_gives_the_same_folder(
 
     hidden = {name for name in other.files(3) if name.endswith(".crc")}
     assert other.files(3) - hidden == died.files(2)
-    assert other.logs.incarnations() == [1, 2, 3]
+    assert other.notes.incarnations() == [1, 2, 3]
     assert other.run(3, frame) == {11: ["11"], 12: numbers(range(12, FILES))}
 
 
@@ -343,7 +348,7 @@ def test_back_in_time_and_on_again(long_run: Checkpoint, died: Checkpoint) -> No
     again = died.run(3, inputs(long_run, 100))
 
     assert again == {7: ["8", "9"], 8: numbers(range(10, FILES))}
-    assert died.logs.newest_epoch(1) == FILES - 1
+    assert died.newest_epoch(1) == FILES - 1
 
 
 def test_begin_anew(long_run: Checkpoint, died: Checkpoint) -> None:
@@ -351,10 +356,8 @@ def test_begin_anew(long_run: Checkpoint, died: Checkpoint) -> None:
     for incarnation, after in ((2, None), (3, -1)):
         died.begin(incarnation, after, frame)
         assert died.files(incarnation) == {"origin.json"}
-        assert died.logs.newest_epoch(incarnation) is None
 
     assert died.run(3, frame) == {0: numbers(range(FILES))}
-    assert died.logs.newest_epoch(3) == 0
     with pytest.raises(EpochNotRetained) as raised:
         died.begin(4, 5, frame)
     assert raised.value.retained == (0, 0)
@@ -371,19 +374,19 @@ def test_a_half_made_folder_is_never_used(
     assert "offsets/11" in died.files(2)
     died.path(3).mkdir()
     (died.path(3) / "origin.json").write_text('{"after": 1')
-    assert died.logs.incarnations() == [1]
+    assert died.notes.incarnations() == [1]
 
     died.begin(4, 20, frame)
 
     assert '"source": 1' in (died.path(4) / "origin.json").read_text()
-    assert died.logs.incarnations() == [1, 4]
+    assert died.notes.incarnations() == [1, 4]
 
 
 def test_a_folder_is_made_anew_if_there_is_one(long_run: Checkpoint, died: Checkpoint) -> None:
     died.begin(2, 10, inputs(long_run))
     died.begin(2, 5, inputs(long_run))
 
-    assert died.logs.newest_epoch(2) == 6
+    assert died.newest_epoch(2) == 6
 
 
 def test_an_older_driver_that_wakes_up_is_not_believed(
@@ -400,7 +403,7 @@ def test_an_older_driver_that_wakes_up_is_not_believed(
     checkpoint.run(2, text(spark, folder))
     woken = checkpoint.run(1, text(spark, folder, per_epoch=2))
     assert woken == {1: ["1", "2"], 2: ["3", "4"]}
-    assert checkpoint.logs.newest_epoch(2) == 4
+    assert checkpoint.newest_epoch(2) == 4
 
     with pytest.raises(EpochNotRetained) as raised:
         checkpoint.begin(3, 2, text(spark, folder))
@@ -437,7 +440,7 @@ def test_an_incarnation_that_never_ran_hides_nothing(
 
     died.begin(3, 15, frame)
 
-    assert died.logs.newest_epoch(3) == 16
+    assert died.newest_epoch(3) == 16
 
 
 def test_an_epoch_that_only_an_older_incarnation_still_has_comes_from_there(
@@ -476,9 +479,9 @@ def test_the_oldest_epoch_is_refused_if_spark_could_not_start_there(
         died.begin(2, FILES - 1, inputs(long_run))
 
 
-def test_an_epoch_without_any_log_is_refused(checkpoint: Checkpoint) -> None:
+def test_an_epoch_without_any_notes_is_refused(checkpoint: Checkpoint) -> None:
     with pytest.raises(EpochNotRetained, match="no offsets at all") as raised:
-        checkpoint.logs.derive(1, 0, [0])
+        checkpoint.notes.derive(1, 0, [0])
 
     assert raised.value.retained is None
 
@@ -489,18 +492,18 @@ def test_another_number_of_sources_is_refused(long_run: Checkpoint, died: Checkp
     with pytest.raises(SourcesChanged, match="reads 1 streams, and this one reads 2"):
         died.begin(2, 5, frame)
 
-    assert died.logs.incarnations() == [1]
+    assert died.notes.incarnations() == [1]
 
 
 def test_a_hole_in_the_list_of_files_is_found(long_run: Checkpoint, died: Checkpoint) -> None:
     (died.path(1) / "sources/0/13").unlink()
-    with pytest.raises(LogDamaged, match="sources/0/13 is missing"):
+    with pytest.raises(NotesDamaged, match="sources/0/13 is missing"):
         died.begin(2, 14, inputs(long_run))
 
     died.begin(3, 11, inputs(long_run))  # does not read it
     died.begin(4, 20, inputs(long_run), by=1)  # has it in a compacted entry
 
-    assert died.logs.incarnations() == [1, 3, 4]
+    assert died.notes.incarnations() == [1, 3, 4]
 
 
 @pytest.mark.parametrize("content", ["", "v1", "v1\n{}", "v9\n{}\n{}", "v2\n{}\nname:{}"])
@@ -508,7 +511,7 @@ def test_unreadable_offsets_are_named(long_run: Checkpoint, died: Checkpoint, co
     (died.path(1) / "offsets/11").unlink()
     (died.path(1) / "offsets/11").write_text(content)
 
-    with pytest.raises(LogDamaged, match="offsets/11 is no list of offsets"):
+    with pytest.raises(NotesDamaged, match="offsets/11 is no list of offsets"):
         died.begin(2, 10, inputs(long_run))
 
 
@@ -518,9 +521,9 @@ def test_prune_keeps_the_newest(long_run: Checkpoint, died: Checkpoint) -> None:
     died.path(4).mkdir()
     died.path(6).mkdir()
 
-    died.logs.prune(2)
+    died.notes.prune(2)
 
     assert sorted(path.name for path in died.root.iterdir()) == ["000003", "000005", "000006"]
-    assert died.logs.incarnations() == [3, 5]
+    assert died.notes.incarnations() == [3, 5]
     with pytest.raises(ConfigError, match="at least 1"):
-        died.logs.prune(0)
+        died.notes.prune(0)

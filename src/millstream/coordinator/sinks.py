@@ -19,7 +19,7 @@ from millstream.coordinator.record import incarnation_of
 log = logging.getLogger("millstream")
 
 
-class Outlet(Protocol):
+class StagingSink(Protocol):
     """A sink that keeps epochs out of sight until they are published, and can take them back."""
 
     def clean(self, keep: Container[tuple[int, str]]) -> None:
@@ -36,29 +36,29 @@ class Outlet(Protocol):
 
 
 def bring_in_line(
-    outlets: Iterable[Outlet], claimed: Claimed, journal: Journal, publish: Publish
+    sinks: Iterable[StagingSink], claimed: Claimed, journal: Journal, publish: Publish
 ) -> None:
     """Withdraw what came after the epoch to go on from; publish what was committed with it."""
     left = [staged for staged in journal.unpublished if staged.epoch <= claimed.after]
     kept = {(staged.epoch, staged.attempt) for staged in left}
-    for outlet in outlets:
-        outlet.clean(_Needed(kept, journal.incarnation))
+    for sink in sinks:
+        sink.clean(_Needed(kept, journal.incarnation))
         if claimed.after < 0 and not claimed.withdrawn:
-            outlet.check_new()
-        elif gone := outlet.shown(claimed.after):
+            sink.check_new()
+        elif gone := sink.shown(claimed.after):
             journal.require_claim()  # else they may be a successor's
-            outlet.withdraw(gone)
+            sink.withdraw(gone)
             log.warning("withdrew %d epochs, from %d on, to run them again", len(gone), gone[0])
     for staged in left:
         publish(staged)
         journal.published = staged.epoch
 
 
-def begin_anew(outlets: Iterable[Outlet]) -> None:
+def begin_anew(sinks: Iterable[StagingSink]) -> None:
     """Begin with sinks that show nothing yet."""
-    for outlet in outlets:
-        outlet.clean(())
-        outlet.check_new()
+    for sink in sinks:
+        sink.clean(())
+        sink.check_new()
 
 
 @dataclass(frozen=True)
