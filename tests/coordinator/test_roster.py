@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.coordinator.roster import Missing, Roster, StateLost, from_runs
-from millstream.ring.placement import Placement, SlotMask
+from millstream.ring.masks import SlotMask
+from millstream.ring.placement import Placement
 from millstream.ring.ring import NodeId, RingError
 from millstream.ring.zones import Domain
 

@@ -14,7 +14,8 @@ from millstream.flow.workflow import JobVertex
 from millstream.node.machine import Durability, NodeMachine
 from millstream.node.messages import Assign, Commit, End, Feed, NodeReport, Receipts
 from millstream.node.units import Block, Unit, Work
-from millstream.ring.placement import Placement, SlotMask
+from millstream.ring.masks import SlotMask
+from millstream.ring.placement import Placement
 from millstream.ring.ring import NodeId, Ring
 from millstream.state.blocks import Origin, slices, to_bytes
 from millstream.state.records import decode_records

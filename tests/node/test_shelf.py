@@ -5,7 +5,8 @@ import pyarrow as pa
 
 from millstream.node.messages import Commit, Feed, Receipt
 from millstream.node.shelf import Shelf
-from millstream.node.units import Block, Unit, Work, covered, runs_of
+from millstream.node.units import Block, Unit, Work, covered
+from millstream.ring.masks import runs_of
 from millstream.state.blocks import Origin
 from tests.node.machines import HIGH, LOW, mask_of
 

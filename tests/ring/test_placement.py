@@ -10,7 +10,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from millstream.errors import ConfigError
-from millstream.ring.placement import Placement, Share, SlotMask
+from millstream.ring.masks import SlotMask
+from millstream.ring.placement import Placement, Share
 from millstream.ring.ring import NodeId, Ring, RingError
 from millstream.ring.zones import Domain, backups_of, interleave
 from tests.ring.key_strategies import untimed

@@ -25,7 +25,7 @@ from millstream.node.messages import End, Feed
 from millstream.node.shelf import Shelf
 from millstream.node.store import SlotStore
 from millstream.node.units import Block, Unit, Work
-from millstream.ring.placement import SlotMask
+from millstream.ring.masks import SlotMask
 from millstream.sim.scenario import Failed, simulate
 from millstream.sim.spark import SparkBody
 from millstream.state.keyed import GONE, Change, KeyedFragment, State

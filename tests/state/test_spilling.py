@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from millstream.ring.keys import NAN
-from millstream.ring.placement import SlotMask
+from millstream.ring.masks import SlotMask
 from millstream.state.deltas import decode_keyed, encode_keyed, merge_keyed
 from millstream.state.keyed import Change, Entries, KeyedFragment, KeyedState, State, close_view
 from millstream.state.spilling import ColdKeys, Spilling, SpillingState

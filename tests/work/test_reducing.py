@@ -21,7 +21,7 @@ import millstream as ms
 from millstream.errors import Place
 from millstream.flow.workflow import JobVertex
 from millstream.ring.keys import NAN
-from millstream.ring.placement import SlotMask
+from millstream.ring.masks import SlotMask
 from millstream.state.blocks import KEY, SLOT
 from millstream.work.chunk import Chunk
 from millstream.work.failures import RecordError, UserFunctionError

@@ -15,7 +15,6 @@ from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from millstream.checkpoints.lineage import Lineage
@@ -25,7 +24,7 @@ from millstream.checkpoints.restoring import EpochIncomplete, contents_of
 from millstream.errors import MillstreamError
 from millstream.ring.hashing import hash_key
 from millstream.ring.keys import canonical_key
-from millstream.ring.placement import SlotMask
+from millstream.ring.masks import mask_of, runs_of
 from millstream.state.aggregates.naming import aggregates_in
 from millstream.state.columns import ColumnState
 from millstream.state.deltas import decode_columns, decode_keyed
@@ -150,13 +149,13 @@ class StoredState:
         """The keys of some slots with their entries, of state in Python objects."""
         state = KeyedState()
         self._load(state, decode_keyed, slots)
-        yield from state.items(self._mask(slots))
+        yield from state.items(mask_of(slots, self.slots))
 
     def columns(self, slots: range) -> Iterator[tuple[list[Any], pa.RecordBatch]]:
         """The keys of some slots with their rows, of state in columns."""
         state = ColumnState(self.slots)
         self._load(state, decode_columns, slots)
-        for keys, rows in state.items(self._mask(slots)):
+        for keys, rows in state.items(mask_of(slots, self.slots)):
             yield keys, rows if self._aggregates is None else self._aggregates.result(rows)
 
     # -- the records ---------------------------------------------------------------------
@@ -181,11 +180,11 @@ class StoredState:
 
     def _load(self, state: Any, decode: Any, slots: range) -> None:
         """Bring the state of some slots together: the newest base, then what followed."""
-        wanted = self._mask(slots)
+        wanted = mask_of(slots, self.slots)
         through = np.full(self.slots, -1, dtype=np.int64)
         for base in _overlapping(self._bases, slots):
             for part in self._parts(base):
-                ready = self._mask(part.slots) & wanted & (through < part.through)
+                ready = mask_of(part.slots, self.slots) & wanted & (through < part.through)
                 if ready.any():
                     state.drop(ready)
                     if part.packed:
@@ -193,13 +192,13 @@ class StoredState:
                     through[ready] = part.through
         for piece in _overlapping(self._pieces, slots):
             # Never without a mask: the fragment of a feed that was cut says more.
-            ready = self._mask(piece.slots) & wanted & (through < piece.through)
+            ready = mask_of(piece.slots, self.slots) & wanted & (through < piece.through)
             if ready.any():
                 state.apply(self._decoded(decode, self._record(piece.key)), ready)
 
     def _parts(self, base: Base) -> Iterator[PackedPart]:
         """The job's parts of a base; slots for which it has none were empty."""
-        lacking = self._mask(base.slots)
+        lacking = mask_of(base.slots, self.slots)
         for part in unpack(self._record(base.key)):
             if part.job == self._id:
                 lacking[part.slots.start : part.slots.stop] = False
@@ -219,17 +218,6 @@ class StoredState:
         except Exception as problem:  # whatever a user's class raises when it is unpickled
             raise UnreadableState(self.note.name, f"{type(problem).__name__}: {problem}") from None
 
-    def _mask(self, slots: range) -> SlotMask:
-        mask = np.zeros(self.slots, dtype=bool)
-        mask[slots.start : slots.stop] = True
-        return mask
-
 
 def _overlapping(records: Iterable[R], slots: range) -> Iterator[R]:
     return (r for r in records if r.slots.start < slots.stop and slots.start < r.slots.stop)
-
-
-def runs_of(mask: npt.NDArray[np.bool_]) -> list[range]:
-    """The runs of slots that are set."""
-    edges = np.flatnonzero(np.diff(mask, prepend=False, append=False)).tolist()
-    return [range(start, stop) for start, stop in zip(edges[::2], edges[1::2], strict=True)]

@@ -19,7 +19,7 @@ from millstream.coordinator.roster import Roster, from_runs
 from millstream.errors import MillstreamError
 from millstream.node.messages import NOTHING_COMMITTED, Commit, CopyReceipt, Receipt, Receipts
 from millstream.ring.keys import canonical_type
-from millstream.ring.placement import SlotMask
+from millstream.ring.masks import SlotMask
 from millstream.ring.ring import NodeId
 from millstream.state.values import is_pickled, unify, unify_nulls
 

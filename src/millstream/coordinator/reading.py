@@ -10,7 +10,7 @@ import numpy as np
 from millstream.coordinator.service import Coordinator
 from millstream.errors import MillstreamError
 from millstream.node.messages import NotHeld
-from millstream.node.units import runs_of
+from millstream.ring.masks import runs_of
 from millstream.state.pickling import loads
 from millstream.wire.calls import Unreachable
 

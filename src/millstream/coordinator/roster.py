@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from millstream.errors import MillstreamError
 from millstream.node.messages import Runs
-from millstream.node.units import runs_of
-from millstream.ring.placement import Placement, SlotMask
+from millstream.ring.masks import SlotMask, runs_of
+from millstream.ring.placement import Placement
 from millstream.ring.ring import NodeId, Ring, RingError
 from millstream.ring.zones import Domain, backups_of, interleave
 

@@ -34,7 +34,8 @@ from millstream.node.messages import (
     Restore,
 )
 from millstream.ring.drawing import draw
-from millstream.ring.placement import Placement, SlotMask
+from millstream.ring.masks import SlotMask
+from millstream.ring.placement import Placement
 from millstream.ring.ring import NodeId
 from millstream.ring.zones import Domain, shortage
 from millstream.wire.calls import Unreachable

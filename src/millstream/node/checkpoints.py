@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from millstream.ring.placement import Share, SlotMask
+from millstream.ring.masks import SlotMask
+from millstream.ring.placement import Share
 from millstream.ring.ring import NodeId
 
 

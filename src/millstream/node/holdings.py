@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from millstream.node.messages import Feed, FeedRefused
-from millstream.ring.placement import Placement, SlotMask
+from millstream.ring.masks import SlotMask
+from millstream.ring.placement import Placement
 from millstream.ring.ring import NodeId
 
 EMPTY = -1

@@ -18,7 +18,8 @@ from millstream.errors import MillstreamError
 from millstream.node.machine import NodeMachine
 from millstream.node.messages import NotHeld
 from millstream.node.safekeeper import Entry, Kept, Safekeeper, typed
-from millstream.node.units import Unit, runs_of
+from millstream.node.units import Unit
+from millstream.ring.masks import runs_of
 from millstream.ring.ring import partition_slots
 from millstream.wire.net import Net
 

@@ -38,8 +38,9 @@ from millstream.node.messages import (
 )
 from millstream.node.safekeeper import Kept
 from millstream.node.store import SlotStore, UnknownJob
-from millstream.node.units import Block, Unit, Work, runs_of
-from millstream.ring.placement import Placement, Share, SlotMask
+from millstream.node.units import Block, Unit, Work
+from millstream.ring.masks import SlotMask, runs_of
+from millstream.ring.placement import Placement, Share
 from millstream.ring.ring import NodeId
 from millstream.state.blocks import KEY, from_bytes
 from millstream.state.spilling import Spilling

@@ -20,7 +20,7 @@ from millstream.node.keeping import Keeping, Locks, cut
 from millstream.node.machine import NodeMachine
 from millstream.node.messages import NotNow, Persist, Persisted
 from millstream.node.safekeeper import Entry
-from millstream.node.units import runs_of
+from millstream.ring.masks import runs_of
 
 _NO_BASE = -1
 _TOO_LATE = -2

@@ -19,7 +19,7 @@ from millstream.node.holdings import EMPTY
 from millstream.node.keeping import Locks
 from millstream.node.machine import NodeMachine
 from millstream.node.messages import Restore
-from millstream.ring.placement import SlotMask
+from millstream.ring.masks import SlotMask
 from millstream.ring.ring import partition_slots
 from millstream.stores.store import CorruptRecord, Damage, Store
 from millstream.wire.net import Net

@@ -90,18 +90,12 @@ class Safekeeper:
         self._storing = net.lock()
         self._waiting: list[Entry] = []
         self._ready: list[_Serialised] = []
-        self._unfinished = 0
         self._at_work = False
         self.counts = KeeperCounts()
 
     @property
     def store(self) -> Store:
         return self._store
-
-    @property
-    def unfinished(self) -> int:
-        """How many entries wait, or are on their way."""
-        return self._unfinished
 
     def keep(self, entry: Entry) -> None:
         """Take an entry; waits if too many are queued already."""
@@ -140,10 +134,8 @@ class Safekeeper:
                 if replaced is None:
                     return False
                 self._waiting.remove(replaced)
-                self._unfinished -= 1
                 self.counts.replaced += 1
             self._waiting.append(entry)
-            self._unfinished += 1
             begin, self._at_work = not self._at_work, True
         if replaced is not None:
             replaced.done(None)
@@ -180,7 +172,7 @@ class Safekeeper:
                 try:
                     item = _Serialised(entry, entry.serialise())
                 except Exception as problem:
-                    self._finish(entry, typed(problem, entry.key))
+                    entry.done(typed(problem, entry.key))
                     continue
                 self.counts.serialise_seconds += self._net.now() - started
                 with self._lock:
@@ -205,12 +197,7 @@ class Safekeeper:
             for item in batch:
                 self.counts.records += 1
                 self.counts.bytes += len(item.data)
-                self._finish(item.entry, problem or Kept(item.entry.key, len(item.data)))
-
-    def _finish(self, entry: Entry, result: Kept | MillstreamError) -> None:
-        entry.done(result)
-        with self._lock:
-            self._unfinished -= 1
+                item.entry.done(problem or Kept(item.entry.key, len(item.data)))
 
 
 def typed(problem: Exception, what: str) -> MillstreamError:

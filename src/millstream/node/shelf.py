@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from millstream.node.units import Unit, covered
-from millstream.ring.placement import SlotMask
+from millstream.ring.masks import SlotMask
 
 
 @dataclass

@@ -19,10 +19,11 @@ from millstream.node.checkpoints import Checkpoints, Retained
 from millstream.node.holdings import EMPTY, UNKNOWN, Holdings
 from millstream.node.messages import NotHeld, Runs, Snapshot
 from millstream.node.shelf import Lot, Shelf
-from millstream.node.units import Unit, covered, runs_of
+from millstream.node.units import Unit, covered
 from millstream.ring.hashing import hash_key
 from millstream.ring.keys import canonical_key
-from millstream.ring.placement import Placement, SlotMask
+from millstream.ring.masks import SlotMask, runs_of
+from millstream.ring.placement import Placement
 from millstream.ring.ring import NodeId
 from millstream.state.spilling import Spilling
 from millstream.state.values import unify_nulls

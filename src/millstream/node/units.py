@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.node.messages import CopyReceipt, Feed, Receipt
-from millstream.ring.placement import SlotMask
+from millstream.ring.masks import SlotMask, runs_of
 from millstream.state.blocks import Origin
 
 
@@ -76,18 +76,6 @@ class Unit:
         """The receipts for the slots of which this node is a backup."""
         for run in runs_of(fed, self.slots):
             yield CopyReceipt(self.job, run, self.digest)
-
-
-def runs_of(mask: SlotMask, slots: range) -> Iterator[range]:
-    """The runs of set flags within a range of slots."""
-    part = mask[slots.start : slots.stop]
-    if part.all():
-        if len(part):
-            yield slots
-        return
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], part, [False]]).astype(np.int8)))
-    for start, stop in edges.reshape(-1, 2).tolist():
-        yield range(slots.start + start, slots.start + stop)
 
 
 def covered(units: Sequence[Unit], jobs: Sequence[int], slots: int, *, effective: bool) -> SlotMask:

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from millstream.errors import ConfigError
-from millstream.ring.placement import Placement, SlotMask
+from millstream.ring.masks import SlotMask
+from millstream.ring.placement import Placement
 from millstream.ring.ring import NodeId
 from millstream.ring.zones import Domain
 

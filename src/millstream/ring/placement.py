@@ -14,16 +14,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from millstream.errors import ConfigError
+from millstream.ring.masks import SlotMask
 from millstream.ring.ring import NodeId, Ring, RingError
-
-SlotMask: TypeAlias = npt.NDArray[np.bool_]
-"""One bit per slot."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from millstream.node.machine import NodeMachine
 from millstream.node.messages import Commit, Receipt
 from millstream.node.units import Unit, Work, covered
 from millstream.ring.hashing import hash_key
-from millstream.ring.placement import Placement, SlotMask
+from millstream.ring.masks import SlotMask
+from millstream.ring.placement import Placement
 from millstream.ring.ring import NodeId
 from millstream.sim.cluster import Cluster
 from millstream.sim.workload import JOBS, Pair, Reference

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from millstream.ring.placement import SlotMask
+from millstream.ring.masks import SlotMask
 from millstream.state.values import ValueTypeError, unify
 
 Rows = npt.NDArray[np.int64]

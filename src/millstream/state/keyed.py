@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 import numpy as np
 
-from millstream.ring.placement import SlotMask
+from millstream.ring.masks import SlotMask
 from millstream.state.pickling import dumps, loads
 
 T = TypeVar("T")

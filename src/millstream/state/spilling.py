@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from millstream.ring.placement import SlotMask
+from millstream.ring.masks import SlotMask
 from millstream.state.keyed import (
     Change,
     Entries,

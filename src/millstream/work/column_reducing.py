@@ -16,7 +16,7 @@ from millstream.flow.reducers import (
 from millstream.flow.workflow import JobVertex
 from millstream.ring.hashing import hash_column, slot_of
 from millstream.ring.keys import KeyTypeError, canonical_column, decode_keys
-from millstream.ring.placement import SlotMask
+from millstream.ring.masks import SlotMask
 from millstream.state.blocks import KEY, SLOT
 from millstream.state.columns import ColumnFragment, ColumnState, widened_types
 from millstream.state.deltas import decode_columns, encode_columns, merge_columns

@@ -16,7 +16,7 @@ from millstream.flow.reducers import (
 )
 from millstream.flow.workflow import JobVertex
 from millstream.ring.keys import decode_keys
-from millstream.ring.placement import SlotMask
+from millstream.ring.masks import SlotMask
 from millstream.state.blocks import KEY, SLOT
 from millstream.state.deltas import decode_keyed, encode_keyed, merge_keyed
 from millstream.state.keyed import (

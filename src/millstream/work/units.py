@@ -14,7 +14,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import pyarrow as pa
 
 from millstream.flow.workflow import JobVertex
-from millstream.ring.placement import SlotMask
+from millstream.ring.masks import SlotMask
 
 
 @dataclass(frozen=True)

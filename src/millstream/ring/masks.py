@@ -1,0 +1,32 @@
+"""Sets of slots as masks, one bit for each slot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+SlotMask: TypeAlias = npt.NDArray[np.bool_]
+"""One bit per slot."""
+
+
+def mask_of(slots: range, size: int) -> SlotMask:
+    """The mask of one run of slots, out of so many."""
+    mask = np.zeros(size, dtype=bool)
+    mask[slots.start : slots.stop] = True
+    return mask
+
+
+def runs_of(mask: SlotMask, slots: range | None = None) -> Iterator[range]:
+    """The runs of set flags, within a range of slots if one is given."""
+    within = range(len(mask)) if slots is None else slots
+    part = mask[within.start : within.stop]
+    if part.all():
+        if len(part):
+            yield within
+        return
+    edges = np.flatnonzero(np.diff(part, prepend=False, append=False))
+    for start, stop in edges.reshape(-1, 2).tolist():
+        yield range(within.start + start, within.start + stop)
