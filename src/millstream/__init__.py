@@ -33,7 +33,16 @@ from millstream.flow.functions import arrow, dataframe, sql
 from millstream.flow.reducers import Combinable, combinable
 from millstream.flow.sinks import callback, console, csv, foreach_batch, json, parquet
 from millstream.flow.sources import files, rate, replay, socket, text
-from millstream.flow.workflow import Stream, Workflow
+from millstream.flow.windows import (
+    count_window,
+    every,
+    global_window,
+    on_watermark,
+    session,
+    sliding,
+    tumbling,
+)
+from millstream.flow.workflow import Stream, Workflow, processing_time
 from millstream.node.messages import NotDeterministic
 from millstream.state.aggregates import (
     aggregate,
@@ -99,28 +108,36 @@ __all__ = [
     "combinable",
     "console",
     "count",
+    "count_window",
     "csv",
     "dataframe",
     "distinct",
+    "every",
     "files",
     "first",
     "foreach_batch",
+    "global_window",
     "json",
     "last",
     "max",
     "mean",
     "min",
+    "on_watermark",
     "parquet",
+    "processing_time",
     "rate",
     "read_state",
     "replay",
     "run",
+    "session",
+    "sliding",
     "socket",
     "sql",
     "start",
     "sum",
     "text",
     "top_k",
+    "tumbling",
 ]
 
 

@@ -11,11 +11,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import pyarrow as pa
 
-from millstream.errors import Place, WorkflowError
+from millstream.errors import ConfigError, Place, WorkflowError
 from millstream.flow import hints
 from millstream.flow.functions import (
     ArrowFunction,
@@ -30,14 +30,41 @@ from millstream.flow.functions import (
     name_of,
     place_of,
 )
-from millstream.flow.reducers import Reducer, StatefulReducer, reducer_of
+from millstream.flow.reducers import ArrowReducer, Reducer, StatefulReducer, reducer_of
 from millstream.flow.sinks import Sink
 from millstream.flow.sources import Source, dataframe_source
+from millstream.flow.windows import Windowing, as_windows, micros
 from millstream.state.values import shown
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 Declared: TypeAlias = "Mapping[str, object] | pa.Schema"
+Side = Literal["late", "ahead", "untimed"]
+
+
+class _ProcessingTime:
+    """The mark that values are placed in windows by the time at which they are read."""
+
+    def __repr__(self) -> str:
+        return "ms.processing_time"
+
+
+processing_time: Final = _ProcessingTime()
+"""For ``time=``: values count at the time at which their epoch was admitted."""
+
+
+@dataclass(frozen=True)
+class SourceTiming:
+    """How event time goes on in a source, in microseconds.
+
+    The watermark stays ``lateness`` behind the largest event time. After ``idle`` without data the
+    source no longer holds others back. A value that is more than ``max_ahead`` ahead of what was
+    to be expected is not believed.
+    """
+
+    lateness: int = 0
+    idle: int = 30_000_000
+    max_ahead: int = 86_400_000_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +79,7 @@ class Vertex:
 class SourceVertex(Vertex):
     name: str = ""
     source: Source = field(default_factory=Source)
+    timing: SourceTiming = field(default_factory=SourceTiming)
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,6 +132,14 @@ class JobVertex(Vertex):
     key_type: pa.DataType | None = None
     output: pa.Schema | None = None
     durable: bool = True
+    windowing: Windowing | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class SideVertex(Vertex):
+    """The values that a windowed job could not take, as a stream of ``(key, value, time)``."""
+
+    side: Side = "late"
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,19 +201,33 @@ class Stream:
         map: Form | None = None,
         combine: Function | None = None,
         key: str | tuple[str, ...] | Function | None = None,
-        time: str | None = None,
+        time: str | _ProcessingTime | None = None,
+        window: object | None = None,
+        lateness: timedelta | None = None,
+        early_every: timedelta | None = None,
+        ordered: bool = False,
+        panes: bool | None = None,
         ttl: timedelta | None = None,
         key_type: object | None = None,
         output: Declared | None = None,
         durable: bool = True,
-    ) -> Stream:
+    ) -> JobStream:
         """Add a job: ``map`` gives keyed values, ``combine`` thins them out, ``reduce`` folds.
 
         ``key`` names the key column(s) of an Arrow or SQL map (default ``key``), or is a
-        function of the record; ``time`` names its event-time column. ``ttl`` forgets keys
-        that saw no value for that long. ``key_type`` and ``output`` declare types that are
-        otherwise taken from annotations or the first epoch. With ``durable=False`` the job's
-        state is copied to peers but not put into the store: after a restart it begins empty.
+        function of the record; ``time`` names its event-time column, or is
+        ``ms.processing_time``. ``ttl`` forgets keys that saw no value for that long. ``key_type``
+        and ``output`` declare types that are otherwise taken from annotations or the first epoch.
+        With ``durable=False`` the job's state is copied to peers but not put into the store: after
+        a restart it begins empty.
+
+        With a ``window`` (or several) the values of each window are reduced; a result says the
+        window's start and end, and is given once the watermark has passed the end. The watermark
+        is ``lateness`` behind the event times (default: what the sources say). ``early_every``
+        also gives results of windows that are still open. A reduce function is called with
+        ``(key, values, window)``; with ``ordered``, values come in the order of their times.
+        ``panes`` says whether overlapping windows share partial results; by default measured
+        rates decide.
         """
         place = caller()
         self._workflow._check_name(name, "job", place)
@@ -191,7 +241,20 @@ class Stream:
             _check_combine(combine, reducer, name, place)
         if key is not None:
             _check_key(key, place)
-        _check_columns(key, time, map, name, place)
+        windowing = _windowing(
+            window,
+            processing_time=isinstance(time, _ProcessingTime),
+            lateness=lateness,
+            early_every=early_every,
+            ordered=ordered,
+            panes=panes,
+            name=name,
+            place=place,
+        )
+        column = None if isinstance(time, _ProcessingTime) else time
+        _check_columns(key, column, map, name, place)
+        if windowing is not None:
+            _check_windowed(reducer, ttl, combine, name, place)
         vertex = JobVertex(
             place,
             (stream._vertex,),
@@ -200,14 +263,15 @@ class Stream:
             combine=combine,
             reducer=reducer,
             key=key,
-            time=time,
+            time=column,
             ttl=_check_ttl(ttl, name, place),
             key_type=_key_type(key_type, map, key, name, place),
             output=_job_output(output, reducer, place),
             durable=_check_durable(durable, name, place),
+            windowing=windowing,
         )
         self._workflow._vertices[name] = vertex
-        return self._to(vertex)
+        return JobStream(self._workflow, vertex)
 
     def sink(self, name: str, sink: Sink) -> None:
         """Send the stream to a sink."""
@@ -251,6 +315,36 @@ class Stream:
         return Stream(self._workflow, vertex)
 
 
+class JobStream(Stream):
+    """The results of a job, and beside them what its windows could not take."""
+
+    @property
+    def late(self) -> Stream:
+        """The values that came after all their windows were closed: ``(key, value, time)``."""
+        return self._side("late")
+
+    @property
+    def ahead(self) -> Stream:
+        """The values whose time was too far ahead to be believed: ``(key, value, time)``."""
+        return self._side("ahead")
+
+    @property
+    def untimed(self) -> Stream:
+        """The values that had no time: ``(key, value, None)``."""
+        return self._side("untimed")
+
+    def _side(self, side: Side) -> Stream:
+        place, job = caller(), self._vertex
+        assert isinstance(job, JobVertex)
+        if job.windowing is None:
+            raise WorkflowError(
+                f"job {job.name!r} has no window, and so takes every value",
+                f"leave .{side} out, or give the job a window=",
+                place,
+            )
+        return self._to(SideVertex(place, (job,), side=side))
+
+
 @dataclass(frozen=True)
 class KeyedStream:
     """A stream with a chosen key, waiting for its reducer."""
@@ -264,12 +358,17 @@ class KeyedStream:
         reduce: object,
         *,
         combine: Function | None = None,
-        time: str | None = None,
+        time: str | _ProcessingTime | None = None,
+        window: object | None = None,
+        lateness: timedelta | None = None,
+        early_every: timedelta | None = None,
+        ordered: bool = False,
+        panes: bool | None = None,
         ttl: timedelta | None = None,
         key_type: object | None = None,
         output: Declared | None = None,
         durable: bool = True,
-    ) -> Stream:
+    ) -> JobStream:
         """Add a job that reduces the records of each key."""
         return self.stream.map_reduce(
             name,
@@ -277,6 +376,11 @@ class KeyedStream:
             combine=combine,
             key=self.key,
             time=time,
+            window=window,
+            lateness=lateness,
+            early_every=early_every,
+            ordered=ordered,
+            panes=panes,
             ttl=ttl,
             key_type=key_type,
             output=output,
@@ -294,11 +398,31 @@ class Workflow:
         self._vertices: dict[str, SourceVertex | JobVertex] = {}
         self._sinks: dict[str, SinkVertex] = {}
 
-    def source(self, name: str, source: object) -> Stream:
-        """Add a source: ``ms.text`` and its like, or any Spark streaming DataFrame."""
+    def source(
+        self,
+        name: str,
+        source: object,
+        *,
+        lateness: timedelta = timedelta(0),
+        idle_after: timedelta = timedelta(seconds=30),
+        max_ahead: timedelta = timedelta(days=1),
+    ) -> Stream:
+        """Add a source: ``ms.text`` and its like, or any Spark streaming DataFrame.
+
+        For windows: the watermark stays ``lateness`` behind the largest event time; a source
+        without data for ``idle_after`` does not hold other sources back, and its watermark goes on
+        with the clock; a value more than ``max_ahead`` ahead of the others is set aside.
+        """
         place = caller()
         self._check_name(name, "source", place)
-        vertex = SourceVertex(place, (), name=name, source=_as_source(source, name, place))
+        timing = SourceTiming(
+            _span("lateness", lateness, place, zero=True),
+            _span("idle_after", idle_after, place),
+            _span("max_ahead", max_ahead, place),
+        )
+        vertex = SourceVertex(
+            place, (), name=name, source=_as_source(source, name, place), timing=timing
+        )
         self._vertices[name] = vertex
         return Stream(self, vertex)
 
@@ -432,6 +556,84 @@ def _check_ttl(ttl: object, name: str, place: Place) -> timedelta | None:
             f"job {name!r} has ttl={shown(ttl)}", "give a positive datetime.timedelta", place
         )
     return ttl
+
+
+def _span(name: str, length: object, place: Place, *, zero: bool = False) -> int:
+    shortest = timedelta(0) if zero else timedelta(microseconds=1)
+    if not isinstance(length, timedelta) or length < shortest:
+        what = "of 0 or more" if zero else "longer than 0"
+        raise WorkflowError(
+            f"{name} is {shown(length)}", f"give a datetime.timedelta {what}", place
+        )
+    return micros(length)
+
+
+def _windowing(
+    window: object,
+    *,
+    processing_time: bool,
+    lateness: timedelta | None,
+    early_every: timedelta | None,
+    ordered: bool,
+    panes: bool | None,
+    name: str,
+    place: Place,
+) -> Windowing | None:
+    """The windows of a job; without any, the options that go with them are refused."""
+    given = {
+        "lateness": lateness,
+        "early_every": early_every,
+        "ordered": ordered or None,
+        "panes": panes,
+        "time=ms.processing_time": processing_time or None,
+    }
+    if window is None:
+        for option, value in given.items():
+            if value is not None:
+                raise WorkflowError(
+                    f"job {name!r} has {option} but no window", "give it a window=", place
+                )
+        return None
+    try:
+        windows = as_windows(window)
+    except ConfigError as problem:
+        raise WorkflowError(f"job {name!r}: {problem}", "see docs/windows.md", place) from None
+    for option in ("ordered", "panes"):
+        if given[option] not in (None, True, False):
+            raise WorkflowError(
+                f"job {name!r} has {option}={shown(given[option])}", "give True or False", place
+            )
+    return Windowing(
+        windows,
+        processing_time,
+        None if lateness is None else _span("lateness", lateness, place, zero=True),
+        None if early_every is None else _span("early_every", early_every, place),
+        ordered,
+        panes,
+    )
+
+
+def _check_windowed(
+    reducer: Reducer, ttl: object, combine: object, name: str, place: Place
+) -> None:
+    if ttl is not None:
+        raise WorkflowError(
+            f"job {name!r} has both a window and a ttl",
+            "leave ttl= out: windows are forgotten when they are closed",
+            place,
+        )
+    if combine is not None:
+        raise WorkflowError(
+            f"job {name!r} has both a window and combine=",
+            "leave combine= out; a reducer with zero, add, merge and result is combined in panes",
+            place,
+        )
+    if isinstance(reducer, ArrowReducer):
+        raise WorkflowError(
+            f"job {name!r} has a window and an Arrow reducer, which keeps its own state",
+            "use a function (key, values, window), a combinable reducer or a built-in one",
+            place,
+        )
 
 
 def _check_durable(durable: object, name: str, place: Place) -> bool:

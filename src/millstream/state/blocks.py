@@ -18,6 +18,11 @@ from millstream.ring.hashing import hash_column, slot_of
 
 KEY = "key"
 SLOT = "millstream.slot"  # users' rows may have a column called "slot"
+# Of windowed jobs: the pane of a row in a block; and, in outputs, the window that a row is a
+# result of and its event time.
+PANE = "millstream.pane"
+WINDOW = "millstream.window"
+TIME = "millstream.time"
 _OPTIONS = pa.ipc.IpcWriteOptions(compression=None)
 
 

@@ -15,19 +15,23 @@ import pyarrow as pa
 
 from millstream.flow.workflow import JobVertex
 from millstream.ring.masks import SlotMask
+from millstream.work.clocks import JobClock
 
 
 @dataclass(frozen=True)
 class UnitContext:
     """What every copy of a unit must agree on: slots, time and types.
 
-    ``read`` is false when nobody reads the job's outputs; they are then not kept.
+    ``read`` is false when nobody reads the job's outputs; they are then not kept. A windowed job
+    has a ``clock``.
     """
 
     slots: range
     time: int
     output: pa.Schema | None = None
     read: bool = True
+    clock: JobClock | None = None
+    epoch: int = 0
 
 
 F = TypeVar("F")

@@ -1,0 +1,226 @@
+"""Windows: which values of a key are reduced together, and when the result is given.
+
+Frozen descriptions, checked when they are made. All lengths are microseconds from here on, as
+event times are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cached_property, reduce
+from math import gcd
+from typing import Final, Literal
+
+from millstream.errors import ConfigError
+
+MICROSECOND: Final = timedelta(microseconds=1)
+Timing = Literal["early", "on_time"]
+
+
+@dataclass(frozen=True)
+class TimeWindow:
+    """Windows of one size, a new one every slide; they begin at multiples of it."""
+
+    size: int
+    slide: int
+
+    @property
+    def is_tumbling(self) -> bool:
+        return self.size == self.slide
+
+    def __str__(self) -> str:
+        if self.is_tumbling:
+            return f"tumbling {length_text(self.size)}"
+        return f"sliding {length_text(self.size)} every {length_text(self.slide)}"
+
+
+@dataclass(frozen=True)
+class SessionWindow:
+    """The values of a key that follow each other with less than a gap between."""
+
+    gap: int
+
+    def __str__(self) -> str:
+        return f"session, gap {length_text(self.gap)}"
+
+
+@dataclass(frozen=True)
+class CountWindow:
+    """So many values of a key, in the order of their arrival; a result every ``slide`` values."""
+
+    size: int
+    slide: int
+
+    def __str__(self) -> str:
+        return f"count {self.size} every {self.slide}"
+
+
+@dataclass(frozen=True)
+class EveryCount:
+    """Fires when a key has that many new values."""
+
+    count: int
+
+    def __str__(self) -> str:
+        return f"every {self.count} values"
+
+
+@dataclass(frozen=True)
+class EveryTime:
+    """Fires for keys with new values when that much time has passed."""
+
+    length: int
+
+    def __str__(self) -> str:
+        return f"every {length_text(self.length)}"
+
+
+@dataclass(frozen=True)
+class OnWatermark:
+    """Fires for keys with new values when the watermark has passed them."""
+
+    def __str__(self) -> str:
+        return "on watermark"
+
+
+Trigger = EveryCount | EveryTime | OnWatermark
+
+
+@dataclass(frozen=True)
+class GlobalWindow:
+    """All values of a key, from the first on; a trigger says when their result is given."""
+
+    trigger: Trigger
+
+    def __str__(self) -> str:
+        return f"global, {self.trigger}"
+
+
+Window = TimeWindow | SessionWindow | CountWindow | GlobalWindow
+
+
+@dataclass(frozen=True)
+class Windowing:
+    """The windows of a job, and what belongs to them.
+
+    ``lateness`` is None where sources say it. ``early`` gives results of open windows that often.
+    ``panes`` is None where measured rates decide.
+    """
+
+    windows: tuple[Window, ...]
+    processing_time: bool = False
+    lateness: int | None = None
+    early: int | None = None
+    ordered: bool = False
+    panes: bool | None = None
+
+    @cached_property
+    def time_windows(self) -> tuple[TimeWindow, ...]:
+        """Its windows, if they are of time alone."""
+        return tuple(w for w in self.windows if isinstance(w, TimeWindow))
+
+    @cached_property
+    def pane(self) -> int:
+        """The highest common factor of all sizes and slides."""
+        return reduce(gcd, (n for w in self.time_windows for n in (w.size, w.slide)))
+
+    @property
+    def slides(self) -> bool:
+        """Whether any value is in more than one window."""
+        return len(self.windows) > 1 or any(not w.is_tumbling for w in self.time_windows)
+
+
+def sliding(size: timedelta, slide: timedelta) -> TimeWindow:
+    """Windows of ``size``, one every ``slide``: overlapping ones, if the slide is shorter."""
+    window = TimeWindow(_length("size", size), _length("slide", slide))
+    if window.slide > window.size:
+        raise ConfigError(
+            f"slide must be at most size, or values between windows would be lost; got "
+            f"slide={slide} and size={size}"
+        )
+    return window
+
+
+def tumbling(size: timedelta) -> TimeWindow:
+    """Windows of ``size``, one after the other."""
+    return TimeWindow(_length("size", size), _length("size", size))
+
+
+def session(gap: timedelta) -> SessionWindow:
+    """A window for each burst of a key's values: it ends when nothing came for ``gap``."""
+    return SessionWindow(_length("gap", gap))
+
+
+def count_window(size: int, slide: int | None = None) -> CountWindow:
+    """The last ``size`` values of a key, every ``slide`` values (default: every ``size``)."""
+    window = CountWindow(_count("size", size), _count("slide", size if slide is None else slide))
+    if window.slide > window.size:
+        raise ConfigError(f"slide must be at most size, got slide={slide} and size={size}")
+    return window
+
+
+def global_window(trigger: Trigger) -> GlobalWindow:
+    """All values of a key since the first; ``trigger`` says when to give their result."""
+    if not isinstance(trigger, EveryCount | EveryTime | OnWatermark):
+        raise ConfigError(f"trigger must be ms.every(...) or ms.on_watermark(), got {trigger!r}")
+    return GlobalWindow(trigger)
+
+
+def every(amount: int | timedelta) -> EveryCount | EveryTime:
+    """Fire after so many values of a key, or after so much time."""
+    if isinstance(amount, timedelta):
+        return EveryTime(_length("every", amount))
+    return EveryCount(_count("every", amount))
+
+
+def on_watermark() -> OnWatermark:
+    """Fire when the watermark has passed all values that a key has got."""
+    return OnWatermark()
+
+
+def as_windows(given: object) -> tuple[Window, ...]:
+    """What a user passed as ``window=``: one window, or several of time."""
+    several = list(given) if isinstance(given, Sequence) else [given]
+    windows = [w for w in several if isinstance(w, Window)]
+    if len(windows) < len(several) or not windows:
+        raise ConfigError(
+            "window must be ms.sliding, ms.tumbling, ms.session, ms.count_window or "
+            f"ms.global_window, or a list of sliding and tumbling ones, got {given!r}"
+        )
+    if len(windows) > 1:
+        if not all(isinstance(w, TimeWindow) for w in windows):
+            raise ConfigError("several windows on one job must all be sliding or tumbling")
+        if len(set(windows)) < len(windows):
+            raise ConfigError(f"the windows of a job must differ, got {given!r}")
+    return tuple(windows)
+
+
+def micros(length: timedelta) -> int:
+    """A length of time in microseconds."""
+    return length // MICROSECOND
+
+
+def length_text(length: int) -> str:
+    """A length of time as people write it: ``1h30m``, ``250ms``."""
+    text = ""
+    for unit, size in (("d", 86_400_000_000), ("h", 3_600_000_000), ("m", 60_000_000)):
+        count, length = divmod(length, size)
+        text += f"{count}{unit}" if count else ""
+    for unit, size in (("s", 1_000_000), ("ms", 1000), ("us", 1)):
+        count, length = divmod(length, size)
+        text += f"{count}{unit}" if count else ""
+    return text or "0s"
+
+
+def _length(name: str, length: object) -> int:
+    if not isinstance(length, timedelta) or length <= timedelta(0):
+        raise ConfigError(f"{name} must be a positive datetime.timedelta, got {length!r}")
+    return micros(length)
+
+
+def _count(name: str, count: object) -> int:
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        raise ConfigError(f"{name} must be a whole number of 1 or more, got {count!r}")
+    return count

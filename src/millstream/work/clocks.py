@@ -1,0 +1,84 @@
+"""Time, as an epoch record tells it to a windowed job, and as map tasks report it back.
+
+All times are microseconds since 1970. A window closes in the epoch whose watermark has passed its
+end, and after that epoch's values were taken in; so a value is late only if all windows that it
+belongs to were closed in *earlier* epochs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Final
+
+import pyarrow as pa
+
+BEGINNING: Final = -(2**62)
+"""Before all event times: nothing is closed."""
+END: Final = 2**62
+"""After all event times: everything is closed."""
+
+_TALLIES = b"millstream.tallies"
+
+
+@dataclass(frozen=True)
+class JobClock:
+    """What every copy and every replay of an epoch takes for the time of one job.
+
+    Windows that end by ``closed`` were closed in earlier epochs, those that end by ``watermark``
+    close in this one. An event time beyond the limit of its origin is too far ahead to be
+    believed. With ``folding``, values are folded into panes; else they are kept one by one.
+    """
+
+    closed: int = BEGINNING
+    watermark: int = BEGINNING
+    limits: Mapping[int, int] = field(default_factory=dict)
+    folding: bool = True
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What the map tasks of one epoch counted of one origin of a job.
+
+    ``rows`` were taken, and ``latest`` is the largest event time among them; those that were
+    ``late``, too far ``ahead`` or ``untimed`` were not.
+    """
+
+    origin: int
+    rows: int = 0
+    latest: int = BEGINNING
+    late: int = 0
+    ahead: int = 0
+    untimed: int = 0
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(
+            self.origin,
+            self.rows + other.rows,
+            max(self.latest, other.latest),
+            self.late + other.late,
+            self.ahead + other.ahead,
+            self.untimed + other.untimed,
+        )
+
+
+def summed(tallies: Iterable[Tally]) -> tuple[Tally, ...]:
+    """One tally for each origin."""
+    found: dict[int, Tally] = {}
+    for tally in tallies:
+        known = found.get(tally.origin)
+        found[tally.origin] = tally if known is None else known + tally
+    return tuple(found[origin] for origin in sorted(found))
+
+
+def tally_block(tallies: Sequence[Tally]) -> pa.RecordBatch:
+    """Tallies as a block without rows, which travels beside those of the job."""
+    text = json.dumps([asdict(tally) for tally in tallies]).encode()
+    return pa.RecordBatch.from_arrays([], schema=pa.schema([], metadata={_TALLIES: text}))
+
+
+def tallies_of(block: pa.RecordBatch) -> tuple[Tally, ...] | None:
+    """The tallies in a block, or None if it holds rows."""
+    text = (block.schema.metadata or {}).get(_TALLIES)
+    return None if text is None else tuple(Tally(**fields) for fields in json.loads(text))
