@@ -21,7 +21,7 @@ from millstream.cli.zipf import ZipfText, words_of
 from millstream.coordinator.feeder import end_of
 from millstream.errors import Place
 from millstream.flow.reducers import reducer_of
-from millstream.flow.workflow import JobVertex
+from millstream.flow.vertices import JobVertex
 from millstream.node.machine import NodeMachine
 from millstream.node.messages import Assign, Commit, CopyOrder, End, Feed, NodeReport
 from millstream.node.server import NodeServer, digest_blocks, memory

@@ -13,7 +13,7 @@ from millstream.checkpoints.chain import Chain
 from millstream.checkpoints.lineage import Lineage
 from millstream.checkpoints.manifest import Base, Form, JobNote, Manifest, Piece, WorkflowNote
 from millstream.checkpoints.records import Part, base_key, compressed, pack, piece_key
-from millstream.flow.workflow import JobVertex
+from millstream.flow.vertices import JobVertex
 from millstream.ring.keys import infer_type
 from millstream.stores.store import Store
 from millstream.work.reducing import reducing_for

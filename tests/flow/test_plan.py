@@ -7,16 +7,15 @@ import pytest
 import millstream as ms
 from millstream.errors import WorkflowError
 from millstream.flow.plan import Plan, plan
-from millstream.flow.workflow import (
+from millstream.flow.vertices import (
     FrameVertex,
     JobVertex,
     SinkVertex,
     SourceVertex,
-    Stream,
     UnionVertex,
     Vertex,
-    Workflow,
 )
+from millstream.flow.workflow import Stream, Workflow
 from tests.flow.places import next_line
 
 

@@ -13,16 +13,15 @@ from millstream.errors import WorkflowError
 from millstream.flow.plan import plan
 from millstream.flow.reducers import StatefulReducer
 from millstream.flow.sources import DataFrameSource
-from millstream.flow.workflow import (
+from millstream.flow.vertices import (
     BatchStep,
     FrameVertex,
     JobVertex,
     RecordStep,
-    Stream,
     UnionVertex,
     Vertex,
-    Workflow,
 )
+from millstream.flow.workflow import Stream, Workflow
 from tests.flow.places import line_of, line_of_call, next_line
 
 SECOND = timedelta(seconds=1)
@@ -196,7 +195,7 @@ def test_a_streaming_dataframe_is_a_source(flow: Workflow) -> None:
     flow.source("frame", frame)
 
     vertex = flow._vertices["frame"]
-    assert isinstance(vertex, ms.flow.workflow.SourceVertex)
+    assert isinstance(vertex, ms.flow.vertices.SourceVertex)
     assert isinstance(vertex.source, DataFrameSource)
     assert vertex.source.frame is frame
 

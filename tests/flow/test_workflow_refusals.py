@@ -11,10 +11,7 @@ import pytest
 
 import millstream as ms
 from millstream.errors import WorkflowError
-from millstream.flow.workflow import (
-    Stream,
-    Workflow,
-)
+from millstream.flow.workflow import Stream, Workflow
 from tests.flow.places import line_of, line_of_call
 
 

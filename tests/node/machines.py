@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from millstream.flow.workflow import JobVertex
+from millstream.flow.vertices import JobVertex
 from millstream.node.machine import Durability, NodeMachine
 from millstream.node.messages import Assign, Commit, End, Feed, NodeReport, Receipts
 from millstream.node.units import Block, Unit, Work

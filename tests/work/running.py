@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from millstream.errors import Place
 from millstream.flow.reducers import reducer_of
-from millstream.flow.workflow import JobVertex
+from millstream.flow.vertices import JobVertex
 from millstream.ring.ring import partition_slots
 from millstream.state.blocks import from_bytes, to_bytes
 from millstream.state.records import decode_records

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.flow.functions import arrow
-from millstream.flow.workflow import JobVertex
+from millstream.flow.vertices import JobVertex
 from millstream.ring.keys import decode_keys, encode_keys
 from millstream.state.records import encode_records
 from millstream.work.chunk import Chunk

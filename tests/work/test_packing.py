@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import millstream as ms
 from millstream.flow.reducers import StatefulReducer
-from millstream.flow.workflow import JobVertex
+from millstream.flow.vertices import JobVertex
 from millstream.ring.keys import NAN, decode_keys
 from millstream.ring.ring import partition_slots
 from millstream.state.blocks import KEY, SLOT, to_bytes

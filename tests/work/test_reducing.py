@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import millstream as ms
 from millstream.errors import Place
-from millstream.flow.workflow import JobVertex
+from millstream.flow.vertices import JobVertex
 from millstream.ring.keys import NAN
 from millstream.ring.masks import SlotMask
 from millstream.state.blocks import KEY, SLOT

@@ -6,7 +6,7 @@ import pyarrow as pa
 
 import millstream as ms
 from millstream.errors import Place
-from millstream.flow.workflow import BatchStep, JobVertex, RecordStep
+from millstream.flow.vertices import BatchStep, JobVertex, RecordStep
 from millstream.work.chunk import Chunk
 from millstream.work.program import FRAME, SINK, SOURCE, UNION, Element, Program, pack, unpack
 from millstream.work.routing import push

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from millstream.errors import Place
-from millstream.flow.workflow import BatchStep, RecordStep
+from millstream.flow.vertices import BatchStep, RecordStep
 from millstream.state.values import ValueTypeError
 from millstream.work.chunk import Chunk
 from millstream.work.failures import RecordError, UserFunctionError

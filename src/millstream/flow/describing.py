@@ -12,7 +12,7 @@ from millstream.flow.reducers import (
     Reducer,
     StatefulReducer,
 )
-from millstream.flow.workflow import SourceVertex
+from millstream.flow.vertices import SourceVertex
 from millstream.state.aggregates.naming import text_of
 
 Form = Literal["stateful", "combining", "aggregate", "arrow"]

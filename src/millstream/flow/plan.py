@@ -12,15 +12,15 @@ from functools import cached_property
 from typing import TypeVar
 
 from millstream.errors import WorkflowError
-from millstream.flow.workflow import (
+from millstream.flow.vertices import (
     FrameVertex,
     JobVertex,
     NamedVertex,
     SinkVertex,
     SourceVertex,
     Vertex,
-    Workflow,
 )
+from millstream.flow.workflow import Workflow
 
 V = TypeVar("V", bound=Vertex)
 

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.checkpoints.manifest import Base
-from millstream.flow.workflow import JobVertex
+from millstream.flow.vertices import JobVertex
 from millstream.node.checkpoints import Due, Retained
 from millstream.node.messages import (
     NOTHING_COMMITTED,

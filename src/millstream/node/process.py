@@ -24,7 +24,7 @@ from pathlib import Path
 import cloudpickle
 
 from millstream.errors import MillstreamError
-from millstream.flow.workflow import JobVertex
+from millstream.flow.vertices import JobVertex
 from millstream.node.machine import Durability, NodeMachine
 from millstream.node.messages import Fenced
 from millstream.node.safekeeper import KeeperOptions, Safekeeper

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.errors import MillstreamError
-from millstream.flow.workflow import JobVertex
+from millstream.flow.vertices import JobVertex
 from millstream.node.checkpoints import Checkpoints, Retained
 from millstream.node.holdings import EMPTY, UNKNOWN, Holdings
 from millstream.node.messages import NotHeld, Runs, Snapshot

@@ -15,7 +15,7 @@ from typing import Any
 
 from millstream.errors import Place
 from millstream.flow.reducers import reducer_of
-from millstream.flow.workflow import JobVertex
+from millstream.flow.vertices import JobVertex
 
 FORGET, UNNOTE = "forget", "unnote"
 Pair = tuple[str, Any]

@@ -21,7 +21,7 @@ from millstream.coordinator.record import EpochRecord
 from millstream.errors import WorkflowError
 from millstream.flow.functions import SqlStep
 from millstream.flow.plan import Plan
-from millstream.flow.workflow import BatchStep, FrameVertex, JobVertex, RecordStep, SourceVertex
+from millstream.flow.vertices import BatchStep, FrameVertex, JobVertex, RecordStep, SourceVertex
 from millstream.spark.conform import SinkTypeError, for_spark, unified
 from millstream.spark.sources import open_source
 from millstream.spark.stage import (

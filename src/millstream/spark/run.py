@@ -13,7 +13,8 @@ from pyspark.sql import SparkSession
 
 from millstream.flow.plan import Plan, plan
 from millstream.flow.sources import DataFrameSource
-from millstream.flow.workflow import SourceVertex, Workflow
+from millstream.flow.vertices import SourceVertex
+from millstream.flow.workflow import Workflow
 from millstream.observe.progress import EpochProgress, Totals
 from millstream.spark.handle import Run
 from millstream.spark.options import Options, config_of

@@ -24,7 +24,7 @@ from millstream.errors import ConfigError
 from millstream.flow.plan import Plan
 from millstream.flow.shipping import ship
 from millstream.flow.sources import ReplaySource
-from millstream.flow.workflow import SourceVertex
+from millstream.flow.vertices import SourceVertex
 from millstream.node.process import Launch
 from millstream.node.safekeeper import KeeperOptions
 from millstream.node.service import NodeOptions

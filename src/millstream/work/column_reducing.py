@@ -13,7 +13,7 @@ from millstream.flow.reducers import (
     AggregateReducer,
     ArrowReducer,
 )
-from millstream.flow.workflow import JobVertex
+from millstream.flow.vertices import JobVertex
 from millstream.ring.hashing import hash_column, slot_of
 from millstream.ring.keys import KeyTypeError, canonical_column, decode_keys
 from millstream.ring.masks import SlotMask

@@ -14,7 +14,7 @@ from millstream.flow.reducers import (
     CombiningReducer,
     StatefulReducer,
 )
-from millstream.flow.workflow import JobVertex
+from millstream.flow.vertices import JobVertex
 from millstream.ring.keys import decode_keys
 from millstream.ring.masks import SlotMask
 from millstream.state.blocks import KEY, SLOT

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from millstream.flow.functions import ArrowFunction
 from millstream.flow.reducers import CombiningReducer, StatefulReducer
-from millstream.flow.workflow import JobVertex
+from millstream.flow.vertices import JobVertex
 from millstream.ring.keys import (
     NAN,
     KeyTypeError,

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from millstream.flow.workflow import JobVertex
+from millstream.flow.vertices import JobVertex
 from millstream.state.pickling import dumps, loads
 from millstream.state.values import PICKLED, decode_column, encode_column, is_pickled
 from millstream.work.failures import record_error

@@ -20,7 +20,7 @@ from millstream.flow.reducers import (
     ArrowReducer,
     CombiningReducer,
 )
-from millstream.flow.workflow import JobVertex
+from millstream.flow.vertices import JobVertex
 from millstream.ring.keys import decode_keys
 from millstream.ring.ring import partition_slots
 from millstream.state.blocks import KEY, SLOT, place_rows, slices

@@ -14,7 +14,7 @@ import cloudpickle
 
 from millstream.flow.plan import Plan
 from millstream.flow.shipping import ship
-from millstream.flow.workflow import (
+from millstream.flow.vertices import (
     BatchStep,
     FrameVertex,
     JobVertex,

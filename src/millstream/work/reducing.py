@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from millstream.flow.reducers import AggregateReducer, CombiningReducer, StatefulReducer
-from millstream.flow.workflow import JobVertex
+from millstream.flow.vertices import JobVertex
 from millstream.state.keyed import KeyedState
 from millstream.work.column_reducing import AggregateReducing, ArrowReducing
 from millstream.work.keyed_reducing import CombiningReducing, FunctionReducing

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from millstream.flow.workflow import BatchStep, JobVertex, RecordStep
+from millstream.flow.vertices import BatchStep, JobVertex, RecordStep
 from millstream.work.chunk import Chunk
 from millstream.work.program import FRAME, SINK, Program
 from millstream.work.steps import run_step

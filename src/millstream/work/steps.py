@@ -8,7 +8,7 @@ from itertools import chain, compress
 import pyarrow as pa
 
 from millstream.flow.functions import Function
-from millstream.flow.workflow import BatchStep, RecordStep
+from millstream.flow.vertices import BatchStep, RecordStep
 from millstream.state.values import ValueTypeError, shown
 from millstream.work.chunk import Chunk
 from millstream.work.failures import calling, record_error

@@ -13,7 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
-from millstream.flow.workflow import JobVertex
+from millstream.flow.vertices import JobVertex
 from millstream.ring.masks import SlotMask
 from millstream.work.clocks import JobClock
 

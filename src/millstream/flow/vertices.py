@@ -1,0 +1,121 @@
+"""The elements of a workflow's graph, as frozen descriptions.
+
+``workflow.py`` makes them from what users write, ``plan.py`` puts them in order; those that run
+a workflow only read them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Literal
+
+import pyarrow as pa
+
+from millstream.errors import Place
+from millstream.flow.functions import ArrowFunction, FrameStep, Function, SqlStep
+from millstream.flow.reducers import Reducer, StatefulReducer
+from millstream.flow.sinks import Sink
+from millstream.flow.sources import Source
+from millstream.flow.windows import Windowing
+
+Side = Literal["late", "ahead", "untimed"]
+
+
+@dataclass(frozen=True)
+class SourceTiming:
+    """How event time goes on in a source, in microseconds.
+
+    The watermark stays ``lateness`` behind the largest event time. After ``idle`` without data the
+    source no longer holds others back. A value that is more than ``max_ahead`` ahead of what was
+    to be expected is not believed.
+    """
+
+    lateness: int = 0
+    idle: int = 30_000_000
+    max_ahead: int = 86_400_000_000
+
+
+@dataclass(frozen=True, eq=False)
+class Vertex:
+    """One element of the workflow's graph."""
+
+    place: Place
+    inputs: tuple[Vertex, ...] = field(default=(), repr=False)
+
+
+@dataclass(frozen=True, eq=False)
+class SourceVertex(Vertex):
+    name: str = ""
+    source: Source = field(default_factory=Source)
+    timing: SourceTiming = field(default_factory=SourceTiming)
+
+
+@dataclass(frozen=True, eq=False)
+class RecordStep(Vertex):
+    """``map``, ``flat_map`` or ``filter`` with a Python function per record."""
+
+    kind: str = "map"
+    function: Function = field(default=lambda record: record)
+    schema: pa.Schema | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class BatchStep(Vertex):
+    """A function per Arrow batch."""
+
+    function: Function = field(default=lambda batch: batch)
+    schema: pa.Schema | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class FrameVertex(Vertex):
+    """A step that stays in the JVM."""
+
+    step: SqlStep | FrameStep = field(default_factory=lambda: SqlStep(("*",)))
+
+
+@dataclass(frozen=True, eq=False)
+class UnionVertex(Vertex):
+    """Several streams as one."""
+
+
+@dataclass(frozen=True, eq=False)
+class NamedVertex(Vertex):
+    """A stream referred to by name, possibly before it exists."""
+
+    name: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class JobVertex(Vertex):
+    """One map → combine → reduce step with its keyed state."""
+
+    name: str = ""
+    map: Function | ArrowFunction | None = None
+    combine: Function | None = None
+    reducer: Reducer = field(default_factory=lambda: StatefulReducer(_nothing))
+    key: str | tuple[str, ...] | Function | None = None
+    time: str | None = None
+    ttl: timedelta | None = None
+    key_type: pa.DataType | None = None
+    output: pa.Schema | None = None
+    durable: bool = True
+    windowing: Windowing | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class SideVertex(Vertex):
+    """The values that a windowed job could not take, as a stream of ``(key, value, time)``."""
+
+    side: Side = "late"
+
+
+@dataclass(frozen=True, eq=False)
+class SinkVertex(Vertex):
+    name: str = ""
+    sink: Sink = field(default_factory=Sink)
+
+
+def _nothing(_key: object, _values: object, _state: object) -> None:
+    return None
