@@ -83,6 +83,7 @@ def lines(flow: Workflow) -> Stream:
         lambda lines: lines.map(takes_two),
         lambda lines: lines.flat_map(takes_two),
         lambda lines: lines.filter(takes_two),
+        lambda lines: lines.split(takes_two),
         lambda lines: lines.map(ms.arrow(takes_two)),
         lambda lines: lines.map(ms.dataframe(takes_two)),
         lambda lines: lines.key_by(takes_two),
@@ -125,6 +126,7 @@ def test_a_combine_takes_key_and_values(lines: Stream) -> None:
         lambda lines, function: lines.map(function),
         lambda lines, function: lines.flat_map(function),
         lambda lines, function: lines.filter(function),
+        lambda lines, function: lines.split(function),
         lambda lines, function: lines.map(ms.arrow(function)),
         lambda lines, function: lines.key_by(function),
         lambda lines, function: lines.map_reduce("n", map=function, reduce=count),
@@ -342,3 +344,12 @@ def test_a_helper_of_the_user_is_where_the_error_is() -> None:
     assert caught.value.place is not None
     assert caught.value.place.file == __file__
     assert caught.value.place.line == line_of(count_words).line + 1
+
+
+@pytest.mark.parametrize("option", ["durable", "share"])
+def test_switches_are_true_or_false(lines: Stream, option: str) -> None:
+    options: dict[str, Any] = {option: "yes"}
+    with pytest.raises(WorkflowError, match=f"job 'n' has {option}='yes'.*; give True") as caught:
+        lines.map_reduce("n", reduce=count, **options)
+
+    assert caught.value.place == line_of_call(caught)

@@ -76,6 +76,19 @@ def check_jvm_step(
         )
 
 
+def check_predicate(predicate: object, place: Place) -> None:
+    if isinstance(predicate, ArrowFunction | SqlStep | FrameStep):
+        raise WorkflowError(
+            f"split got {shown(predicate)}, which is not asked about single records",
+            "give a function of the record, or filter twice",
+            place,
+        )
+    check_callable(predicate, "split", place)
+    assert callable(predicate)
+    check_arguments(predicate, 1, "split", "(record)")
+    check_picklable(predicate, "split")
+
+
 def check_map(map: Function | ArrowFunction, name: str, place: Place) -> None:
     role = f"map of job {name!r}"
     function: Function = map.function if isinstance(map, ArrowFunction) else map
@@ -223,12 +236,12 @@ def check_windowed(reducer: Reducer, ttl: object, combine: object, name: str, pl
         )
 
 
-def check_durable(durable: object, name: str, place: Place) -> bool:
-    if not isinstance(durable, bool):
+def check_flag(option: str, value: object, name: str, place: Place) -> bool:
+    if not isinstance(value, bool):
         raise WorkflowError(
-            f"job {name!r} has durable={shown(durable)}", "give True or False", place
+            f"job {name!r} has {option}={shown(value)}", "give True or False", place
         )
-    return durable
+    return value
 
 
 def key_type_of(

@@ -1,54 +1,78 @@
 """The plan: a workflow that was checked as a whole and put in order.
 
-Names are resolved, cycles refused, and every job gets its level: the number of shuffles
-between it and the sources. Vertices are known by their position in ``vertices`` from here on.
+Names are resolved, cycles refused, what is written several times is merged (``sharing.py``), and
+every job gets its level: the number of shuffles between it and the sources. Vertices are known by
+their position in ``vertices`` from here on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from millstream.errors import WorkflowError
+from millstream.errors import Place, WorkflowError
+from millstream.flow.sharing import Readers, Sameness, lead_jobs, merge_steps, shared_maps
 from millstream.flow.vertices import (
     FrameVertex,
     JobVertex,
+    LedVertex,
     NamedVertex,
+    SideVertex,
     SinkVertex,
     SourceVertex,
     Vertex,
 )
-from millstream.flow.workflow import Workflow
+
+if TYPE_CHECKING:
+    from millstream.flow.workflow import Workflow
 
 V = TypeVar("V", bound=Vertex)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The vertices of a workflow, every one after its inputs."""
+    """The vertices of a workflow, every one after its inputs.
+
+    Jobs that differ in their windows alone are reduced by the first of them. The others are
+    ``LedVertex`` from here on, and no jobs; ``readers`` says for each job that leads, and each of
+    its windows, for which of these vertices the results are: their consumers get them. The jobs
+    of one group in ``shared_maps`` have the same map on the same stream. ``merged`` says for a
+    step where else it was written.
+    """
 
     name: str
     vertices: tuple[Vertex, ...]
     inputs: tuple[tuple[int, ...], ...]
+    readers: Readers = field(default_factory=dict)
+    shared_maps: tuple[tuple[int, ...], ...] = ()
+    merged: Mapping[int, tuple[Place, ...]] = field(default_factory=dict)
 
     @cached_property
     def consumers(self) -> tuple[tuple[int, ...], ...]:
-        """For each vertex, those that read it."""
+        """For each vertex, those that read it; a led job reads its leader through ``readers``."""
         readers: list[list[int]] = [[] for _ in self.vertices]
         for at, inputs in enumerate(self.inputs):
-            for source in inputs:
-                readers[source].append(at)
+            if not isinstance(self.vertices[at], LedVertex):
+                for source in inputs:
+                    readers[source].append(at)
         return tuple(tuple(found) for found in readers)
 
     @cached_property
     def levels(self) -> tuple[int, ...]:
-        """For each vertex, in which stage it runs: after how many shuffles."""
+        """For each vertex, in which stage it runs: after how many shuffles.
+
+        The sides of a job run where its map does, ahead of the shuffle.
+        """
         levels: list[int] = []
         for vertex, inputs in zip(self.vertices, self.inputs, strict=True):
             level = max((levels[source] for source in inputs), default=0)
-            levels.append(level + 1 if isinstance(vertex, JobVertex) else level)
+            if isinstance(vertex, JobVertex):
+                level += 1
+            elif isinstance(vertex, SideVertex):
+                level -= 1
+            levels.append(level)
         return tuple(levels)
 
     @cached_property
@@ -87,7 +111,16 @@ def plan(workflow: Workflow) -> Plan:
     order = _in_order(roots, known)
     position = {vertex: at for at, vertex in enumerate(order)}
     inputs = tuple(tuple(position[source] for source in sources) for sources in order.values())
-    return Plan(workflow.name, tuple(order), inputs)
+    same = Sameness()
+    graph, readers = lead_jobs(merge_steps(tuple(order), inputs, same), same)
+    return Plan(
+        workflow.name,
+        graph.vertices,
+        graph.inputs,
+        readers,
+        shared_maps(graph, same),
+        graph.merged,
+    )
 
 
 def _in_order(roots: list[Vertex], known: Mapping[str, Vertex]) -> dict[Vertex, tuple[Vertex, ...]]:

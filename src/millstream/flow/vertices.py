@@ -69,6 +69,20 @@ class BatchStep(Vertex):
 
 
 @dataclass(frozen=True, eq=False)
+class SplitVertex(Vertex):
+    """A predicate that is asked once for each record; its readers are ``BranchVertex``."""
+
+    function: Function = field(default=bool)
+
+
+@dataclass(frozen=True, eq=False)
+class BranchVertex(Vertex):
+    """The records of a split for which the predicate holds, or the others."""
+
+    holds: bool = True
+
+
+@dataclass(frozen=True, eq=False)
 class FrameVertex(Vertex):
     """A step that stays in the JVM."""
 
@@ -102,6 +116,15 @@ class JobVertex(Vertex):
     output: pa.Schema | None = None
     durable: bool = True
     windowing: Windowing | None = None
+    share: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class LedVertex(Vertex):
+    """A job whose windows another job reduces along with its own; that one is its only input."""
+
+    name: str = ""
+    job: JobVertex = field(default_factory=lambda: JobVertex(Place("", 0)))
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,11 +19,12 @@ from millstream.flow.checks import (
     as_span,
     check_columns,
     check_combine,
-    check_durable,
+    check_flag,
     check_jvm_step,
     check_key,
     check_map,
     check_name,
+    check_predicate,
     check_ttl,
     check_windowed,
     key_type_of,
@@ -45,6 +46,7 @@ from millstream.flow.reducers import reducer_of
 from millstream.flow.sinks import Sink
 from millstream.flow.vertices import (
     BatchStep,
+    BranchVertex,
     FrameVertex,
     JobVertex,
     NamedVertex,
@@ -54,6 +56,7 @@ from millstream.flow.vertices import (
     SinkVertex,
     SourceTiming,
     SourceVertex,
+    SplitVertex,
     UnionVertex,
     Vertex,
 )
@@ -89,6 +92,19 @@ class Stream:
     def filter(self, predicate: Form) -> Stream:
         """Keep the records for which the predicate holds (``ms.sql(where=...)`` in the JVM)."""
         return self._step("filter", predicate, None)
+
+    def split(self, predicate: Function) -> tuple[Stream, Stream]:
+        """Two streams: the records for which the predicate holds, and the others.
+
+        The predicate is asked once for each record.
+        """
+        place = caller()
+        check_predicate(predicate, place)
+        split = SplitVertex(place, (self._vertex,), function=predicate)
+        return (
+            self._to(BranchVertex(place, (split,), holds=True)),
+            self._to(BranchVertex(place, (split,), holds=False)),
+        )
 
     def key_by(self, key: str | tuple[str, ...] | Function) -> KeyedStream:
         """Choose the key: a column, several columns, or a function of the record."""
@@ -130,6 +146,7 @@ class Stream:
         key_type: object | None = None,
         output: Declared | None = None,
         durable: bool = True,
+        share: bool = True,
     ) -> JobStream:
         """Add a job: ``map`` gives keyed values, ``combine`` thins them out, ``reduce`` folds.
 
@@ -146,7 +163,8 @@ class Stream:
         also gives results of windows that are still open. A reduce function is called with
         ``(key, values, window)``; with ``ordered``, values come in the order of their times.
         ``panes`` says whether overlapping windows share partial results; by default measured
-        rates decide.
+        rates decide. Jobs that differ in their windows alone are reduced together, and so share
+        panes; ``share=False`` keeps a job to itself.
         """
         place = caller()
         self._workflow._check_free(name, "job", place)
@@ -186,8 +204,9 @@ class Stream:
             ttl=check_ttl(ttl, name, place),
             key_type=key_type_of(key_type, map, key, name, place),
             output=output_of(output, reducer, place),
-            durable=check_durable(durable, name, place),
+            durable=check_flag("durable", durable, name, place),
             windowing=windowing,
+            share=check_flag("share", share, name, place),
         )
         self._workflow._vertices[name] = vertex
         return JobStream(self._workflow, vertex)
@@ -287,6 +306,7 @@ class KeyedStream:
         key_type: object | None = None,
         output: Declared | None = None,
         durable: bool = True,
+        share: bool = True,
     ) -> JobStream:
         """Add a job that reduces the records of each key."""
         return self.stream.map_reduce(
@@ -304,6 +324,7 @@ class KeyedStream:
             key_type=key_type,
             output=output,
             durable=durable,
+            share=share,
         )
 
 
