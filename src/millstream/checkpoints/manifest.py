@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import base64
 import json
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -108,7 +109,10 @@ class Claim:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The durable record that commits the epochs (parent, epoch]."""
+    """The durable record that commits the epochs (parent, epoch].
+
+    ``clocks`` tells how far event time has come, if there are windows.
+    """
 
     position: int
     incarnation: int
@@ -122,6 +126,7 @@ class Manifest:
     staged: tuple[Staged, ...]
     published: int
     token: str = ""
+    clocks: Mapping[str, Any] = field(default_factory=dict)
 
 
 Link = Claim | Manifest
@@ -210,6 +215,7 @@ def _manifest(found: dict[str, Any]) -> Manifest:
         ),
         published=found["published"],
         token=found["token"],
+        clocks=dict(found.get("clocks", {})),  # older manifests tell of none
     )
 
 

@@ -6,14 +6,16 @@ the journal's chain says what is committed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from millstream.checkpoints.manifest import Staged
+from millstream.coordinator.clocks import Clocks
 from millstream.coordinator.journal import Journal
 from millstream.coordinator.ledger import Closing
 from millstream.coordinator.record import JobTypes
 from millstream.errors import MillstreamError
+from millstream.flow.timing import JobTiming
 from millstream.node.messages import NOTHING_COMMITTED, Commit, Restore
 from millstream.wire.net import Net
 
@@ -39,6 +41,9 @@ class Commits(Protocol):
 
     def types(self) -> Mapping[int, JobTypes]:
         """The types that jobs had shown when the run began."""
+
+    def clocks(self, timings: Iterable[JobTiming]) -> Clocks:
+        """How far event time had come when the run began."""
 
     def commit(self, closing: Closing, staged: Staged) -> bool:
         """An epoch commits; whether its outputs may be shown now, or will be by and by."""
@@ -71,6 +76,9 @@ class Remembered:
 
     def types(self) -> Mapping[int, JobTypes]:
         return {}
+
+    def clocks(self, timings: Iterable[JobTiming]) -> Clocks:
+        return Clocks(tuple(timings))
 
     def commit(self, closing: Closing, staged: Staged) -> bool:
         return True
@@ -114,6 +122,9 @@ class Journaled:
     def types(self) -> Mapping[int, JobTypes]:
         return self._journal.types()
 
+    def clocks(self, timings: Iterable[JobTiming]) -> Clocks:
+        return self._journal.clocks(timings)
+
     def published(self, epoch: int) -> None:
         self._journal.published = epoch
 
@@ -136,7 +147,9 @@ class EveryEpoch(Journaled):
     def commit(self, closing: Closing, staged: Staged) -> bool:
         journal = self._journal
         pieces = journal.pieces_of(closing.receipts)
-        journal.commit(closing.record, pieces, closing.bases, closing.types, [staged])
+        journal.commit(
+            closing.record, pieces, closing.bases, closing.types, [staged], closing.clocks
+        )
         return True
 
     def look(self) -> None:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from millstream.checkpoints.chain import CommitUnknown
 from millstream.checkpoints.manifest import Staged
+from millstream.coordinator.clocks import Clocks, Counted
 from millstream.coordinator.ledger import Closing, MissingReceipts
 from millstream.coordinator.record import EpochRecord
 from millstream.coordinator.service import Coordinator
@@ -57,11 +58,13 @@ class Body(Protocol):
 
 @dataclass(frozen=True)
 class EpochResult:
-    """What a committed epoch counted."""
+    """What a committed epoch counted, and how far event time has come with it."""
 
     record: EpochRecord
     receipts: list[Receipt]
     reports: Mapping[NodeId, NodeReport]
+    counted: Mapping[int, Counted] = field(default_factory=dict)
+    clocks: Clocks = field(default_factory=Clocks)
 
 
 def run_epoch(coordinator: Coordinator, epoch: int, time: int, body: Body) -> EpochResult:
@@ -93,7 +96,7 @@ def run_epoch(coordinator: Coordinator, epoch: int, time: int, body: Body) -> Ep
         body.publish(staged)
         coordinator.published(epoch)
     coordinator.seal()
-    return EpochResult(record, closing.receipts, reports)
+    return EpochResult(record, closing.receipts, reports, closing.counted, closing.clocks)
 
 
 def _commit(

@@ -110,6 +110,7 @@ class Feeder:
             rows=pc.sum(rows.column("rows")).as_py() or 0,
             output=types.output,
             read=read,
+            clock=record.clocks.get(job),
         )
 
 
@@ -125,10 +126,18 @@ def _share(placement: Placement, slots: range) -> tuple[NodeId, range]:
 
 
 def _cut(rows: pa.Table, share: range, *, counted: bool) -> pa.Table:
-    """The part of every block that lies in a slot range; one share tells how many values."""
+    """The part of every block that lies in a slot range.
+
+    One share tells how many values there are, and has the blocks without rows.
+    """
     columns: dict[str, list[object]] = {name: [] for name in BLOCK_SCHEMA.names}
     for row in rows.to_pylist():
-        for _, part in slices(from_bytes(row["block"]), [share.start, share.stop]):
+        block = from_bytes(row["block"])
+        if block.num_rows:
+            parts = [part for _, part in slices(block, [share.start, share.stop])]
+        else:
+            parts = [block] if counted else []
+        for part in parts:
             cut = {**row, "block": to_bytes(part), "rows": row["rows"] if counted else 0}
             for name, column in columns.items():
                 column.append(cut[name])

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from millstream.checkpoints.manifest import Base, Piece, Staged
+from millstream.coordinator.clocks import Clocks
 from millstream.coordinator.commits import Journaled
 from millstream.coordinator.journal import Journal
 from millstream.coordinator.ledger import Closing
@@ -54,6 +55,7 @@ class _Held:
     staged: Staged
     types: Mapping[int, JobTypes]
     changes: int
+    clocks: Clocks
 
 
 class Intervals(Journaled):
@@ -78,7 +80,7 @@ class Intervals(Journaled):
         """An epoch is committed in memory; what it staged waits for the store."""
         changes = sum(receipt.keys for receipt in closing.receipts)
         with self._lock:
-            self._held.append(_Held(closing.record, staged, closing.types, changes))
+            self._held.append(_Held(closing.record, staged, closing.types, changes, closing.clocks))
         return False
 
     def after_commit(self) -> None:
@@ -146,7 +148,8 @@ class Intervals(Journaled):
             raise NotNow("the nodes cannot agree on an epoch to be put into the store")
 
     def _tried(self, held: list[_Held]) -> bool:
-        record, types = held[-1].record, held[-1].types
+        newest = held[-1]
+        record = newest.record
         since = self._journal.committed.epoch
         started = self._net.now()
         order = Persist(self._journal.incarnation, since, Commit(*record.at))
@@ -164,7 +167,9 @@ class Intervals(Journaled):
                 raise answer
         if not covered.all():
             return False
-        self._journal.commit(record, pieces, bases, types, [one.staged for one in held])
+        self._journal.commit(
+            record, pieces, bases, newest.types, [one.staged for one in held], newest.clocks
+        )
         with self._lock:
             self._held = self._held[len(held) :]
             self._last = started

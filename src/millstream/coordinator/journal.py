@@ -22,7 +22,9 @@ from millstream.checkpoints.manifest import (
 )
 from millstream.checkpoints.records import DATA
 from millstream.checkpoints.restoring import contents_of, newest_bases
+from millstream.coordinator.clocks import Clocks
 from millstream.coordinator.record import EpochRecord, JobTypes
+from millstream.flow.timing import JobTiming
 from millstream.node.messages import NOTHING_COMMITTED, Commit, Receipt, Restore
 from millstream.stores.store import Store, StoreError
 
@@ -104,6 +106,11 @@ class Journal:
             if id_ in shown
         }
 
+    def clocks(self, timings: Iterable[JobTiming]) -> Clocks:
+        """How far event time had come by the epoch from which this incarnation goes on."""
+        newest = self._lineage.newest
+        return Clocks.from_note(timings, {} if newest is None else newest.clocks, self._ids)
+
     def commit(
         self,
         record: EpochRecord,
@@ -111,6 +118,7 @@ class Journal:
         bases: Iterable[Base],
         types: Mapping[int, JobTypes],
         staged: Iterable[Staged],
+        clocks: Clocks | None = None,
     ) -> None:
         """Commit the epochs since the last manifest, or raise ``Superseded``."""
         started = time.perf_counter()
@@ -131,6 +139,7 @@ class Journal:
             bases=kept,
             staged=tuple(staged),
             published=self.published,
+            clocks={} if clocks is None else clocks.to_note(self._ids),
         )
         self._lineage = self._chain.commit(self._lineage, manifest).since(self._first)
         self.committed = Commit(*record.at)

@@ -7,13 +7,14 @@ slot now; a task that Spark calls finished proves nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from millstream.checkpoints.manifest import Base
+from millstream.coordinator.clocks import Clocks, Counted
 from millstream.coordinator.record import EpochRecord, JobTypes
 from millstream.coordinator.roster import Roster, from_runs
 from millstream.errors import MillstreamError
@@ -22,6 +23,7 @@ from millstream.ring.keys import canonical_type
 from millstream.ring.masks import SlotMask
 from millstream.ring.ring import NodeId
 from millstream.state.values import is_pickled, unify, unify_nulls
+from millstream.work.clocks import BEGINNING, summed
 
 
 class EpochOrderError(MillstreamError):
@@ -66,13 +68,18 @@ class TypeConflict(MillstreamError):
 
 @dataclass(frozen=True)
 class Closing:
-    """An epoch that can be committed, and what the nodes have said about it, put together."""
+    """An epoch that can be committed, and what the nodes have said about it, put together.
+
+    ``clocks`` is the time of windowed jobs after it, ``counted`` what they counted in it.
+    """
 
     record: EpochRecord
     receipts: list[Receipt]
     types: Mapping[int, JobTypes]
     bases: list[Base]
     in_sync: Mapping[NodeId, SlotMask]
+    clocks: Clocks = field(default_factory=Clocks)
+    counted: Mapping[int, Counted] = field(default_factory=dict)
 
 
 class Ledger:
@@ -88,6 +95,7 @@ class Ledger:
         *,
         logs: bool = False,
         committed: Commit = NOTHING_COMMITTED,
+        clocks: Clocks | None = None,
     ) -> None:
         self.incarnation = incarnation
         self._logs = logs
@@ -96,6 +104,8 @@ class Ledger:
         self._roster = roster
         self._addresses = addresses
         self._types = dict(types)
+        self.clocks = clocks or Clocks()
+        self._asked = BEGINNING
         self._record: EpochRecord | None = None
         self._said: dict[NodeId, Receipts] = {}
 
@@ -104,10 +114,16 @@ class Ledger:
         """The record of the epoch under way."""
         return self._record
 
-    def admit(self, epoch: int, time: int) -> EpochRecord:
+    def advance(self, to: int) -> None:
+        """Let the watermarks of the next epoch be at least so far."""
+        self._asked = max(self._asked, to)
+
+    def admit(self, epoch: int, now: int) -> EpochRecord:
         """Fix the record of the next epoch."""
         if epoch != self.committed.epoch + 1:
             raise EpochOrderError(epoch, self.committed.epoch)
+        time = self.clocks.moment(now)
+        asked, self._asked = self._asked, BEGINNING
         self._record = EpochRecord(
             incarnation=self.incarnation,
             epoch=epoch,
@@ -118,6 +134,7 @@ class Ledger:
             addresses=self._addresses,
             types=dict(self._types),
             logs=self._logs,
+            clocks=self.clocks.at(time, self.incarnation, asked),
         )
         self._said = {}
         return self._record
@@ -215,11 +232,35 @@ class Ledger:
         self.require_complete()
         receipts = self.receipts
         bases = [base for said in self._said.values() for base in said.bases]
-        return Closing(self._record, receipts, self._learnt(receipts), bases, self.copied())
+        counted = self._counted()
+        return Closing(
+            self._record,
+            receipts,
+            self._learnt(receipts),
+            bases,
+            self.copied(),
+            self.clocks.commit(self._record, counted),
+            counted,
+        )
+
+    def _counted(self) -> dict[int, Counted]:
+        """What windowed jobs counted, each unit once: by who owns the first of its slots."""
+        found = {}
+        owned = {node: self._roster.placement.owned(node) for node in self._said}
+        for timing in self.clocks.timings:
+            mine = [
+                receipt
+                for node, receipt in self._counting()
+                if receipt.job == timing.job and owned[node][receipt.slots.start]
+            ]
+            tallies = summed(tally for receipt in mine for tally in receipt.tallies)
+            found[timing.job] = Counted(tallies, sum(receipt.keys for receipt in mine))
+        return found
 
     def commit(self, closing: Closing) -> None:
         """Make an epoch the newest committed one; no owner has changed since it was closed."""
         self._types = dict(closing.types)
+        self.clocks = closing.clocks
         self._roster.confirm(closing.in_sync)
         self.committed = Commit(*closing.record.at)
         self._record, self._said = None, {}

@@ -10,6 +10,7 @@ import pyarrow as pa
 from millstream.node.messages import Commit
 from millstream.ring.placement import Placement
 from millstream.ring.ring import NodeId
+from millstream.work.clocks import JobClock
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class EpochRecord:
     """Fixed when an epoch is admitted; nodes never read a clock of their own.
 
     A takeover replaces the placement, and nothing else. With ``logs`` the backups are fed, too.
+    Windowed jobs have ``clocks``.
     """
 
     incarnation: int
@@ -47,6 +49,7 @@ class EpochRecord:
     addresses: Mapping[NodeId, str]
     types: Mapping[int, JobTypes] = field(default_factory=dict)
     logs: bool = False
+    clocks: Mapping[int, JobClock] = field(default_factory=dict)
 
     @property
     def at(self) -> tuple[int, int]:

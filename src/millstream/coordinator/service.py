@@ -24,6 +24,7 @@ from millstream.coordinator.record import EpochRecord, JobTypes, known_types
 from millstream.coordinator.roster import Roster, StateLost
 from millstream.coordinator.suspicions import Patience
 from millstream.errors import MillstreamError
+from millstream.flow.timing import JobTiming
 from millstream.node.messages import (
     NOTHING_COMMITTED,
     Assign,
@@ -111,6 +112,7 @@ class Coordinator:
         journal: Journal | None = None,
         triggers: Triggers | None = None,
         publish: Publish = lambda _: None,
+        timings: Iterable[JobTiming] = (),
     ) -> None:
         """Take the nodes in, mint the first placement, and watch the nodes from now on.
 
@@ -139,6 +141,7 @@ class Coordinator:
             known_types(types, self._commits.types()),
             logs=logs,
             committed=committed,
+            clocks=self._commits.clocks(timings),
         )
         warning = shortage(domains.values(), replicas)
         if warning:
@@ -195,6 +198,11 @@ class Coordinator:
         if minted:
             self._tell()
         return record
+
+    def advance(self, to: int) -> None:
+        """Let the watermarks of the next epoch be at least so far."""
+        with self._lock:
+            self.ledger.advance(to)
 
     def retry(self) -> EpochRecord:
         """Begin the next try of the epoch under way."""

@@ -42,9 +42,10 @@ from millstream.node.units import Block, Unit, Work
 from millstream.ring.masks import SlotMask, runs_of
 from millstream.ring.placement import Placement, Share
 from millstream.ring.ring import NodeId
-from millstream.state.blocks import KEY, from_bytes
+from millstream.state.blocks import KEY, TIME, WINDOW, from_bytes
 from millstream.state.spilling import Spilling
 from millstream.state.values import unify_nulls
+from millstream.work.clocks import Tally, summed, tallies_of
 from millstream.work.pausing import without_collector
 from millstream.work.units import Reduced, UnitContext
 
@@ -197,8 +198,8 @@ class NodeMachine:
     def reduce(self, work: Work) -> tuple[Reduced[Any], Receipt]:
         """Reduce over the committed state into a private fragment; changes nothing."""
         feed, started = work.feed, self._clock()
-        batches = [from_bytes(block.data) for block in work.blocks]
-        unit = UnitContext(feed.slots, feed.time, feed.output, feed.read)
+        batches, tallies = _opened(work.blocks)
+        unit = UnitContext(feed.slots, feed.time, feed.output, feed.read, feed.clock, feed.epoch)
         with without_collector():
             reduced = self.store.reducing[feed.job].reduce(batches, unit)
         outputs = reduced.outputs
@@ -208,7 +209,8 @@ class NodeMachine:
             outputs=sum(batch.num_rows for batch in outputs),
             seconds=self._clock() - started,
             key_type=_key_type(batches),
-            output=outputs[0].schema if outputs else None,
+            output=_shown(outputs[0].schema) if outputs else None,
+            tallies=tallies,
         )
 
     def freeze(
@@ -227,7 +229,7 @@ class NodeMachine:
             whole = run == work.feed.slots
             units.append(
                 Unit(
-                    receipt if whole else replace(receipt, slots=run),
+                    receipt.part(run),
                     fragment=reduced.fragment,
                     outputs=reduced.outputs if whole else None,
                 )
@@ -478,6 +480,28 @@ def _received(work: Work) -> Receipt:
     """The receipt of a feed that was not reduced yet."""
     feed = work.feed
     return Receipt(feed.job, feed.epoch, feed.try_, feed.slots, work.digest, feed.rows)
+
+
+def _opened(blocks: Sequence[Block]) -> tuple[list[pa.RecordBatch], tuple[Tally, ...]]:
+    """The rows of blocks, and apart from them what map tasks counted."""
+    rows: list[pa.RecordBatch] = []
+    tallies: list[Tally] = []
+    for block in blocks:
+        batch = from_bytes(block.data)
+        counted = tallies_of(batch)
+        if counted is None:
+            rows.append(batch)
+        else:
+            tallies.extend(counted)
+    return rows, summed(tallies)
+
+
+def _shown(schema: pa.Schema) -> pa.Schema:
+    """What readers see of outputs: without the columns that tell the window and time of rows."""
+    hidden = [at for at, name in enumerate(schema.names) if name in (WINDOW, TIME)]
+    for at in reversed(hidden):
+        schema = schema.remove(at)
+    return schema
 
 
 def _both(one: range, other: range) -> range:

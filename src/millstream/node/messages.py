@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -13,6 +13,7 @@ from millstream.errors import MillstreamError
 from millstream.node.safekeeper import KeeperCounts, Kept
 from millstream.ring.placement import Placement
 from millstream.ring.ring import NodeId
+from millstream.work.clocks import JobClock, Tally
 
 Runs = tuple[tuple[int, int], ...]
 """A value for every slot, as ``(first slot, value)`` wherever the value changes."""
@@ -34,7 +35,7 @@ class Feed:
 
     ``slots`` names every slot of the range, also those without rows. ``committed`` is the
     newest commit the sender knows; it implies the seal of that epoch. A ``copy`` goes to the
-    tuple log of a backup.
+    tuple log of a backup. A windowed job has a ``clock``.
     """
 
     incarnation: int
@@ -50,6 +51,7 @@ class Feed:
     output: pa.Schema | None = None
     read: bool = True
     copy: bool = False
+    clock: JobClock | None = None
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,13 @@ class Receipt:
     key_type: pa.DataType | None = None
     output: pa.Schema | None = None
     kept: Kept | None = None
+    tallies: tuple[Tally, ...] = ()
+
+    def part(self, slots: range) -> Receipt:
+        """The receipt for some of its slots; who has the first tells what map tasks counted."""
+        if slots.start == self.slots.start:
+            return replace(self, slots=slots)
+        return replace(self, slots=slots, rows=0, tallies=())
 
 
 @dataclass(frozen=True)

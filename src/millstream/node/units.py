@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -70,7 +70,7 @@ class Unit:
     def receipts(self, owned: SlotMask) -> Iterator[Receipt]:
         """The receipts for the slots that this node owns."""
         for run in runs_of(owned, self.slots):
-            yield self.receipt if run == self.slots else replace(self.receipt, slots=run)
+            yield self.receipt.part(run)
 
     def copy_receipts(self, fed: SlotMask) -> Iterator[CopyReceipt]:
         """The receipts for the slots of which this node is a backup."""

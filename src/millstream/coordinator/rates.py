@@ -1,0 +1,56 @@
+"""Whether overlapping windows should share panes: measured rates, and the rule of cost.
+
+With panes, a window is put together from ``size / pane`` partial results; without, every value is
+added to each window anew. Panes pay when the values of a key that two windows have in common are
+more than the panes of a window. No I/O, no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from millstream.flow.windows import TimeWindow
+
+_DECAY: Final = 0.9
+_ENOUGH: Final = 2.5  # three epochs with values, of which the older count for less
+_MARGIN: Final = 1.25
+_SECOND: Final = 1e6
+
+
+@dataclass(frozen=True)
+class Rate:
+    """Sums over epochs with values, in which older epochs count for less and less."""
+
+    rows: float = 0.0
+    seconds: float = 0.0
+    keys: float = 0.0
+    epochs: float = 0.0
+
+    def plus(self, rows: int, progress: int, keys: int) -> Rate:
+        """The rate with another epoch: its values, how far event time went on, and its keys."""
+        return Rate(
+            self.rows * _DECAY + rows,
+            self.seconds * _DECAY + progress / _SECOND,
+            self.keys * _DECAY + keys,
+            self.epochs * _DECAY + 1,
+        )
+
+    @property
+    def per_key(self) -> float | None:
+        """Values of a key in a second of event time; None until enough was seen."""
+        if self.epochs < _ENOUGH or self.seconds <= 0 or self.keys <= 0:
+            return None
+        return self.rows / self.seconds / (self.keys / self.epochs)
+
+
+def folds(rate: float | None, windows: Iterable[TimeWindow], pane: int, before: bool) -> bool:
+    """Whether to fold values into panes; what was decided before stays unless it costs clearly."""
+    if rate is None:
+        return before
+    margin = 1 / _MARGIN if before else _MARGIN
+    return any(
+        rate * (window.size - window.slide) / _SECOND > window.size / pane * margin
+        for window in windows
+    )

@@ -1,0 +1,101 @@
+"""Where the event times of windowed jobs come from, according to a plan.
+
+Followed back through steps and unions, the input of a windowed job ends at its origins. A source,
+or a job without windows, is *tracked*: map tasks measure the event times that it gives. A windowed
+job has a watermark already, which is *inherited*.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from millstream.flow.plan import Plan
+from millstream.flow.reducers import AggregateReducer, CombiningReducer
+from millstream.flow.vertices import JobVertex, SourceTiming, SourceVertex
+from millstream.flow.windows import Windowing
+
+
+@dataclass(frozen=True)
+class Tracked:
+    """A source or a job without windows, and how event time goes on in it, in microseconds."""
+
+    at: int
+    name: str
+    is_job: bool = False
+    lateness: int = 0
+    idle: int = SourceTiming.idle
+    max_ahead: int = SourceTiming.max_ahead
+
+
+@dataclass(frozen=True)
+class JobTiming:
+    """What the watermark of a windowed job depends on.
+
+    ``foldable`` are jobs whose values could be folded into panes: windows of time, and a reducer
+    that merges partial results.
+    """
+
+    job: int
+    windowing: Windowing
+    tracked: tuple[Tracked, ...] = ()
+    inherited: tuple[int, ...] = ()
+    foldable: bool = False
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether measured rates decide if values are folded; with tumbling windows it pays."""
+        all_slide = all(not window.is_tumbling for window in self.windowing.time_windows)
+        return self.foldable and self.windowing.panes is None and all_slide
+
+
+def timings_of(plan: Plan) -> tuple[JobTiming, ...]:
+    """The timing of every windowed job, each after those that it inherits from."""
+    return tuple(
+        _timing(plan, at, job, job.windowing) for at, job in plan.jobs if job.windowing is not None
+    )
+
+
+def _timing(plan: Plan, at: int, job: JobVertex, windowing: Windowing) -> JobTiming:
+    tracked: list[Tracked] = []
+    inherited: list[int] = []
+    for origin in origins_of(plan, at):
+        vertex = plan.vertices[origin]
+        if isinstance(vertex, SourceVertex):
+            known = vertex.timing
+            lateness = known.lateness if windowing.lateness is None else windowing.lateness
+            tracked.append(
+                Tracked(
+                    origin,
+                    vertex.name,
+                    lateness=lateness,
+                    idle=known.idle,
+                    max_ahead=known.max_ahead,
+                )
+            )
+        elif isinstance(vertex, JobVertex) and vertex.windowing is None:
+            tracked.append(
+                Tracked(origin, vertex.name, is_job=True, lateness=windowing.lateness or 0)
+            )
+        else:
+            inherited.append(origin)
+    merges = isinstance(job.reducer, AggregateReducer | CombiningReducer)
+    return JobTiming(
+        at, windowing, tuple(tracked), tuple(inherited), merges and bool(windowing.time_windows)
+    )
+
+
+def origins_of(plan: Plan, job: int) -> list[int]:
+    """The sources and jobs that a job reads, through whatever lies between, in plan order."""
+    found: set[int] = set()
+    seen: set[int] = set()
+    pending = list(plan.inputs[job])
+    while pending:
+        at = pending.pop()
+        if at in seen:
+            continue
+        seen.add(at)
+        if isinstance(plan.vertices[at], SourceVertex | JobVertex):
+            found.add(at)
+        else:
+            pending.extend(plan.inputs[at])
+    return sorted(found)
