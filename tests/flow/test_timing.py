@@ -93,7 +93,7 @@ def test_a_job_without_windows_is_tracked_and_hides_its_sources(flow: Workflow) 
     plain = source.map_reduce("plain", reduce=ms.count(), key="k")
     windowed(plain, "j")
 
-    planned, found = timings(flow)
+    _, found = timings(flow)
     [tracked] = found["j"].tracked
 
     assert (tracked.name, tracked.is_job, tracked.lateness) == ("plain", True, 0)

@@ -70,11 +70,13 @@ class Seen:
 class JobTime:
     """Where a job is: its watermark in the newest committed epoch, and its origins.
 
-    ``began`` is the time of the first epoch that had any event time.
+    ``began`` is the time of the first epoch that had any event time, ``early`` that of the last
+    in which early results were due.
     """
 
     watermark: int = BEGINNING
     began: int | None = None
+    early: int | None = None
     origins: Mapping[int, Seen] = field(default_factory=dict)
     folding: bool = True
     rate: Rate = field(default_factory=Rate)
@@ -117,16 +119,13 @@ class Clocks:
                 }
             watermark = max(known.watermark, mark, asked)
             found[timing.job] = JobClock(
-                known.watermark, watermark, limits, self.folding(timing, known)
+                known.watermark,
+                watermark,
+                limits,
+                _folding(timing, known),
+                _is_early(timing, known, time),
             )
         return found
-
-    @staticmethod
-    def folding(timing: JobTiming, known: JobTime) -> bool:
-        """Whether values are folded into panes."""
-        if timing.is_measured:
-            return known.folding
-        return not timing.foldable or timing.windowing.panes is not False
 
     def commit(self, record: EpochRecord, counted: Mapping[int, Counted]) -> Clocks:
         """The state after an epoch."""
@@ -152,6 +151,8 @@ class Clocks:
         )
         if after.began is None and has_time:
             after = replace(after, began=time)
+        if clock.early or after.early is None:
+            after = replace(after, early=time)
         # A window of processing time that was closed early, on demand, may open again.
         watermark = time if timing.windowing.processing_time else clock.watermark
         return _measured(timing, before, replace(after, watermark=watermark), counted)
@@ -191,6 +192,19 @@ class Clocks:
                 rate = Rate(**found["rate"])
                 jobs[timing.job] = JobTime(**{**found, "origins": seen, "rate": rate})
         return replace(begun, jobs=jobs, time=note["time"], incarnation=note["incarnation"])
+
+
+def _folding(timing: JobTiming, known: JobTime) -> bool:
+    """Whether values are folded into panes."""
+    if timing.is_measured:
+        return known.folding
+    return not timing.foldable or timing.windowing.panes is not False
+
+
+def _is_early(timing: JobTiming, known: JobTime, time: int) -> bool:
+    """Whether early results are due; the first time, that long after the first epoch."""
+    every = timing.early
+    return every is not None and known.early is not None and time - known.early >= every
 
 
 def _marks(timing: JobTiming, known: JobTime, time: int, resumed: bool) -> list[int]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from millstream.flow.plan import Plan
 from millstream.flow.reducers import AggregateReducer, CombiningReducer
 from millstream.flow.vertices import JobVertex, SourceTiming, SourceVertex
-from millstream.flow.windows import Windowing
+from millstream.flow.windows import EveryTime, GlobalWindow, Windowing
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,14 @@ class JobTiming:
     tracked: tuple[Tracked, ...] = ()
     inherited: tuple[int, ...] = ()
     foldable: bool = False
+
+    @property
+    def early(self) -> int | None:
+        """How often results are given while windows are open, by the clock."""
+        for window in self.windowing.windows:
+            if isinstance(window, GlobalWindow) and isinstance(window.trigger, EveryTime):
+                return window.trigger.length
+        return self.windowing.early
 
     @property
     def is_measured(self) -> bool:

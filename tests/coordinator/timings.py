@@ -1,0 +1,80 @@
+"""Windowed jobs, epochs of them, and what map tasks say about these."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from millstream.coordinator.clocks import Clocks, Counted
+from millstream.coordinator.record import EpochRecord
+from millstream.flow.timing import JobTiming, Tracked
+from millstream.flow.windows import TimeWindow, Windowing
+from millstream.work.clocks import BEGINNING, JobClock, Tally
+from tests.coordinator.journals import COUNT, SUM
+from tests.coordinator.journals import record as plain_record
+
+SECOND = 1_000_000
+LEFT, RIGHT = 0, 1
+FIRST, SECOND_JOB = COUNT, SUM
+IDS = {FIRST: "count@1", SECOND_JOB: "sum@1"}
+LATENESS, IDLE, AHEAD = 2 * SECOND, 30 * SECOND, 1000 * SECOND
+TUMBLING = Windowing((TimeWindow(10 * SECOND, 10 * SECOND),))
+
+
+def tracked(at: int, **options: Any) -> Tracked:
+    known = {"lateness": LATENESS, "idle": IDLE, "max_ahead": AHEAD, **options}
+    return Tracked(at, f"source {at}", **known)
+
+
+def timing(*origins: Tracked, job: int = FIRST, **options: Any) -> JobTiming:
+    known: dict[str, Any] = {"windowing": TUMBLING, **options}
+    return JobTiming(job, known.pop("windowing"), origins, **known)
+
+
+def tally(origin: int = LEFT, latest: int = BEGINNING, rows: int = 1, **counts: int) -> Tally:
+    """So many values were taken; without an event time, none."""
+    return Tally(origin, rows if latest > BEGINNING else 0, latest, **counts)
+
+
+class Story:
+    """Epochs one after the other, at times that a test gives in seconds; so are event times."""
+
+    def __init__(self, *timings: JobTiming, clocks: Clocks | None = None) -> None:
+        self.clocks = clocks or Clocks(timings)
+        self.incarnation = 1
+        self.number = 0
+        self.record: EpochRecord = plain_record(0)
+
+    def epoch(
+        self, at: float, *tallies: Tally, keys: int = 1, asked: int = BEGINNING, **more: Any
+    ) -> JobClock:
+        """Run an epoch in which map tasks counted this; the clock of the first job in it."""
+        time = self.clocks.moment(round(at * SECOND))
+        self.record = replace(
+            plain_record(self.number, self.incarnation),
+            time=time,
+            clocks=self.clocks.at(time, self.incarnation, asked),
+        )
+        counted = {FIRST: Counted(tallies, keys), **more.get("others", {})}
+        self.clocks = self.clocks.commit(self.record, counted)
+        self.number += 1
+        return self.record.clocks[self.clocks.timings[0].job]
+
+    def watermark(self, at: float, *tallies: Tally, **options: Any) -> float | None:
+        """The watermark of the first job in an epoch, in seconds; None at the beginning."""
+        return in_seconds(self.epoch(at, *tallies, **options).watermark)
+
+    def restart(self, note: dict[str, Any] | None = None) -> None:
+        """Go on from a note as the next incarnation does."""
+        note = self.clocks.to_note(IDS) if note is None else note
+        self.clocks = Clocks.from_note(self.clocks.timings, note, IDS)
+        self.incarnation += 1
+
+
+def in_seconds(time: int) -> float | None:
+    return None if time == BEGINNING else time / SECOND
+
+
+def seen(origin: int, at: float, **counts: int) -> Tally:
+    """Values of an origin, the newest of which has this event time, in seconds."""
+    return tally(origin, round(at * SECOND), **counts)
