@@ -48,7 +48,7 @@ def decode_keyed(data: bytes | pa.Buffer) -> KeyedFragment:
     }
     for _, visited in visits:
         for slot, keys in visited.items():
-            visited[slot] = _canonical(keys)
+            visited[slot] = canonical(keys)
     return KeyedFragment(_unpack(plain), changes, visits)
 
 
@@ -88,11 +88,11 @@ def _unpack(packed: _Packed) -> dict[int, dict[Any, Entries]]:
         for name, column in zip(rest, columns[1:], strict=True):
             for entries, value in zip(writes, column, strict=True):
                 entries[name] = value
-    pairs = zip(_canonical(keys), writes, strict=True)
+    pairs = zip(canonical(keys), writes, strict=True)
     return {slot: dict(islice(pairs, n)) for slot, n in zip(slots, numbers, strict=True)}
 
 
-def _canonical(keys: list[Any]) -> list[Any]:
+def canonical(keys: list[Any]) -> list[Any]:
     """Unpickled keys as a dictionary finds them: there is just one NaN."""
     kinds = set(map(type, keys))
     return list(map(one_nan, keys)) if float in kinds or tuple in kinds else keys
@@ -159,10 +159,10 @@ def decode_columns(data: bytes | pa.Buffer) -> ColumnFragment:
     """Read what ``encode_columns`` wrote."""
     keys, slots, times, rows, forgotten = loads(data)
     return ColumnFragment(
-        _canonical(keys),
+        canonical(keys),
         slots,
         None if rows is None else from_bytes(rows),
-        _canonical(forgotten),
+        canonical(forgotten),
         np.full(len(keys), times, np.int64) if isinstance(times, int) else times,
     )
 
@@ -188,13 +188,13 @@ def merge_columns(fragments: Sequence[ColumnFragment]) -> ColumnFragment:
     return ColumnFragment(
         list(last),
         np.concatenate([part.slots for part in parts])[at],
-        _concat([part.rows for part in parts]).take(at),
+        concat_rows([part.rows for part in parts]).take(at),
         gone,
         np.concatenate([part.times for part in parts])[at],
     )
 
 
-def _concat(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+def concat_rows(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     """Join rows as they would meet in the state: columns by name, in types that hold all."""
     schema = batches[0].schema
     batches = [in_order(batch, schema) for batch in batches]

@@ -28,13 +28,15 @@ class JobClock:
 
     Windows that end by ``closed`` were closed in earlier epochs, those that end by ``watermark``
     close in this one. An event time beyond the limit of its origin is too far ahead to be
-    believed. With ``folding``, values are folded into panes; else they are kept one by one.
+    believed. With ``folding``, values are folded into panes; else they are kept one by one. In
+    some epochs ``early`` results are due.
     """
 
     closed: int = BEGINNING
     watermark: int = BEGINNING
     limits: Mapping[int, int] = field(default_factory=dict)
     folding: bool = True
+    early: bool = False
 
 
 @dataclass(frozen=True)

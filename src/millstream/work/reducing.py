@@ -10,15 +10,18 @@ from millstream.state.keyed import KeyedState
 from millstream.work.column_reducing import AggregateReducing, ArrowReducing
 from millstream.work.keyed_reducing import CombiningReducing, FunctionReducing
 from millstream.work.units import Reducing
+from millstream.work.windows.choice import windowed
 
 
 def is_keyed(job: JobVertex) -> bool:
     """Whether a job's state is a mapping for every key, which may spill; if not, it is columns."""
-    return isinstance(job.reducer, StatefulReducer | CombiningReducer)
+    return job.windowing is None and isinstance(job.reducer, StatefulReducer | CombiningReducer)
 
 
 def reducing_for(job: JobVertex, slots: int, state: KeyedState | None = None) -> Reducing[Any]:
     """Make the running form of a job's reducer, with empty state; ``state`` if it is keyed."""
+    if job.windowing is not None:
+        return windowed(job, slots)
     if isinstance(job.reducer, StatefulReducer):
         return FunctionReducing(job, job.reducer, state)
     if isinstance(job.reducer, CombiningReducer):

@@ -1,0 +1,1 @@
+"""Panes: the state of windowed jobs, and how windows are put together from it."""

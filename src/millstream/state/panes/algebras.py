@@ -1,0 +1,121 @@
+"""The accumulators of each form of reducer, as tables need them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from millstream.state.aggregates import AggregateSet
+from millstream.state.aggregates.grouping import Groups, stable_order
+from millstream.state.blocks import from_bytes, to_bytes
+from millstream.state.deltas import concat_rows
+from millstream.state.panes.keys import Ids
+from millstream.state.pickling import dumps, loads
+
+Objects = npt.NDArray[np.object_]
+_FROZEN = frozenset({int, float, str, bytes, bool, type(None), complex})
+
+
+class AggregateAlgebra:
+    """Built-in aggregates: accumulators are columns."""
+
+    def __init__(self, aggregates: AggregateSet) -> None:
+        self._aggregates = aggregates
+
+    def take(self, rows: pa.RecordBatch, at: Ids) -> pa.RecordBatch:
+        return rows.take(pa.array(at))
+
+    def concat(self, parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+        return parts[0] if len(parts) == 1 else concat_rows(list(parts))
+
+    def merge(self, rows: pa.RecordBatch, groups: Groups, n: int) -> pa.RecordBatch:
+        return self._aggregates.merge(rows, groups, n)
+
+    def pack(self, rows: pa.RecordBatch) -> bytes:
+        return to_bytes(rows)
+
+    def unpack(self, data: bytes) -> pa.RecordBatch:
+        return from_bytes(data)
+
+    def results(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """The results, one column for each aggregate."""
+        return self._aggregates.result(rows)
+
+    def values(self, rows: pa.RecordBatch) -> list[Any]:
+        results = self.results(rows)
+        if results.schema.names == ["value"]:
+            return list(results.column(0).to_pylist())
+        return list(results.to_pylist())
+
+
+class _ObjectAlgebra:
+    """Accumulators that are Python objects."""
+
+    def take(self, rows: Objects, at: Ids) -> Objects:
+        return rows[at]
+
+    def concat(self, parts: Sequence[Objects]) -> Objects:
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def pack(self, rows: Objects) -> bytes:
+        return dumps(rows.tolist())
+
+    def unpack(self, data: bytes) -> Objects:
+        return objects(loads(data))
+
+
+class CombiningAlgebra(_ObjectAlgebra):
+    """A user's combinable. Whoever merges gets copies of what could be changed."""
+
+    def __init__(self, merge: Callable[[Any, Any], Any], result: Callable[[Any], Any]) -> None:
+        self._merge = merge
+        self._result = result
+
+    def merge(self, rows: Objects, groups: Groups, n: int) -> Objects:
+        order = stable_order(groups, n)
+        starts = np.searchsorted(groups[order], np.arange(n))
+        found = rows[order[starts]]
+        merge, sizes = self._merge, np.diff(np.append(starts, len(order)))
+        for group in np.flatnonzero(sizes > 1).tolist():
+            members = order[starts[group] : starts[group] + sizes[group]].tolist()
+            accumulator = _own(rows[members[0]])
+            for other in members[1:]:
+                accumulator = merge(accumulator, _own(rows[other]))
+            found[group] = accumulator
+        return found
+
+    def values(self, rows: Objects) -> list[Any]:
+        return [self._result(_own(accumulator)) for accumulator in rows.tolist()]
+
+
+class ListAlgebra(_ObjectAlgebra):
+    """All values of a key with their times, for functions that see whole windows."""
+
+    def merge(self, rows: Objects, groups: Groups, n: int) -> Objects:
+        found: list[tuple[list[Any], list[int]]] = [([], []) for _ in range(n)]
+        for group, (values, times) in zip(groups.tolist(), rows.tolist(), strict=True):
+            found[group][0].extend(values)
+            found[group][1].extend(times)
+        return objects(found)
+
+    def values(self, rows: Objects) -> list[Any]:
+        return [list(values) for values, _ in rows.tolist()]
+
+
+def objects(values: Sequence[Any]) -> Objects:
+    """An array of objects, whatever they are."""
+    return np.fromiter(values, object, len(values))
+
+
+def _own(value: Any) -> Any:
+    """A value that its receiver may change."""
+    return value if _is_frozen(value) else loads(dumps(value))
+
+
+def _is_frozen(value: Any) -> bool:
+    kind = type(value)
+    return kind in _FROZEN or (kind is tuple and all(map(_is_frozen, value)))

@@ -1,0 +1,131 @@
+"""Fragments of windowed state: what one or several epochs change in the panes of some slots."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from millstream.ring.masks import SlotMask
+from millstream.state.deltas import canonical
+from millstream.state.panes.keys import Ids
+from millstream.state.panes.sliding import Slider
+from millstream.state.panes.tables import Algebra
+from millstream.state.pickling import dumps, loads
+
+A = TypeVar("A")
+
+
+@dataclass(frozen=True)
+class Part(Generic[A]):
+    """Rows of some keys. On the node that made it, ``ids`` are known, of a generation."""
+
+    keys: list[Any]
+    slots: npt.NDArray[np.int32]
+    rows: A
+    ids: tuple[object, Ids] | None = None
+
+    def chosen(self, algebra: Algebra[A], mask: npt.NDArray[np.bool_]) -> Part[A] | None:
+        """Some of the rows; None if there are none."""
+        if mask.all():
+            return self
+        at = np.flatnonzero(mask)
+        if not len(at):
+            return None
+        return Part(
+            list(map(self.keys.__getitem__, at.tolist())),
+            self.slots[at],
+            algebra.take(self.rows, at),
+            None if self.ids is None else (self.ids[0], self.ids[1][at]),
+        )
+
+
+@dataclass(frozen=True)
+class Stacks(Generic[A]):
+    """The two stacks of each window of a range of slots; of use only where they were made."""
+
+    slots: range
+    generation: object
+    sliders: tuple[Slider[A] | None, ...]
+
+
+@dataclass
+class PaneFragment(Generic[A]):
+    """The changes of one or several epochs to the panes of some slots.
+
+    Rows of ``panes`` replace those of the same key; ``loose`` rows are those that an epoch has
+    added to a pane without folding them. Loose rows of the slots in ``tightened`` were folded into
+    panes; of the slots in ``gone``, panes that start before a time are no more needed.
+    """
+
+    panes: dict[int, Part[A]] = field(default_factory=dict)
+    loose: dict[tuple[int, int], Part[A]] = field(default_factory=dict)
+    tightened: list[range] = field(default_factory=list)
+    gone: list[tuple[range, int]] = field(default_factory=list)
+    stacks: Stacks[A] | None = None
+
+    def __bool__(self) -> bool:
+        """Whether there is any change."""
+        return bool(self.panes or self.loose or self.tightened or self.gone)
+
+    def part(self, algebra: Algebra[A], slots: range) -> PaneFragment[A]:
+        """What it has for some slots."""
+
+        def within(part: Part[A]) -> Part[A] | None:
+            mask = (part.slots >= slots.start) & (part.slots < slots.stop)
+            return part.chosen(algebra, mask)
+
+        ranges = [(one, _both(one, slots)) for one in self.tightened]
+        gone = [(_both(one, slots), before) for one, before in self.gone]
+        return PaneFragment(
+            _filtered(self.panes, within),
+            _filtered(self.loose, within),
+            [cut for _, cut in ranges if cut],
+            [(cut, before) for cut, before in gone if cut],
+            self.stacks if self.stacks is not None and self.stacks.slots == slots else None,
+        )
+
+
+def _filtered(
+    parts: dict[Any, Part[A]], choose: Callable[[Part[A]], Part[A] | None]
+) -> dict[Any, Part[A]]:
+    found = {at: choose(part) for at, part in parts.items()}
+    return {at: part for at, part in found.items() if part is not None}
+
+
+def _both(one: range, other: range) -> range:
+    return range(max(one.start, other.start), min(one.stop, other.stop))
+
+
+def masked(
+    algebra: Algebra[A], parts: dict[Any, Part[A]], slots: SlotMask | None
+) -> dict[Any, Part[A]]:
+    """The parts, without rows of other slots than those of a mask."""
+    if slots is None:
+        return parts
+    return _filtered(parts, lambda part: part.chosen(algebra, slots[part.slots]))
+
+
+def encode_panes(fragment: PaneFragment[A], algebra: Algebra[A]) -> bytes:
+    """Serialise a fragment; stacks stay behind."""
+
+    def plain(parts: dict[Any, Part[A]]) -> list[Any]:
+        return [(at, p.keys, p.slots, algebra.pack(p.rows)) for at, p in parts.items()]
+
+    return dumps((plain(fragment.panes), plain(fragment.loose), fragment.tightened, fragment.gone))
+
+
+def decode_panes(data: Any, algebra: Algebra[A]) -> PaneFragment[A]:
+    """Read what ``encode_panes`` wrote."""
+    panes, loose, tightened, gone = loads(data)
+
+    def parts(found: list[Any]) -> dict[Any, Part[A]]:
+        return {
+            at: Part(canonical(keys), slots, algebra.unpack(rows))
+            for at, keys, slots, rows in found
+        }
+
+    return PaneFragment(parts(panes), parts(loose), tightened, gone)

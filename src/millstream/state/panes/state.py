@@ -1,0 +1,252 @@
+"""The panes of one windowed job on one node: of the slots that it owns, and of copies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from millstream.ring.masks import SlotMask, mask_of
+from millstream.state.panes.fragments import PaneFragment, Part, Stacks, masked
+from millstream.state.panes.keys import Ids, KeyIds
+from millstream.state.panes.tables import (
+    Algebra,
+    Table,
+    chosen,
+    join,
+    ordered,
+    overlaid,
+    without,
+)
+
+A = TypeVar("A")
+
+
+class PaneState(Generic[A]):
+    """Panes by their start: tables with a row for each key, and loose rows by epoch."""
+
+    def __init__(self, algebra: Algebra[A], slots: int) -> None:
+        self._algebra = algebra
+        self._slots = slots
+        self.keys = KeyIds()
+        self._panes: dict[int, Table[A]] = {}
+        self._loose: dict[int, dict[int, Table[A]]] = {}
+        self._stacks: dict[range, Stacks[A]] = {}
+
+    @property
+    def starts(self) -> set[int]:
+        """The panes that have any rows, of whatever slots."""
+        return self._panes.keys() | self._loose.keys()
+
+    def pane(self, start: int, slots: range) -> Table[A] | None:
+        """The folded rows of a pane that lie in some slots."""
+        return self._within(self._panes.get(start), slots)
+
+    def loose(self, start: int, slots: range) -> list[Table[A]]:
+        """The loose rows of a pane that lie in some slots, oldest first."""
+        of_epochs = self._loose.get(start, {})
+        found = [self._within(of_epochs[epoch], slots) for epoch in sorted(of_epochs)]
+        return [table for table in found if table is not None]
+
+    def has_loose(self, slots: range) -> bool:
+        """Whether any loose rows lie in some slots."""
+        return any(self.loose(start, slots) for start in self._loose)
+
+    def stacks(self, slots: range) -> Stacks[A] | None:
+        """The stacks of a range of slots, if they are known and hold."""
+        found = self._stacks.get(slots)
+        return found if found is not None and found.generation is self.keys.generation else None
+
+    def _within(self, table: Table[A] | None, slots: range) -> Table[A] | None:
+        if table is None:
+            return None
+        at = self.keys.slots(table.ids)
+        return chosen(self._algebra, table, (at >= slots.start) & (at < slots.stop))
+
+    def tidy(self) -> None:
+        """Give up the numbers of keys that are in no pane any more, if they are many."""
+        mapping = self.keys.tidy()
+        if mapping is None:
+            return
+        self._stacks.clear()
+        self._panes = {at: Table(mapping[t.ids], t.rows) for at, t in self._panes.items()}
+        self._loose = {
+            at: {epoch: Table(mapping[t.ids], t.rows) for epoch, t in of_epochs.items()}
+            for at, of_epochs in self._loose.items()
+        }
+
+    def part(self, table: Table[A]) -> Part[A]:
+        """A table with its keys, as it goes into a fragment."""
+        keys = self.keys
+        return Part(
+            keys.keys(table.ids),
+            keys.slots(table.ids),
+            table.rows,
+            (keys.generation, table.ids),
+        )
+
+    def apply(self, fragment: PaneFragment[A], slots: SlotMask | None = None) -> None:
+        """Merge a sealed fragment, or what it has for some slots."""
+        for run in fragment.tightened:
+            self._drop_loose(self._mask(run, slots))
+        for start, part in masked(self._algebra, fragment.panes, slots).items():
+            self._put(start, overlaid(self._algebra, self._panes.get(start), self._table(part)))
+        for (start, epoch), part in masked(self._algebra, fragment.loose, slots).items():
+            of_epochs = self._loose.setdefault(start, {})
+            new, old = self._table(part), of_epochs.get(epoch)
+            self._count(old, -1)
+            # What stays is of other slots; the same rows may come once more.
+            kept = without(self._algebra, old, np.unique(new.ids))
+            of_epochs[epoch] = self._together(kept, new)
+            self._count(of_epochs[epoch], 1)
+        for run, before in fragment.gone:
+            mask = self._mask(run, slots)
+            self._evict({start for start in self.starts if start < before}, mask)
+        self._settle_stacks(fragment, slots)
+
+    def _together(self, kept: Table[A] | None, new: Table[A]) -> Table[A]:
+        if kept is None:
+            return new
+        rows = self._algebra.concat([kept.rows, new.rows])
+        return ordered(self._algebra, np.concatenate([kept.ids, new.ids]), rows)
+
+    def _settle_stacks(self, fragment: PaneFragment[A], slots: SlotMask | None) -> None:
+        """Stacks hold as long as nothing else than what made them changes their panes."""
+        stacks = fragment.stacks
+        touched = np.zeros(self._slots, bool)
+        for part in (*fragment.panes.values(), *fragment.loose.values()):
+            touched[part.slots] = True
+        for run in (*fragment.tightened, *(run for run, _ in fragment.gone)):
+            touched[run.start : run.stop] = True
+        if slots is not None:
+            touched &= slots
+        self.forget_stacks(touched)
+        whole = stacks is not None and (
+            slots is None or bool(slots[stacks.slots.start : stacks.slots.stop].all())
+        )
+        if stacks is not None and whole:
+            self._stacks[stacks.slots] = stacks
+
+    def forget_stacks(self, slots: SlotMask) -> None:
+        """Give up the stacks that have to do with some slots."""
+        self._stacks = {
+            run: stacks
+            for run, stacks in self._stacks.items()
+            if not slots[run.start : run.stop].any()
+        }
+
+    def _mask(self, run: range, slots: SlotMask | None) -> SlotMask:
+        mask = mask_of(run, self._slots)
+        return mask if slots is None else mask & slots
+
+    def _table(self, part: Part[A]) -> Table[A]:
+        if part.ids is not None and part.ids[0] is self.keys.generation:
+            return ordered(self._algebra, part.ids[1], part.rows)
+        return ordered(self._algebra, self.keys.find(part.keys, part.slots), part.rows)
+
+    def _put(self, start: int, table: Table[A] | None) -> None:
+        """Put a pane in place of what was there."""
+        self._count(self._panes.pop(start, None), -1)
+        if table is not None:
+            self._panes[start] = table
+            self._count(table, 1)
+
+    def _count(self, table: Table[A] | None, number: int) -> None:
+        if table is not None:
+            self.keys.count(np.unique(table.ids), number)
+
+    def _evict(self, starts: set[int], slots: SlotMask) -> None:
+        for start in starts:
+            table = self._panes.get(start)
+            if table is not None:
+                kept = ~slots[self.keys.slots(table.ids)]
+                self._put(start, chosen(self._algebra, table, kept))
+        self._drop_loose(slots, starts)
+
+    def _drop_loose(self, slots: SlotMask, starts: set[int] | None = None) -> None:
+        for start in list(self._loose) if starts is None else starts & self._loose.keys():
+            of_epochs = self._loose[start]
+            for epoch, table in list(of_epochs.items()):
+                kept = chosen(self._algebra, table, ~slots[self.keys.slots(table.ids)])
+                if kept is table:
+                    continue
+                self._count(table, -1)
+                del of_epochs[epoch]
+                if kept is not None:
+                    of_epochs[epoch] = kept
+                    self._count(kept, 1)
+            if not of_epochs:
+                del self._loose[start]
+
+    def snapshot(self, slots: range) -> PaneFragment[A]:
+        """All that some slots hold, as a fragment that makes empty slots equal to them."""
+        taken: PaneFragment[A] = PaneFragment()
+        for start in self._panes:
+            table = self.pane(start, slots)
+            if table is not None:
+                taken.panes[start] = self.part(table)
+        for start, of_epochs in self._loose.items():
+            for epoch, rows in of_epochs.items():
+                table = self._within(rows, slots)
+                if table is not None:
+                    taken.loose[start, epoch] = self.part(table)
+        return taken
+
+    def drop(self, slots: SlotMask) -> None:
+        """Forget all that some slots hold."""
+        self._evict(self.starts, slots)
+        self.forget_stacks(slots)
+
+    def count(self, slots: SlotMask) -> int:
+        """How many keys some slots hold."""
+        return len(self.keys.within(slots))
+
+    def get(self, key: Any) -> Mapping[int, Any] | None:
+        """What a key has in each of its panes."""
+        known = self.keys.known(key)
+        if known is None:
+            return None
+        found = self._of(np.array([known], np.int64))
+        return found.get(known)
+
+    def items(self, slots: SlotMask) -> Iterator[tuple[Any, Mapping[int, Any]]]:
+        """The keys of some slots, with what each has in its panes."""
+        ids = self.keys.within(slots)
+        found = self._of(ids)
+        for at, key in zip(ids.tolist(), self.keys.keys(ids), strict=True):
+            if at in found:
+                yield key, found[at]
+
+    def _of(self, ids: Ids) -> dict[int, dict[int, Any]]:
+        found: dict[int, dict[int, Any]] = {}
+        for start in sorted(self.starts):
+            tables = [self._panes.get(start), *self._loose.get(start, {}).values()]
+            table = join(self._algebra, [_only(self._algebra, t, ids) for t in tables])
+            if table is None:
+                continue
+            distinct, groups = np.unique(table.ids, return_inverse=True)
+            if len(distinct) < len(table):  # loose rows of one epoch alone
+                rows = self._algebra.merge(table.rows, groups, len(distinct))
+                table = Table(distinct, rows)
+            values = self._algebra.values(table.rows)
+            for at, value in zip(table.ids.tolist(), values, strict=True):
+                found.setdefault(at, {})[start] = value
+        return found
+
+
+def _only(algebra: Algebra[A], table: Table[A] | None, ids: Ids) -> Table[A] | None:
+    return None if table is None else chosen(algebra, table, np.isin(table.ids, ids))
+
+
+def merge_panes(
+    fragments: Sequence[PaneFragment[A]], algebra: Algebra[A], slots: int
+) -> PaneFragment[A]:
+    """Join fragments of consecutive epochs, oldest first, into one with the same effect."""
+    scratch = PaneState(algebra, slots)
+    for fragment in fragments:
+        scratch.apply(fragment)
+    merged = scratch.snapshot(range(slots))
+    merged.tightened = [run for fragment in fragments for run in fragment.tightened]
+    merged.gone = [gone for fragment in fragments for gone in fragment.gone]
+    return merged

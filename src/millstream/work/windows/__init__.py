@@ -1,0 +1,1 @@
+"""Reducers of windowed jobs, as nodes run them."""

@@ -1,0 +1,279 @@
+"""The forms of a windowed reducer: how blocks are read, and how windows become results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from millstream.flow.functions import Function
+from millstream.flow.reducers import AggregateReducer, CombiningReducer, StatefulReducer
+from millstream.flow.windows import Timing
+from millstream.flow.vertices import JobVertex
+from millstream.state.blocks import KEY, TIME, WINDOW
+from millstream.state.panes.algebras import (
+    AggregateAlgebra,
+    CombiningAlgebra,
+    ListAlgebra,
+    Objects,
+    objects,
+)
+from millstream.state.panes.keys import KeyIds
+from millstream.state.panes.tables import Algebra, Table
+from millstream.state.records import encode_records
+from millstream.state.values import ValueTypeError, encode_column, shown
+from millstream.work.failures import calling, record_error, user_error
+from millstream.work.lists import decode_lists
+
+A = TypeVar("A")
+TIMES = "times"
+_INTERNAL = "millstream."
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_STAMP = pa.timestamp("us", "UTC")
+
+
+class Window(NamedTuple):
+    """The window that a reduce function is called for."""
+
+    start: datetime
+    end: datetime
+    timing: Timing
+
+
+@dataclass(frozen=True)
+class Closed(Generic[A]):
+    """A window with the rows of its keys, each once; ``at`` is its place among the job's."""
+
+    at: int
+    start: int
+    end: int
+    timing: Timing
+    table: Table[A]
+
+
+class Form(Protocol[A]):
+    """How a reducer takes values in and gives results."""
+
+    @property
+    def algebra(self) -> Algebra[A]: ...
+
+    @property
+    def folds(self) -> bool:
+        """Whether values can be folded before their window is complete."""
+
+    def read(self, block: pa.RecordBatch) -> A:
+        """The rows of a block, without keys and what is internal."""
+
+    def outputs(
+        self, closed: Sequence[Closed[A]], keys: KeyIds, output: pa.Schema | None
+    ) -> list[pa.RecordBatch]:
+        """The results of windows, in one batch."""
+
+
+def form_of(job: JobVertex) -> Form[Any]:
+    """The form of a job's reducer."""
+    if isinstance(job.reducer, AggregateReducer):
+        return AggregateForm(job, job.reducer)
+    if isinstance(job.reducer, CombiningReducer):
+        return CombiningForm(job, job.reducer)
+    assert isinstance(job.reducer, StatefulReducer)
+    return FunctionForm(job, job.reducer.function)
+
+
+def instant(time: int) -> datetime:
+    """A time in microseconds as people see it."""
+    return _EPOCH + timedelta(microseconds=time)
+
+
+class AggregateForm:
+    """Built-in aggregates."""
+
+    folds = True
+
+    def __init__(self, job: JobVertex, reducer: AggregateReducer) -> None:
+        self._job = job
+        self.algebra = _Aggregating(job, reducer)
+
+    def read(self, block: pa.RecordBatch) -> pa.RecordBatch:
+        names = [n for n in block.schema.names if n != KEY and not n.startswith(_INTERNAL)]
+        return block.select(names)
+
+    def outputs(
+        self, closed: Sequence[Closed[pa.RecordBatch]], keys: KeyIds, output: pa.Schema | None
+    ) -> list[pa.RecordBatch]:
+        rows = self.algebra.concat([one.table.rows for one in closed])
+        results = self.algebra.results(rows)
+        return [_rows(closed, keys, list(results.schema), results.columns)]
+
+
+class _Aggregating(AggregateAlgebra):
+    """Built-in aggregates, with errors that name the job."""
+
+    def __init__(self, job: JobVertex, reducer: AggregateReducer) -> None:
+        super().__init__(reducer.aggregates)
+        self._job = job
+
+    def concat(self, parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+        try:
+            return super().concat(parts)
+        except ValueTypeError as misfit:
+            raise record_error(
+                f"input of job {self._job.name!r}",
+                None,
+                f"changed its type: {misfit}",
+                "give values of one type (cast them in the map)",
+            ) from None
+
+    def merge(self, rows: pa.RecordBatch, groups: Any, n: int) -> pa.RecordBatch:
+        with calling(f"reducer of job {self._job.name!r}", type(self._job.reducer)):
+            return super().merge(rows, groups, n)
+
+    def results(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        with calling(f"reducer of job {self._job.name!r}", type(self._job.reducer)):
+            return super().results(rows)
+
+
+class CombiningForm:
+    """A user's combinable."""
+
+    folds = True
+
+    def __init__(self, job: JobVertex, reducer: CombiningReducer) -> None:
+        self._job = job
+        self._result = reducer.combinable.result
+        self.algebra = _Combining(job, reducer)
+
+    def read(self, block: pa.RecordBatch) -> Objects:
+        return objects([accumulator for [accumulator] in decode_lists(block)])
+
+    def outputs(
+        self, closed: Sequence[Closed[Objects]], keys: KeyIds, output: pa.Schema | None
+    ) -> list[pa.RecordBatch]:
+        rows = self.algebra.concat([one.table.rows for one in closed])
+        field, column = encode_column("value", self.algebra.values(rows))
+        return [_rows(closed, keys, [field], [column])]
+
+
+class _Combining(CombiningAlgebra):
+    """A user's combinable, with errors that name it."""
+
+    def __init__(self, job: JobVertex, reducer: CombiningReducer) -> None:
+        super().__init__(reducer.combinable.merge, reducer.combinable.result)
+        self._job = job
+        self._reducer = reducer.combinable
+
+    def merge(self, rows: Objects, groups: Any, n: int) -> Objects:
+        with calling(f"merge of the reducer of job {self._job.name!r}", self._reducer.merge):
+            return super().merge(rows, groups, n)
+
+    def values(self, rows: Objects) -> list[Any]:
+        with calling(f"result of the reducer of job {self._job.name!r}", self._reducer.result):
+            return super().values(rows)
+
+
+class FunctionForm:
+    """A function that sees whole windows: ``reduce(key, values, window)``."""
+
+    folds = False
+
+    def __init__(self, job: JobVertex, function: Function) -> None:
+        self._job = job
+        self._function = function
+        assert job.windowing is not None
+        self._ordered = job.windowing.ordered
+        self.algebra = ListAlgebra()
+
+    def read(self, block: pa.RecordBatch) -> Objects:
+        times = block.column(TIMES).to_pylist()
+        return objects(list(zip(decode_lists(block), times, strict=True)))
+
+    def outputs(
+        self, closed: Sequence[Closed[Objects]], keys: KeyIds, output: pa.Schema | None
+    ) -> list[pa.RecordBatch]:
+        records: list[Any] = []
+        ends: list[tuple[Any, int]] = []
+        windows: list[int] = []
+        stamps: list[int] = []
+        for one in closed:
+            before = len(records)
+            for key in self._call(one, keys, records):
+                ends.append((key, len(records)))
+            windows += [one.at] * (len(records) - before)
+            stamps += [one.end - 1] * (len(records) - before)
+        if not records:
+            return []
+        try:
+            batch = encode_records(records, output)
+        except ValueTypeError as misfit:
+            key = next(key for key, end in ends if misfit.row < end)
+            raise record_error(
+                f"reducer of job {self._job.name!r}",
+                self._function,
+                f"gave a wrong type for key {shown(key)}: {misfit}",
+                "give values of that type, or declare output=",
+            ) from None
+        return [_marked(batch, pa.array(windows, pa.int32()), pa.array(stamps, pa.int64()))]
+
+    def _call(self, one: Closed[Objects], keys: KeyIds, records: list[Any]) -> Iterator[Any]:
+        window = Window(instant(one.start), instant(one.end), one.timing)
+        function = self._function
+        found = zip(keys.keys(one.table.ids), one.table.rows.tolist(), strict=True)
+        for key, (values, times) in found:
+            try:
+                result = function(key, self._in_order(values, times), window)
+                if isinstance(result, list) or hasattr(result, "__next__"):
+                    records.extend(result)
+                elif result is not None:
+                    records.append(result)
+            except Exception as problem:
+                raise user_error(
+                    f"reducer of job {self._job.name!r}", function, problem, shown(key)
+                ) from problem
+            yield key
+
+    def _in_order(self, values: list[Any], times: list[int]) -> list[Any]:
+        if not self._ordered:
+            return list(values)
+        order = np.argsort(np.asarray(times, np.int64), kind="stable")
+        return list(map(values.__getitem__, order.tolist()))
+
+
+def _rows(
+    closed: Sequence[Closed[Any]], keys: KeyIds, fields: list[pa.Field], columns: list[pa.Array]
+) -> pa.RecordBatch:
+    """Results as rows: the key, what the reducer gave, and the window."""
+    counts = [len(one.table) for one in closed]
+    ids = np.concatenate([one.table.ids for one in closed])
+    key = keys.column(ids)
+    starts = np.repeat(np.array([one.start for one in closed], np.int64), counts)
+    ends = np.repeat(np.array([one.end for one in closed], np.int64), counts)
+    timings = np.repeat(np.array([one.timing for one in closed], object), counts)
+    windows = np.repeat(np.array([one.at for one in closed], np.int32), counts)
+    batch = pa.RecordBatch.from_arrays(
+        [
+            key,
+            *columns,
+            pa.array(starts).cast(_STAMP),
+            pa.array(ends).cast(_STAMP),
+            pa.array(timings, pa.string()),
+        ],
+        schema=pa.schema(
+            [
+                pa.field(KEY, key.type),
+                *fields,
+                pa.field("window_start", _STAMP),
+                pa.field("window_end", _STAMP),
+                pa.field("timing", pa.string()),
+            ]
+        ),
+    )
+    return _marked(batch, pa.array(windows), pa.array(ends - 1))
+
+
+def _marked(batch: pa.RecordBatch, windows: pa.Array, times: pa.Array) -> pa.RecordBatch:
+    """Outputs with what the stage behind them needs to know."""
+    return batch.append_column(WINDOW, windows).append_column(TIME, times)

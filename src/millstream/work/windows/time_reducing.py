@@ -1,0 +1,309 @@
+"""Sliding and tumbling windows: values go into panes, and windows are put together from panes.
+
+Windows close when the watermark has passed their end, after the values of that epoch were taken
+in. All windows of a job share its panes. Reducers that fold keep one row for each key and pane,
+and slide by two stacks; others, and those for which panes do not pay, keep every value.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from functools import cached_property
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from millstream.flow.windows import TimeWindow
+from millstream.flow.vertices import JobVertex
+from millstream.ring.keys import decode_keys
+from millstream.ring.masks import SlotMask
+from millstream.state.blocks import KEY, PANE, SLOT
+from millstream.state.panes.fragments import (
+    PaneFragment,
+    Stacks,
+    decode_panes,
+    encode_panes,
+)
+from millstream.state.panes.keys import Ids
+from millstream.state.panes.sliding import Slider, flipped
+from millstream.state.panes.state import PaneState, merge_panes
+from millstream.state.panes.tables import Algebra, Table, folded, join, only, ordered, overlaid
+from millstream.work.clocks import BEGINNING, JobClock
+from millstream.work.packing import key_type_of
+from millstream.work.pausing import without_collector
+from millstream.work.units import Reduced, UnitContext
+from millstream.work.windows.forms import Closed, Form, instant
+from millstream.work.windows.spans import ends_within, first_open_start
+
+A = TypeVar("A")
+_FEW = 2  # so few panes are as quickly joined as slid over
+
+
+class TimeWindowReducing(Generic[A]):
+    """A job with sliding or tumbling windows."""
+
+    def __init__(self, job: JobVertex, form: Form[A], slots: int) -> None:
+        assert job.windowing is not None
+        self._job = job
+        self._form = form
+        self._windows = job.windowing.time_windows
+        self._pane = job.windowing.pane
+        self._slots = slots
+        self._state = PaneState(form.algebra, slots)
+        self._news = _News()
+
+    def reduce(
+        self, blocks: Sequence[pa.RecordBatch], unit: UnitContext
+    ) -> Reduced[PaneFragment[A]]:
+        clock = unit.clock or JobClock()
+        state, algebra = self._state, self._form.algebra
+        state.tidy()
+        fragment: PaneFragment[A] = PaneFragment()
+        view = _View(state, algebra, unit.slots)
+        taken = self._taken(blocks)
+        folds = clock.folding and self._form.folds
+        if folds and state.has_loose(unit.slots):
+            view.tighten()
+            fragment.tightened.append(unit.slots)
+        for start, table in taken.items():
+            if folds:
+                view.fold(start, table)
+            else:
+                view.add(start, table)
+        closed: list[Closed[A]] = []
+        before = state.stacks(unit.slots) if folds else None
+        sliders: list[Slider[A] | None] = []
+        for at, window in enumerate(self._windows):
+            slider = None if before is None else before.sliders[at]
+            if slider is not None and view.changed:
+                slider = slider.amended(algebra, view.changed, view.panes)
+            if unit.read:
+                slider = self._close(at, window, clock, view, slider, folds, closed)
+            sliders.append(slider)
+        if unit.read and self._news.is_due(unit, view.changed, clock.early):
+            closed.extend(self._early(clock, view, self._news.since(unit)))
+        fragment.stacks = Stacks(unit.slots, state.keys.generation, tuple(sliders))
+        horizon = min(first_open_start(window, clock.watermark) for window in self._windows)
+        view.write(fragment, horizon, unit.epoch)
+        if any(start < horizon for start in state.starts):
+            fragment.gone.append((unit.slots, horizon))
+        outputs = self._form.outputs(closed, state.keys, unit.output) if closed else []
+        return Reduced(fragment, outputs, _distinct(taken.values()))
+
+    def _taken(self, blocks: Sequence[pa.RecordBatch]) -> dict[int, Table[A]]:
+        """The new rows by pane, in the order of blocks for each key."""
+        given = [block for block in blocks if block.num_rows]
+        if not given:
+            return {}
+        # Keys of several types would meet in the dictionary: 1, True and 1.0 are one key to it.
+        key_type_of(self._job, [block.schema.field(KEY).type for block in given])
+        algebra, keys = self._form.algebra, self._state.keys
+        ids = np.concatenate(
+            [keys.find(decode_keys(b.column(KEY)), b.column(SLOT).to_numpy()) for b in given]
+        )
+        panes = np.concatenate([block.column(PANE).to_numpy() for block in given])
+        rows = algebra.concat([self._form.read(block) for block in given])
+        order = np.lexsort((ids, panes))
+        starts, cuts = np.unique(panes[order], return_index=True)
+        found = {}
+        for start, part in zip(starts.tolist(), np.split(order, cuts[1:]), strict=True):
+            found[start] = Table(ids[part], algebra.take(rows, part))
+        return found
+
+    def _close(
+        self,
+        at: int,
+        window: TimeWindow,
+        clock: JobClock,
+        view: _View[A],
+        slider: Slider[A] | None,
+        folds: bool,
+        closed: list[Closed[A]],
+    ) -> Slider[A] | None:
+        """Add the windows that close now; gives the stacks for those to come."""
+        algebra, size = self._form.algebra, window.size
+        slides = folds and size > window.slide and size > _FEW * self._pane
+        ends = ends_within(window, clock.closed, clock.watermark, view.starts, self._pane)
+        end: int | None = None
+        for end in ends:
+            if slides:
+                slider = (
+                    flipped(algebra, end - size, end, view.panes)
+                    if slider is None
+                    else slider.slide(algebra, end - size, end, view.panes)
+                )
+                table = slider.window(algebra)
+            else:
+                table = view.window(end - size, end)
+            if table is not None:
+                closed.append(Closed(at, end - size, end, "on_time", table))
+        if slider is None or not slides:
+            return None
+        # What no later window needs leaves the stacks as it leaves the state.
+        return slider.without_before(algebra, first_open_start(window, clock.watermark))
+
+    def _early(self, clock: JobClock, view: _View[A], news: set[int]) -> Iterator[Closed[A]]:
+        """The windows that are open, and have something new."""
+        for at, window in enumerate(self._windows):
+            last = max(news) + window.size + window.slide
+            starts = sorted(news)
+            for end in ends_within(window, clock.watermark, last, starts, self._pane):
+                table = view.window(end - window.size, end)
+                if table is not None:
+                    yield Closed(at, end - window.size, end, "early", table)
+
+    # -- state ---------------------------------------------------------------------------
+
+    def apply(self, fragment: PaneFragment[A], slots: SlotMask | None = None) -> None:
+        self._state.apply(fragment, slots)
+
+    def encode(self, fragment: PaneFragment[A]) -> bytes:
+        return encode_panes(fragment, self._form.algebra)
+
+    def decode(self, data: bytes | pa.Buffer) -> PaneFragment[A]:
+        with without_collector():
+            return decode_panes(data, self._form.algebra)
+
+    def part(self, fragment: PaneFragment[A], slots: range) -> PaneFragment[A]:
+        return fragment.part(self._form.algebra, slots)
+
+    def merge(self, fragments: Sequence[PaneFragment[A]]) -> PaneFragment[A]:
+        return merge_panes(fragments, self._form.algebra, self._slots)
+
+    def snapshot(self, slots: range) -> PaneFragment[A]:
+        return self._state.snapshot(slots)
+
+    def drop(self, slots: SlotMask) -> None:
+        self._state.drop(slots)
+
+    def get(self, slot: int, key: Any) -> dict[datetime, Any] | None:
+        found = self._state.get(key)
+        return None if found is None else _shown(found)
+
+    def items(self, slots: SlotMask) -> Iterator[tuple[Any, dict[datetime, Any]]]:
+        for key, panes in self._state.items(slots):
+            yield key, _shown(panes)
+
+    def keys(self, slots: SlotMask) -> int:
+        return self._state.count(slots)
+
+
+def _shown(panes: Mapping[int, Any]) -> dict[datetime, Any]:
+    return {instant(start): value for start, value in panes.items()}
+
+
+def _distinct(tables: Any) -> int:
+    found = [table.ids for table in tables]
+    return len(np.unique(np.concatenate(found))) if found else 0
+
+
+class _News:
+    """Which panes have changed since early results were given; only on this node."""
+
+    def __init__(self) -> None:
+        self._changed: dict[range, dict[int, set[int]]] = {}
+        self._given: dict[range, int] = {}
+
+    def is_due(self, unit: UnitContext, changed: Mapping[int, Ids], due: bool) -> bool:
+        """Take note of what an epoch changed; whether early results are to be given."""
+        of_slots = self._changed.setdefault(unit.slots, {})
+        of_slots[unit.epoch] = set(changed)
+        given = self._given.get(unit.slots, -1)
+        for epoch in [epoch for epoch in of_slots if epoch <= given < unit.epoch]:
+            del of_slots[epoch]
+        if due:
+            self._given[unit.slots] = unit.epoch
+        return due and any(of_slots.values())
+
+    def since(self, unit: UnitContext) -> set[int]:
+        """The panes that have changed."""
+        return set().union(*self._changed[unit.slots].values())
+
+
+class _View(Generic[A]):
+    """The panes of a unit's slots: as they are committed, and what the epoch does to them."""
+
+    def __init__(self, state: PaneState[A], algebra: Algebra[A], slots: range) -> None:
+        self._state = state
+        self._algebra = algebra
+        self._slots = slots
+        self._touched: dict[int, Table[A]] = {}
+        self._added: dict[int, Table[A]] = {}
+        self._tight = False
+        self._seen: dict[int, Table[A] | None] = {}
+        self.changed: dict[int, Ids] = {}
+
+    def fold(self, start: int, new: Table[A]) -> None:
+        """Merge rows into a pane."""
+        rows = folded(self._algebra, new.ids, new.rows)
+        old = only(self._algebra, self._pane(start), rows.ids)
+        merged = join(self._algebra, [old, rows])
+        assert merged is not None
+        self._touched[start] = self._over(self._touched.get(start), merged)
+        self._note(start, rows.ids)
+
+    def add(self, start: int, new: Table[A]) -> None:
+        """Add rows to a pane as they are."""
+        self._added[start] = ordered(self._algebra, new.ids, new.rows)
+        self._note(start, np.unique(new.ids))
+
+    def tighten(self) -> None:
+        """Fold all rows that were added as they are."""
+        self._tight = True
+        for start in sorted(self._state.starts):
+            for table in self._state.loose(start, self._slots):
+                self.fold(start, table)
+
+    def _note(self, start: int, ids: Ids) -> None:
+        known = self.changed.get(start)
+        self.changed[start] = ids if known is None else np.union1d(known, ids)
+        self._seen.pop(start, None)
+        self.__dict__.pop("starts", None)
+
+    def _over(self, old: Table[A] | None, new: Table[A]) -> Table[A]:
+        found = overlaid(self._algebra, old, new)
+        assert found is not None
+        return found
+
+    @cached_property
+    def starts(self) -> list[int]:
+        """The panes that may have rows, in order."""
+        return sorted(self._state.starts | self.changed.keys())
+
+    def _pane(self, start: int) -> Table[A] | None:
+        if start not in self._seen:
+            committed = self._state.pane(start, self._slots)
+            self._seen[start] = overlaid(self._algebra, committed, self._touched.get(start))
+        return self._seen[start]
+
+    def panes(self, start: int, end: int) -> list[tuple[int, Table[A]]]:
+        """The folded panes that start in [start, end), in order."""
+        found = ((at, self._pane(at)) for at in self._between(start, end))
+        return [(at, table) for at, table in found if table is not None]
+
+    def _between(self, start: int, end: int) -> list[int]:
+        return self.starts[bisect_left(self.starts, start) : bisect_left(self.starts, end)]
+
+    def window(self, start: int, end: int) -> Table[A] | None:
+        """All rows of a window, merged by key."""
+        tables: list[Table[A]] = []
+        for at in self._between(start, end):
+            pane = self._pane(at)
+            loose = [] if self._tight else self._state.loose(at, self._slots)
+            tables += [t for t in (pane, *loose, self._added.get(at)) if t is not None]
+        if not tables:
+            return None
+        rows = self._algebra.concat([table.rows for table in tables])
+        return folded(self._algebra, np.concatenate([table.ids for table in tables]), rows)
+
+    def write(self, fragment: PaneFragment[A], horizon: int, epoch: int) -> None:
+        """Put into a fragment what later windows need."""
+        for start, table in self._touched.items():
+            if start >= horizon or horizon <= BEGINNING:
+                fragment.panes[start] = self._state.part(table)
+        for start, table in self._added.items():
+            if start >= horizon or horizon <= BEGINNING:
+                fragment.loose[start, epoch] = self._state.part(table)

@@ -1,0 +1,174 @@
+"""A windowed job on some nodes that hand units and copies to each other, and the plain answer."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from millstream.errors import Place
+from millstream.flow.reducers import AggregateReducer, CombiningReducer, reducer_of
+from millstream.flow.vertices import JobVertex
+from millstream.flow.windows import TimeWindow, Window, Windowing
+from millstream.ring.keys import encode_keys
+from millstream.state.blocks import KEY, PANE, SLOT, place_rows
+from millstream.state.records import decode_records
+from millstream.work.clocks import BEGINNING, JobClock
+from millstream.work.lists import encode_lists
+from millstream.work.units import UnitContext
+from millstream.work.windows.forms import TIMES, form_of
+from millstream.work.windows.time_reducing import TimeWindowReducing
+
+SLOTS = 8
+Row = tuple[Any, int, Any]
+"""Key, event time, value."""
+
+
+def job_of(reduce: object, *windows: Window, **options: Any) -> JobVertex:
+    """A windowed job called "job"."""
+    windowing = Windowing(tuple(windows), **options)
+    return JobVertex(
+        Place("here.py", 1), name="job", reducer=reducer_of(reduce, "job"), windowing=windowing
+    )
+
+
+def block_of(job: JobVertex, rows: Sequence[Row], folding: bool) -> list[pa.RecordBatch]:
+    """The block of one map task with these rows; packed in the plainest way."""
+    if not rows:
+        return []
+    assert job.windowing is not None
+    pane = job.windowing.pane
+    groups: dict[Any, list[Row]] = defaultdict(list)
+    for at, row in enumerate(rows):
+        alone = () if folding or not _folds(job) else (at,)
+        groups[(row[0], row[1] // pane * pane, *alone)].append(row)
+    keys = encode_keys([group[0] for group in groups])
+    panes = pa.array([group[1] for group in groups], pa.int64())
+    columns = _columns(job, list(groups.values()))
+    slots, order = place_rows(keys, SLOTS)
+    fields = [pa.field(KEY, keys.type), pa.field(SLOT, pa.int32()), pa.field(PANE, pa.int64())]
+    batch = pa.RecordBatch.from_arrays(
+        [keys, pa.array(slots, pa.int32()), panes, *(array for _, array in columns)],
+        schema=pa.schema([*fields, *(field for field, _ in columns)]),
+    )
+    return [batch.take(pa.array(order))]
+
+
+def _folds(job: JobVertex) -> bool:
+    return isinstance(job.reducer, AggregateReducer | CombiningReducer)
+
+
+def _columns(job: JobVertex, groups: list[list[Row]]) -> list[tuple[pa.Field, pa.Array]]:
+    reducer = job.reducer
+    if isinstance(reducer, AggregateReducer):
+        flat = [row for group in groups for row in group]
+        at = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
+        values = {"value": pa.array([value for _, _, value in flat])}
+        times = pa.array([time for _, time, _ in flat]).cast(pa.timestamp("us", "UTC"))
+        folded = reducer.aggregates.fold(values, times, at, len(groups))
+        return list(zip(folded.schema, folded.columns, strict=True))
+    if isinstance(reducer, CombiningReducer):
+        made = []
+        for group in groups:
+            accumulator = reducer.combinable.zero()
+            for _, _, value in group:
+                accumulator = reducer.combinable.add(accumulator, value)
+            made.append([accumulator])
+        return [encode_lists(job, made)]
+    times_column = pa.array([[time for _, time, _ in group] for group in groups])
+    return [
+        encode_lists(job, [[value for _, _, value in group] for group in groups]),
+        (pa.field(TIMES, times_column.type), times_column),
+    ]
+
+
+@dataclass
+class Rig:
+    """A job on nodes that own runs of slots; every epoch is copied, cut, merged or moved."""
+
+    job: JobVertex
+    rng: random.Random
+    nodes: int = 2
+    epoch: int = 0
+    watermark: int = BEGINNING
+    results: list[tuple[Any, ...]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.owners = [self._new() for _ in range(self.nodes)]
+
+    def _new(self) -> TimeWindowReducing[Any]:
+        return TimeWindowReducing(self.job, form_of(self.job), SLOTS)
+
+    def run(self, rows: Sequence[Row], watermark: int, folding: bool = True) -> None:
+        """One epoch; now and then an attempt fails, or a node is replaced by a copy of it."""
+        clock = JobClock(self.watermark, max(self.watermark, watermark), {}, folding)
+        self.watermark = clock.watermark
+        tasks = [list(rows[i::2]) for i in range(2)] if self.rng.random() < 0.5 else [list(rows)]
+        blocks = [b for task in tasks for b in block_of(self.job, task, folding)]
+        for at, slots in enumerate(self._runs()):
+            unit = UnitContext(slots, 0, None, True, clock, self.epoch)
+            mine = [b.filter(pa.array(_within(b, slots))) for b in blocks]
+            mine = [b for b in mine if b.num_rows]
+            owner = self.owners[at]
+            if self.rng.random() < 0.3:
+                owner.reduce(mine, unit)  # an attempt that comes to nothing
+            reduced = owner.reduce(mine, unit)
+            self._take(reduced.outputs)
+            self._seal(at, reduced.fragment, slots)
+        self.epoch += 1
+
+    def _runs(self) -> list[range]:
+        cut = SLOTS // self.nodes
+        return [range(at * cut, (at + 1) * cut) for at in range(self.nodes)]
+
+    def _seal(self, at: int, fragment: Any, slots: range) -> None:
+        owner = self.owners[at]
+        fate = self.rng.random()
+        if fate < 0.6:
+            owner.apply(fragment)
+            return
+        if fate < 0.8:  # a copy takes over: it had a snapshot, and gets the delta twice
+            copy = self._new()
+            copy.apply(copy.decode(owner.encode(owner.snapshot(slots))))
+            delta = copy.decode(owner.encode(owner.part(fragment, slots)))
+            copy.apply(copy.merge([delta, delta]))
+            self.owners[at] = copy
+            return
+        mask = np.zeros(SLOTS, bool)  # in two halves
+        mask[slots.start : slots.start + len(slots) // 2] = True
+        owner.apply(fragment, mask)
+        owner.apply(fragment, ~mask)
+
+    def _take(self, outputs: Iterable[pa.RecordBatch]) -> None:
+        for batch in outputs:
+            names = [n for n in batch.schema.names if not n.startswith("millstream.")]
+            for record in decode_records(batch.select(names)):
+                self.results.append(tuple(record))
+
+
+def _within(block: pa.RecordBatch, slots: range) -> Any:
+    at = block.column(SLOT).to_numpy()
+    return (at >= slots.start) & (at < slots.stop)
+
+
+def expected(
+    epochs: Sequence[tuple[Sequence[Row], int]],
+    window: TimeWindow,
+    reduce: Callable[[list[Row]], Any],
+) -> dict[tuple[Any, int, int], Any]:
+    """The plain answer: every window of every key, with the rows that came before it closed."""
+    closes: dict[tuple[Any, int, int], list[Row]] = defaultdict(list)
+    watermark = BEGINNING
+    for rows, now in epochs:
+        for row in rows:
+            first = (row[1] - window.size) // window.slide * window.slide + window.slide
+            for start in range(first, row[1] + 1, window.slide):
+                if start + window.size > watermark:
+                    closes[row[0], start, start + window.size].append(row)
+        watermark = max(watermark, now)
+    return {at: reduce(rows) for at, rows in closes.items() if at[2] <= watermark}

@@ -1,0 +1,143 @@
+"""Windows over panes equal the plain answer, whatever is copied, moved, cut or tried again."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import pytest
+
+import millstream as ms
+from millstream.flow.windows import TimeWindow
+from millstream.work.windows.forms import Window
+from tests.work.windows.rig import Rig, Row, expected, job_of
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def micros(time: datetime) -> int:
+    return round((time - EPOCH).total_seconds() * 1e6)
+
+
+def joined(key: str, values: list[str], window: Window) -> tuple[str, str, int, int]:
+    return key, "".join(values), micros(window.start), micros(window.end)
+
+
+class Longest:
+    """A combinable with a list for an accumulator that its merge changes."""
+
+    def zero(self) -> list[int]:
+        return []
+
+    def add(self, accumulator: list[int], value: int) -> list[int]:
+        accumulator.append(value)
+        return accumulator
+
+    def merge(self, left: list[int], right: list[int]) -> list[int]:
+        left.extend(right)
+        right.clear()
+        return left
+
+    def result(self, accumulator: list[int]) -> int:
+        accumulator.sort()
+        return accumulator[-1] * 1000 + len(accumulator)
+
+
+def stream(rng: random.Random, epochs: int) -> list[tuple[list[Row], int]]:
+    """Rows that come roughly in order, some a good deal late, and a watermark that follows."""
+    found = []
+    now = rng.randint(-30, 30)
+    for _ in range(epochs):
+        rows = []
+        for _ in range(rng.choice([0, 1, 5, 12])):
+            time = now + rng.randint(-12, 6)
+            rows.append((rng.choice("abcdefg"), time, rng.randint(0, 50)))
+        found.append((rows, now - rng.choice([0, 0, 4, 12])))
+        now += rng.choice([0, 1, 3, 3, 9, 40])
+    found.append(([], 10_000))
+    return found
+
+
+WINDOWS = [
+    (TimeWindow(10, 10),),
+    (TimeWindow(12, 4),),
+    (TimeWindow(30, 1),),
+    (TimeWindow(9, 6),),
+    (TimeWindow(20, 5), TimeWindow(40, 5), TimeWindow(10, 10)),
+]
+
+
+@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("windows", WINDOWS, ids=str)
+def test_built_in_aggregates(windows: tuple[TimeWindow, ...], seed: int) -> None:
+    rng = random.Random(f"{seed} {windows}")
+    rig = Rig(job_of(ms.sum(), *windows), rng)
+    epochs = stream(rng, 14)
+    for rows, watermark in epochs:
+        rig.run(rows, watermark, folding=rng.random() < 0.8)
+
+    found: dict[Any, Any] = {}
+    for key, value, start, end, timing in rig.results:
+        at = (key, micros(start), micros(end))
+        assert at not in found and timing == "on_time"
+        found[at] = value
+    wanted = {}
+    for window in windows:
+        wanted |= expected(epochs, window, lambda rows: sum(value for _, _, value in rows))
+    assert found == wanted
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("windows", WINDOWS, ids=str)
+def test_combinables_that_change_what_they_are_given(
+    windows: tuple[TimeWindow, ...], seed: int
+) -> None:
+    rng = random.Random(f"{seed} {windows}")
+    rig = Rig(job_of(Longest(), *windows), rng)
+    epochs = stream(rng, 14)
+    for rows, watermark in epochs:
+        rig.run(rows, watermark, folding=rng.random() < 0.8)
+
+    found = {(key, micros(start), micros(end)): value for key, value, start, end, _ in rig.results}
+    wanted = {}
+    for window in windows:
+        wanted |= expected(
+            epochs, window, lambda rows: max(v for _, _, v in rows) * 1000 + len(rows)
+        )
+    assert found == wanted and len(found) == len(rig.results)
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("windows", WINDOWS, ids=str)
+def test_functions_see_whole_windows_in_order(windows: tuple[TimeWindow, ...], seed: int) -> None:
+    rng = random.Random(f"{seed} {windows}")
+    rig = Rig(job_of(joined, *windows, ordered=True), rng)
+    epochs = [
+        ([(key, time, f"{time}.") for key, time, _ in rows], watermark)
+        for rows, watermark in stream(rng, 14)
+    ]
+    for rows, watermark in epochs:
+        rig.run(rows, watermark)
+
+    found = {(key, start, end): value for key, value, start, end in rig.results}
+    wanted = {}
+    for window in windows:
+        wanted |= expected(
+            epochs, window, lambda rows: "".join(f"{t}." for t in sorted(t for _, t, _ in rows))
+        )
+    assert found == wanted and len(found) == len(rig.results)
+
+
+def test_nothing_is_kept_once_all_windows_are_closed() -> None:
+    rig = Rig(job_of(ms.count(), TimeWindow(30, 10)), random.Random(1), nodes=1)
+    rig.run([("a", 5, 1), ("b", 25, 1)], 0)
+    [owner] = rig.owners
+    assert dict(owner.items(np.ones(8, bool))) == {
+        "a": {EPOCH: 1},
+        "b": {EPOCH.replace(microsecond=20): 1},
+    }
+    rig.run([], 1000)
+    [owner] = rig.owners
+    assert not owner._state.starts and owner.keys(np.ones(8, bool)) == 0
