@@ -83,7 +83,7 @@ def test_built_in_aggregates(windows: tuple[TimeWindow, ...], seed: int) -> None
         at = (key, micros(start), micros(end))
         assert at not in found and timing == "on_time"
         found[at] = value
-    wanted = {}
+    wanted: dict[Any, Any] = {}
     for window in windows:
         wanted |= expected(epochs, window, lambda rows: sum(value for _, _, value in rows))
     assert found == wanted
@@ -101,7 +101,7 @@ def test_combinables_that_change_what_they_are_given(
         rig.run(rows, watermark, folding=rng.random() < 0.8)
 
     found = {(key, micros(start), micros(end)): value for key, value, start, end, _ in rig.results}
-    wanted = {}
+    wanted: dict[Any, Any] = {}
     for window in windows:
         wanted |= expected(
             epochs, window, lambda rows: max(v for _, _, v in rows) * 1000 + len(rows)
@@ -122,7 +122,7 @@ def test_functions_see_whole_windows_in_order(windows: tuple[TimeWindow, ...], s
         rig.run(rows, watermark)
 
     found = {(key, start, end): value for key, value, start, end in rig.results}
-    wanted = {}
+    wanted: dict[Any, Any] = {}
     for window in windows:
         wanted |= expected(
             epochs, window, lambda rows: "".join(f"{t}." for t in sorted(t for _, t, _ in rows))

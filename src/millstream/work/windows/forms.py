@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from millstream.flow.functions import Function
 from millstream.flow.reducers import AggregateReducer, CombiningReducer, StatefulReducer
-from millstream.flow.windows import Timing
 from millstream.flow.vertices import JobVertex
+from millstream.flow.windows import Timing
 from millstream.state.blocks import KEY, TIME, WINDOW
 from millstream.state.panes.algebras import (
     AggregateAlgebra,

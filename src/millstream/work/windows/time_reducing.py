@@ -16,8 +16,8 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from millstream.flow.windows import TimeWindow
 from millstream.flow.vertices import JobVertex
+from millstream.flow.windows import TimeWindow
 from millstream.ring.keys import decode_keys
 from millstream.ring.masks import SlotMask
 from millstream.state.blocks import KEY, PANE, SLOT
