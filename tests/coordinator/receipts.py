@@ -43,11 +43,12 @@ def receipt(
         slots=slots,
         digest=options.get("digest", "digest"),
         rows=options.get("rows", 0),
-        keys=0,
+        keys=options.get("keys", 0),
         outputs=0,
         seconds=0.0,
         key_type=options.get("key_type"),
         output=options.get("output"),
+        tallies=options.get("tallies", ()),
     )
 
 

@@ -19,6 +19,7 @@ from millstream.sim import SimNet, Stalled, World
 from millstream.state.blocks import SLOT, from_bytes, to_bytes
 from millstream.wire.blocks import BLOCK_SCHEMA
 from millstream.wire.calls import Unreachable
+from millstream.work.clocks import JobClock, Tally, tallies_of, tally_block
 from tests.node.machines import ALL, HIGH, LOW, ME, OTHER, THIRD, placed
 from tests.work.running import SLOTS, blocks_of_pairs, job_of
 
@@ -40,6 +41,14 @@ def rows_of(*tasks: list[Any]) -> pa.Table:
     return pa.table([list(column) for column in columns], schema=BLOCK_SCHEMA)
 
 
+def with_tallies(rows: pa.Table, tallies: tuple[Tally, ...]) -> pa.Table:
+    """The same blocks, and one that says what a map task counted."""
+    block = to_bytes(tally_block(tallies))
+    row = (0, JOB, 0, 0, 9, 9, 0, block)
+    counted = pa.table([[value] for value in row], schema=BLOCK_SCHEMA)
+    return pa.concat_tables([counted, rows])
+
+
 ROWS = rows_of(PAIRS)
 
 
@@ -49,6 +58,7 @@ class FakeNode:
 
     net: SimNet
     feeds: list[Feed] = field(default_factory=list)
+    tallies: list[tuple[Tally, ...]] = field(default_factory=list)
     problems: list[MillstreamError] = field(default_factory=list)
     always: MillstreamError | None = None
     silent: bool = False
@@ -60,7 +70,11 @@ class FakeNode:
         slots: list[int] = []
         for batch in batches:
             for block in batch.column("block").to_pylist():
-                slots += from_bytes(block).column(SLOT).to_pylist()
+                counted = tallies_of(from_bytes(block))
+                if counted is None:
+                    slots += from_bytes(block).column(SLOT).to_pylist()
+                else:
+                    self.tallies.append(counted)
         if self.silent:
             self.net.sleep(1e9)
         if self.always is not None or self.problems:
@@ -120,6 +134,9 @@ class Scene:
 
         return self.world.run(work, "task", until=SECONDS)
 
+    def tallies(self) -> dict[str, list[tuple[Tally, ...]]]:
+        return {n: node.tallies for n, node in self.nodes.items() if node.feeds}
+
     def fed(self) -> dict[str, list[range]]:
         return {n: [f.slots for f in node.feeds] for n, node in self.nodes.items() if node.feeds}
 
@@ -155,7 +172,13 @@ def test_every_owner_is_fed_its_slots_and_outputs_come_in_the_order_of_slots(sce
 
 def test_the_header_says_all_that_a_node_must_know(world: World) -> None:
     schema = pa.schema([("n", pa.int64())])
-    scene = Scene(world, placed([ME], 6), types={JOB: JobTypes(output=schema)})
+    clock = JobClock(3, 4, {0: 9}, folding=False)
+    scene = Scene(
+        world,
+        placed([ME], 6),
+        types={JOB: JobTypes(output=schema)},
+        clocks={JOB: clock, 9: JobClock()},
+    )
 
     scene.feed(LOW, read=False)
 
@@ -173,6 +196,7 @@ def test_the_header_says_all_that_a_node_must_know(world: World) -> None:
             rows=len(PAIRS),
             output=schema,
             read=False,
+            clock=clock,
         )
     ]
 
@@ -187,6 +211,22 @@ def test_values_are_counted_in_one_share_only(scene: Scene) -> None:
     scene.feed(rows=rows_of(PAIRS, PAIRS))
 
     assert [node.feeds[0].rows for node in (scene.nodes[ME], scene.nodes[OTHER])] == [80, 0]
+
+
+def test_what_map_tasks_counted_goes_with_the_first_share(scene: Scene) -> None:
+    counted = (Tally(4, rows=40, latest=9),)
+    scene.feed(rows=with_tallies(rows_of(PAIRS), counted))
+
+    assert scene.tallies() == {ME: [counted], OTHER: []}
+    assert [len(scene.nodes[node].feeds) for node in (ME, OTHER)] == [1, 1]
+
+
+def test_what_map_tasks_counted_is_fed_even_without_rows(world: World) -> None:
+    counted = (Tally(4, late=3),)
+    scene = Scene(world, placed([ME], 6))
+    scene.feed(rows=with_tallies(rows_of([]), counted))
+
+    assert scene.tallies() == {ME: [counted]}
 
 
 def test_copies_are_fed_only_where_backups_keep_logs(world: World) -> None:

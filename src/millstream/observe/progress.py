@@ -7,19 +7,36 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Literal
+
+Panes = Literal["shared", "values"]
 
 log = logging.getLogger("millstream")
 
 
 @dataclass(frozen=True)
 class JobProgress:
-    """One job in one epoch: values fed, keys touched, outputs given, time in reduce."""
+    """One job in one epoch: values fed, keys touched, outputs given, time in reduce.
+
+    A windowed job also tells how many values it could not take, how far event time has come, and
+    how far that ``lag``s behind the clock; both are None before the first event time, and after
+    the end. ``panes`` are shared by windows, or its values are kept one by one, as ``rate``, the
+    values of a key per second, suggests.
+    """
 
     rows: int
     keys: int
     outputs: int
     reduce_seconds: float
     state_keys: int
+    late: int = 0
+    ahead: int = 0
+    untimed: int = 0
+    watermark: datetime | None = None
+    lag: timedelta | None = None
+    panes: Panes | None = None
+    rate: float | None = None
 
     def rows_per_second(self, seconds: float) -> float:
         return self.rows / seconds if seconds else 0.0
@@ -59,6 +76,11 @@ class EpochProgress:
     def rows(self) -> int:
         """Values fed to the jobs."""
         return sum(job.rows for job in self.jobs.values())
+
+    @property
+    def refused(self) -> int:
+        """Values that windows could not take: late, too far ahead, or without a time."""
+        return sum(job.late + job.ahead + job.untimed for job in self.jobs.values())
 
 
 def quantile(values: Sequence[float], share: float) -> float:

@@ -25,9 +25,11 @@ from millstream.errors import MillstreamError
 from millstream.flow.plan import Plan
 from millstream.node.messages import NodeReport
 from millstream.observe.progress import EpochProgress, JobProgress, Progress, StoreProgress
+from millstream.observe.timing import time_progress
 from millstream.spark.compile import EpochFrames, Frames
 from millstream.spark.sinks import ForeachBatchWriter, SinkWriter
 from millstream.spark.stage import BlocksLost
+from millstream.work.clocks import END
 from millstream.work.failures import user_error
 
 log = logging.getLogger("millstream")
@@ -73,6 +75,7 @@ class Engine:
         self._idle = threading.Event()
         self._idle.set()
         self.stopping = threading.Event()
+        self.ended = threading.Event()
         self.error: BaseException | None = None
         self.query: StreamingQuery | None = None
 
@@ -110,6 +113,11 @@ class Engine:
         with contextlib.suppress(Exception):  # a query that ends at this moment anyway
             query.stop()
 
+    def close_windows(self) -> None:
+        """Let the next epoch close all windows; ``ended`` is set when one has done so."""
+        self.ended.clear()
+        self._coordinator.advance(END)
+
     def give_up(self) -> None:
         """End the query at once: state was lost."""
         if self.query is not None:
@@ -123,6 +131,8 @@ class Engine:
         self._tune(frame)
         body = _SparkBody(frame, self._frames, self._coordinator, self._sinks, self._names)
         result = run_epoch(self._coordinator, epoch, round(self._clock() * 1e6), body)
+        if any(clock.watermark == END for clock in result.record.clocks.values()):
+            self.ended.set()
         self._progress.add(
             EpochProgress(
                 epoch=epoch,
@@ -153,6 +163,7 @@ class Engine:
                 outputs=sum(receipt.outputs for receipt in mine),
                 reduce_seconds=sum(receipt.seconds for receipt in mine),
                 state_keys=sum(r.state_keys.get(at, 0) for r in result.reports.values()),
+                **time_progress(result, at),
             )
         return found
 

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Literal
 
@@ -19,9 +19,11 @@ from millstream.errors import ConfigError
 from millstream.flow.plan import Plan
 from millstream.observe.display import Display
 from millstream.observe.progress import Progress
+from millstream.observe.timing import micros_of
 from millstream.ring.drawing import draw
 from millstream.ring.ring import NodeId
 from millstream.spark.engine import Engine, EpochFailed
+from millstream.work.clocks import END
 
 Phase = Literal["running", "finished", "stopped", "failed"]
 _POLL = 0.1
@@ -146,6 +148,20 @@ class Run:
                 return JobState(self._coordinator, at)
         names = ", ".join(vertex.name for _, vertex in self._plan.jobs)
         raise ConfigError(f"there is no job {job!r}; the jobs are {names}")
+
+    def advance(self, to: datetime | None = None) -> None:
+        """Let event time come at least so far with the next epoch; None: close all windows.
+
+        For input that tells by itself when it is complete. What is older afterwards is late.
+        """
+        if all(job.windowing is None for _, job in self._plan.jobs):
+            raise ConfigError("advance() is for workflows with windows, and this one has none")
+        if to is not None and (not isinstance(to, datetime) or to.tzinfo is None):
+            raise ConfigError(
+                f"advance() takes a datetime with a time zone (or None), got {to!r}; give "
+                "tzinfo=datetime.UTC, for one"
+            )
+        self._coordinator.advance(END if to is None else micros_of(to))
 
     def await_termination(self, timeout: timedelta | None = None) -> bool:
         """Wait for the end of bounded input (or a stop); True if the run has ended.

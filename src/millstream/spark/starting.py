@@ -7,9 +7,8 @@ import contextlib
 import shutil
 import tempfile
 import threading
-import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
 
 from pyspark.sql import SparkSession
@@ -24,6 +23,7 @@ from millstream.errors import ConfigError
 from millstream.flow.plan import Plan
 from millstream.flow.shipping import ship
 from millstream.flow.sources import ReplaySource
+from millstream.flow.timing import timings_of
 from millstream.flow.vertices import SourceVertex
 from millstream.node.process import Launch
 from millstream.node.safekeeper import KeeperOptions
@@ -33,11 +33,11 @@ from millstream.observe.progress import Progress
 from millstream.ring.ring import NodeId
 from millstream.spark.checkpoint import Hold, take_hold
 from millstream.spark.compile import EpochFrames, admission
+from millstream.spark.ending import ending_of
 from millstream.spark.engine import Engine, publish
 from millstream.spark.handle import Run
 from millstream.spark.launch import start_nodes
 from millstream.spark.options import RunConfig
-from millstream.spark.replay import ReplayEnd, replay_end
 from millstream.spark.session import await_executors, same_host
 from millstream.spark.sinks import open_sink
 from millstream.wire.auth import new_secret
@@ -46,7 +46,6 @@ from millstream.wire.flight_net import FlightNet
 from millstream.work.program import pack, program_of
 from millstream.work.reducing import is_keyed
 
-_POLL = 0.1
 _RETAINED = "spark.sql.streaming.minBatchesToRetain"
 _SPARE = 10
 
@@ -87,7 +86,9 @@ class Starting:
         partitions = config.partitions or -(-max(cores, nodes) // nodes) * nodes
         program = program_of(planned, config.slots, min(partitions, config.slots))
         bounded = all(vertex.source.bounded for _, vertex in planned.of_kind(SourceVertex))
-        admitted = admission(spark, planned, not bounded and self._has_ttl())
+        timings = timings_of(planned)
+        windows = bool(timings)
+        admitted = admission(spark, planned, windows or (not bounded and self._has_ttl()))
         sinks = {at: open_sink(spark, vertex.sink) for at, vertex in planned.sinks}
         named = {vertex.name: sinks[at] for at, vertex in planned.sinks}
         self._hold = hold = take_hold(planned, config, spark, admitted.frame, named, self._cleanup)
@@ -134,6 +135,7 @@ class Starting:
                 when_full=config.when_full,
             ),
             publish=partial(publish, sinks=named),
+            timings=timings,
         )
         if hold.journal is not None and config.recovery == "eager":
             coordinator.await_restored()
@@ -142,12 +144,11 @@ class Starting:
             .foreachBatch(engine)
             .option("checkpointLocation", hold.location)
         )
-        paced = [
-            vertex.source
+        paced = any(
+            isinstance(vertex.source, ReplaySource) and vertex.source.paced
             for _, vertex in planned.of_kind(SourceVertex)
-            if isinstance(vertex.source, ReplaySource) and vertex.source.paced
-        ]
-        if bounded and not paced:
+        )
+        if bounded and not paced and not windows:
             stream = stream.trigger(availableNow=True)
         else:
             stream = stream.trigger(processingTime=f"{config.every.total_seconds():.3f} seconds")
@@ -157,15 +158,11 @@ class Starting:
         if coordinator.lost is not None:  # before there was a query to end
             engine.give_up()
         self._cleanup.callback(_end_query, query)
-        if bounded and paced:
-            sources = [planned.vertices[at] for at in _sources_of(planned, admitted.branches)]
-            ends = [
-                replay_end(vertex.source)
-                if isinstance(vertex, SourceVertex) and isinstance(vertex.source, ReplaySource)
-                else None
-                for vertex in sources
-            ]
-            threading.Thread(target=_stop_at_end, args=(query, engine, ends), daemon=True).start()
+        if bounded and (paced or windows):
+            ending = ending_of(planned, admitted.branches, windows)
+            threading.Thread(
+                target=ending.stop_when_read, args=(query, engine), daemon=True
+            ).start()
         pids = {node.node: node.pid for node in started}
         return Run(planned, coordinator, pids, engine, query, progress, display, self._cleanup)
 
@@ -215,28 +212,3 @@ class Starting:
 def _end_query(query: StreamingQuery) -> None:
     with contextlib.suppress(Exception):
         query.stop()
-
-
-def _sources_of(planned: Plan, branches: Iterable[int]) -> list[int]:
-    """The sources behind the branches, in the order in which Spark lists them."""
-    found: list[int] = []
-    for branch in branches:
-        at = branch
-        while planned.inputs[at]:
-            at = planned.inputs[at][0]
-        if at not in found:
-            found.append(at)
-    return found
-
-
-def _stop_at_end(query: StreamingQuery, engine: Engine, ends: list[ReplayEnd | None]) -> None:
-    """End a run of recordings: each at its end, and nothing else left to read."""
-    while query.isActive:
-        last = query.lastProgress
-        if last is not None and len(last.sources) == len(ends):
-            pairs = zip(ends, last.sources, strict=True)
-            read = all(end is None or end.reached(source.endOffset) for end, source in pairs)
-            if read and not query.status["isDataAvailable"]:
-                engine.stop(query)
-                return
-        time.sleep(_POLL)

@@ -1,0 +1,111 @@
+"""What map tasks counted, and the clock, on their way through a node."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from millstream.node.units import Block
+from millstream.state.blocks import KEY, TIME, WINDOW, Origin, to_bytes
+from millstream.work.clocks import JobClock, Tally, tally_block
+from millstream.work.units import Reduced, UnitContext
+from tests.node.machines import ALL, HIGH, JOB, LOW, MANY, ME, OTHER, Node, end_of, placed
+
+COUNTED = Tally(4, rows=40, latest=9, late=2)
+OTHERS = Tally(4, rows=2, latest=11)
+CLOCK = JobClock(5, 7, {4: 99}, folding=False)
+
+
+def counted(*tallies: Tally, task: int = 50) -> Block:
+    return Block(Origin(0, task, 0), pa.py_buffer(to_bytes(tally_block(tallies))))
+
+
+def run(node: Node, epoch: int, blocks: Sequence[Block], **options: Any) -> list[Any]:
+    return node.finish(node.feed(epoch, **options), blocks)
+
+
+def told(node: Node, epoch: int = 0) -> list[tuple[range, int, tuple[Tally, ...]]]:
+    """The slots, the rows and the tallies of receipts."""
+    return [(r.slots, r.rows, r.tallies) for r in node.receipts(epoch).receipts]
+
+
+def test_tallies_go_into_the_receipt_and_not_into_the_reduction() -> None:
+    plain, node = Node(), Node()
+    expected = plain.run(0, MANY)
+
+    assert (
+        run(node, 0, [counted(COUNTED), *node.blocks(MANY), counted(OTHERS, task=51)]) == expected
+    )
+    assert told(node) == [(ALL, 7, (COUNTED + OTHERS,))]
+    [receipt] = node.receipts(0).receipts
+    assert receipt.key_type == pa.string()
+
+
+def test_a_feed_of_tallies_alone_has_a_receipt() -> None:
+    node = Node()
+
+    assert run(node, 0, [counted(COUNTED)]) == []
+    assert told(node) == [(ALL, 7, (COUNTED,))]
+
+
+def test_who_owns_the_first_slot_tells_what_was_counted() -> None:
+    node = Node()
+    run(node, 0, [counted(COUNTED), *node.blocks(MANY)])
+    node.assign(placed([ME, OTHER], 1))
+    assert told(node) == [(LOW, 7, (COUNTED,))]
+
+    node.assign(placed([OTHER, ME], 2))
+    assert told(node) == [(HIGH, 0, ())]
+
+
+def test_a_backup_tells_what_its_primary_was_told() -> None:
+    primary, backup = Node(placement=placed([ME], 0, other=ALL)), backup_of()
+    run(primary, 0, [counted(COUNTED), *primary.blocks(MANY)])
+    primary.copy_to(backup)
+    backup.assign(placed([OTHER], 1))
+
+    assert told(backup) == told(primary) == [(ALL, 7, (COUNTED,))]
+
+
+def backup_of(**options: Any) -> Node:
+    return Node(placement=placed([ME], 0, other=ALL), node=OTHER, **options)
+
+
+def test_a_log_that_is_replayed_tells_what_was_counted() -> None:
+    backup = backup_of(durability="interval")
+    blocks = [counted(COUNTED), *backup.blocks(MANY)]
+    backup.machine.take_log(backup.feed(0, copy=True), blocks, end_of(blocks))
+    backup.assign(placed([OTHER], 1))
+    assert backup.replay() == 1
+
+    assert told(backup) == [(ALL, 7, (COUNTED,))]
+
+
+def test_a_feed_for_slots_that_are_partly_frozen_is_not_counted_twice() -> None:
+    node = Node()
+    run(node, 0, [counted(COUNTED), *node.blocks(MANY, slots=LOW)], slots=LOW)
+    run(node, 0, [counted(COUNTED), *node.blocks(MANY)])
+
+    assert told(node) == [(LOW, 7, (COUNTED,)), (HIGH, 0, ())]
+
+
+def test_a_reduction_is_told_the_clock_and_the_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = Node()
+    node.commit(0, MANY)
+    units: list[UnitContext] = []
+
+    def reduce(blocks: Sequence[pa.RecordBatch], unit: UnitContext) -> Reduced[Any]:
+        units.append(unit)
+        row = {KEY: ["a"], WINDOW: pa.array([0], pa.int32()), "n": [1], TIME: [5]}
+        return Reduced({}, [pa.record_batch(row)], 1)
+
+    monkeypatch.setattr(node.store.reducing[JOB], "reduce", reduce)
+    work = node.machine.begin(node.feed(1, clock=CLOCK), [], end_of([]))
+    assert not isinstance(work, list)
+    _, receipt = node.machine.reduce(work)
+
+    assert [(unit.clock, unit.epoch) for unit in units] == [(CLOCK, 1)]
+    assert receipt.output == pa.schema([(KEY, pa.string()), ("n", pa.int64())])
