@@ -96,7 +96,7 @@ def test_a_split_asks_about_single_records(lines: Stream, predicate: Any) -> Non
 
 
 def test_a_split_with_something_else_than_a_function_is_refused(lines: Stream) -> None:
-    with pytest.raises(WorkflowError, match="split got 3 .*which cannot be called"):
+    with pytest.raises(WorkflowError, match=r"split got 3 .*which cannot be called"):
         lines.split(3)  # type: ignore[arg-type]
 
 

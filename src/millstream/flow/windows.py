@@ -131,6 +131,24 @@ class Windowing:
         """Whether any value is in more than one window."""
         return len(self.windows) > 1 or any(not w.is_tumbling for w in self.time_windows)
 
+    @property
+    def by_two_stacks(self) -> tuple[TimeWindow, ...]:
+        """Those that overlap and have more than two panes; fewer are as quickly joined."""
+        return tuple(w for w in self.time_windows if w.size > max(w.slide, 2 * self.pane))
+
+    @property
+    def paying_rate(self) -> float | None:
+        """From how many values of a key in a second on panes pay; None if no window overlaps.
+
+        Then the values that two windows have in common are more than the panes of a window.
+        """
+        rates = [
+            w.size / self.pane / ((w.size - w.slide) / 1e6)
+            for w in self.time_windows
+            if not w.is_tumbling
+        ]
+        return min(rates, default=None)
+
 
 def sliding(size: timedelta, slide: timedelta) -> TimeWindow:
     """Windows of ``size``, one every ``slide``: overlapping ones, if the slide is shorter."""

@@ -31,6 +31,8 @@ from millstream.flow.checks import (
     output_of,
     windowing_of,
 )
+from millstream.flow.drawing import Drawing
+from millstream.flow.explaining import explain
 from millstream.flow.functions import (
     ArrowFunction,
     Form,
@@ -42,6 +44,7 @@ from millstream.flow.functions import (
     check_callable,
     check_picklable,
 )
+from millstream.flow.plan import plan
 from millstream.flow.reducers import reducer_of
 from millstream.flow.sinks import Sink
 from millstream.flow.vertices import (
@@ -371,6 +374,14 @@ class Workflow:
         place = caller()
         check_name(name, "stream", place)
         return Stream(self, NamedVertex(place, (), name=name))
+
+    def explain(self) -> str:
+        """The plan as text: stages, jobs, windows and panes, what is shared and what is kept."""
+        return explain(plan(self))
+
+    def draw(self) -> Drawing:
+        """The plan as a picture, which notebooks show: ``.svg``, ``.mermaid``, ``.save(path)``."""
+        return Drawing(plan(self))
 
     def _check_free(self, name: str, kind: str, place: Place) -> None:
         check_name(name, kind, place)

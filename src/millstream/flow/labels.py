@@ -1,0 +1,169 @@
+"""Short texts for the elements of a workflow, as people look for them in their own code."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+from millstream.errors import Place
+from millstream.flow.functions import ArrowFunction, FrameStep, Function, SqlStep, name_of, place_of
+from millstream.flow.reducers import (
+    AggregateReducer,
+    ArrowReducer,
+    CombiningReducer,
+    Reducer,
+    StatefulReducer,
+)
+from millstream.flow.sinks import CallbackSink, FileSink, ForeachBatchSink, Sink
+from millstream.flow.sources import (
+    FilesSource,
+    FolderSource,
+    RateSource,
+    ReplaySource,
+    SocketSource,
+    Source,
+)
+from millstream.flow.vertices import (
+    BatchStep,
+    BranchVertex,
+    FrameVertex,
+    JobVertex,
+    LedVertex,
+    RecordStep,
+    SideVertex,
+    SinkVertex,
+    SourceVertex,
+    SplitVertex,
+    Vertex,
+)
+from millstream.state.aggregates.naming import text_of
+
+
+def step_text(vertex: Vertex) -> str:
+    """A vertex in a few words."""
+    match vertex:
+        case SourceVertex() | LedVertex():
+            return vertex.name
+        case JobVertex():
+            return f"job {vertex.name}"
+        case SinkVertex():
+            return f"sink {vertex.name}"
+        case RecordStep():
+            return f"{vertex.kind} {function_text(vertex.function)}"
+        case BatchStep():
+            return f"map {function_text(vertex.function)} (Arrow)"
+        case SplitVertex():
+            return f"split {function_text(vertex.function)}"
+        case BranchVertex():
+            return _branch_text(vertex)
+        case FrameVertex():
+            return frame_text(vertex.step)
+        case SideVertex():
+            return vertex.side
+        case _:
+            return "union"
+
+
+def _branch_text(branch: BranchVertex) -> str:
+    (split,) = branch.inputs
+    assert isinstance(split, SplitVertex)
+    return f"if {'' if branch.holds else 'not '}{function_text(split.function)}"
+
+
+def frame_text(step: SqlStep | FrameStep) -> str:
+    """A step in the JVM."""
+    if isinstance(step, FrameStep):
+        return f"dataframe {function_text(step.function)}"
+    where = "" if step.where is None else f"where {step.where}"
+    return " ".join(["sql", *filter(None, (", ".join(step.expressions), where))])
+
+
+def function_text(function: object) -> str:
+    """A function by its name; one without a name by its line."""
+    name = name_of(function).rpartition("<locals>.")[2]
+    place = place_of(function)
+    return f"{name} ({place_text(place)})" if "<lambda>" in name and place else name
+
+
+def place_text(place: Place) -> str:
+    """A line of code, without the folders above its file."""
+    return f"{Path(place.file).name}:{place.line}"
+
+
+def source_text(source: Source) -> str:
+    """What a source reads."""
+    kind = type(source).__name__.removesuffix("Source").lower()
+    match source:
+        case FilesSource():
+            return f"{source.format} files in {source.path}"
+        case FolderSource():
+            return f"{kind} files in {source.path}"
+        case RateSource():
+            return f"by the clock, {source.rows_per_second} a second"
+        case SocketSource():
+            return f"lines from {source.host}:{source.port}"
+        case ReplaySource():
+            told = source.recording if isinstance(source.recording, str) else "a table"
+            return f"replay of {told}"
+        case _:
+            return kind
+
+
+def sink_text(sink: Sink) -> str:
+    """Where a sink writes."""
+    kind = type(sink).__name__.removesuffix("Sink").lower()
+    match sink:
+        case FileSink():
+            return f"{kind} files in {sink.path}"
+        case CallbackSink():
+            return f"callback {function_text(sink.function)}"
+        case ForeachBatchSink():
+            return f"foreach_batch {function_text(sink.function)}"
+        case _:
+            return kind
+
+
+def reduce_text(reducer: Reducer) -> str:
+    """How a job reduces."""
+    match reducer:
+        case AggregateReducer(aggregates):
+            return text_of(aggregates)
+        case CombiningReducer(combinable):
+            return _combinable_text(combinable)
+        case StatefulReducer(function):
+            return function_text(function)
+        case ArrowReducer(function):
+            return f"{function_text(function)} (Arrow)"
+
+
+def _combinable_text(combinable: object) -> str:
+    if type(combinable).__module__.startswith("millstream."):  # made of four functions
+        parts = {f.name: getattr(combinable, f.name) for f in fields(combinable)}  # type: ignore[arg-type]
+        return f"combinable, adds with {function_text(parts['add'])}"
+    return f"combinable {type(combinable).__qualname__.rpartition('<locals>.')[2]}"
+
+
+def map_text(map: Function | ArrowFunction | None) -> str:
+    """The map of a job."""
+    if isinstance(map, ArrowFunction):
+        return f"{function_text(map.function)} (Arrow)"
+    return "none" if map is None else function_text(map)
+
+
+def key_text(job: JobVertex) -> str:
+    """How a job chooses the key."""
+    if isinstance(job.key, tuple):
+        return f"columns {', '.join(job.key)}"
+    if isinstance(job.key, str):
+        return f"column {job.key}"
+    if job.key is not None:
+        return function_text(job.key)
+    if isinstance(job.map, ArrowFunction):
+        return "column key"
+    return "of the pairs" if job.map is not None else "of the pairs, or column key"
+
+
+def windows_text(job: JobVertex) -> str:
+    """The windows of a job."""
+    assert job.windowing is not None
+    return ", ".join(map(str, job.windowing.windows))
