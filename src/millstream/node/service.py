@@ -96,6 +96,7 @@ class NodeService:
         self._checkpointing = net.lock()
         self._heard: dict[NodeId, float] = {}
         self._failures: dict[NodeId, int] = {}
+        self._replaying = False
         self._broken: MillstreamError | None = None  # what a replay ended with
 
     @property
@@ -212,10 +213,17 @@ class NodeService:
     def _on_assign(self, message: Assign) -> None:
         with self._both():
             self._machine.assign(message)
-        if self._machine.next_replay() is not None:
-            self._net.spawn(self._replay, "replay")
+        self._begin_replay()
         if self._keeping is not None and self._machine.lacking().any():
             self._net.spawn(self._primitives.restore_all, "restore")
+
+    def _begin_replay(self) -> None:
+        """Replay what is to be replayed, unless somebody is at it."""
+        with self._books:
+            begin = not self._replaying and self._machine.next_replay() is not None
+            self._replaying = self._replaying or begin
+        if begin:
+            self._net.spawn(self._replay, "replay")
 
     def _replay(self) -> None:
         """Replay the logs of slots taken over, unit by unit: other units go on in between."""
@@ -223,6 +231,7 @@ class NodeService:
             with self._state:
                 with self._books:
                     replay = self._machine.next_replay()
+                    self._replaying = replay is not None
                 if replay is None:
                     return
                 try:
@@ -239,6 +248,7 @@ class NodeService:
         if self._broken is not None:
             raise self._broken
         self._primitives.is_whole()
+        self._begin_replay()  # of slots that have come from the store since they were assigned
         with self._books:
             store = self._machine.store
             logs = self._machine.log_bytes
