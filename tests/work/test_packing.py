@@ -291,7 +291,7 @@ def _sums(rows: pa.Table, state: pa.Table) -> tuple[pa.Table, None]:
 
 
 def test_folding_in_between_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packing, "_FOLD_ROWS", 5)
+    monkeypatch.setattr(packing, "FOLD_ROWS", 5)
     job = job_of(FORMS["aggregate"])
     shuffled = [(key, number) for number in range(8) for key in "abcde"]
     random.Random(7).shuffle(shuffled)

@@ -20,6 +20,7 @@ from pyspark import TaskContext
 from millstream.coordinator.feeder import Feeder, fetch_record
 from millstream.coordinator.record import EpochRecord, JobTypes
 from millstream.errors import MillstreamError
+from millstream.flow.vertices import JobVertex
 from millstream.ring.ring import partition_slots
 from millstream.spark.conform import SinkTypeError, conform
 from millstream.state.blocks import from_bytes, to_bytes
@@ -29,11 +30,14 @@ from millstream.wire.blocks import BLOCK_SCHEMA
 from millstream.wire.calls import Endpoint, call
 from millstream.wire.flight_net import FlightNet
 from millstream.work.chunk import Chunk
+from millstream.work.clocks import tally_block
 from millstream.work.keying import keyed
 from millstream.work.packing import FLUSH_ROWS, Packer, cut, packer_for
 from millstream.work.pausing import settle_process, without_collector
 from millstream.work.program import Packed, Program, unpack
 from millstream.work.routing import push
+from millstream.work.timing import Gate, runs_of
+from millstream.work.window_packing import WindowPacker, window_packer_for
 
 SOURCE_TAG = "millstream_source"
 
@@ -108,6 +112,8 @@ class _Stage:
         self._partition = context.partitionId()
         self._attempt = context.taskAttemptId()
         self._packers: dict[int, Packer] = {}
+        self._windowed: dict[int, tuple[Gate, WindowPacker]] = {}
+        self._origin: int | None = None
         self._sequence = 0
         self._ready: list[pa.RecordBatch] = []
 
@@ -116,7 +122,7 @@ class _Stage:
         for batch in batches:
             with without_collector():
                 for at, rows in self._by_branch(batch):
-                    push(self._program, at, Chunk(batch=rows), self)
+                    self._push(at, Chunk(batch=rows))
             yield from self._drain()
         yield from self._finish()
 
@@ -152,15 +158,29 @@ class _Stage:
             self._pass_on(batch.filter(pc.invert(own)))
         slots = partition_slots(self._program.slots, self._program.partitions)[part]
         rows = pa.Table.from_batches(mine, schema=BLOCK_SCHEMA)
-        read = bool(self._program.consumers[job])
+        read = self._program.is_read(job)
         coordinator = self._task.coordinator
         net = FlightNet(coordinator.secret)
         feeder = Feeder(net, coordinator.address, self._record, self._attempt)
         for output in feeder.feed(job, slots, rows, read):
             with without_collector():
-                push(self._program, job, Chunk(batch=output), self)
+                self._push_results(job, output)
             yield from self._drain()
         yield from self._finish()
+
+    def _push_results(self, job: int, output: pa.RecordBatch) -> None:
+        if self._program.jobs[job].windowing is None:
+            self._push(job, Chunk(batch=output))
+            return
+        for window, chunk in runs_of(output):
+            for reader in self._program.readers_of(job, window):
+                self._push(reader, chunk)
+
+    def _push(self, at: int, chunk: Chunk) -> None:
+        """Hand on rows that begin at a vertex."""
+        before, self._origin = self._origin, self._program.origins[at]
+        push(self._program, at, chunk, self)
+        self._origin = before
 
     def _pass_on(self, batch: pa.RecordBatch) -> None:
         """Send blocks for later stages on their way, with a route for the next shuffle."""
@@ -193,11 +213,32 @@ class _Stage:
         types = self._record.types.get(job, JobTypes())
         if vertex.key_type is None and types.key is not None:
             vertex = replace(vertex, key_type=types.key)
+        if vertex.windowing is not None:
+            self._to_windows(job, vertex, chunk)
+            return
         packer = self._packers.get(job)
         if packer is None:
             packer = self._packers[job] = packer_for(vertex, self._program.slots)
         for values in keyed(vertex, chunk):
             packer.add(values)
+        if packer.rows >= FLUSH_ROWS:
+            self._flush(job, packer)
+
+    def _to_windows(self, job: int, vertex: JobVertex, chunk: Chunk) -> None:
+        sides = self._program.sides(job)
+        if job not in self._windowed:
+            clock = self._record.clocks[job]
+            self._windowed[job] = (
+                Gate(vertex, clock, self._record.time, sides.values()),
+                window_packer_for(vertex, self._program.slots, folding=clock.folding),
+            )
+        gate, packer = self._windowed[job]
+        for values in keyed(vertex, chunk):
+            admitted = gate.admit(values, self._origin, chunk.time)
+            packer.add(admitted.taken)
+            for at, side in sides.items():
+                if side in admitted.sides:
+                    self._push(at, admitted.sides[side])
         if packer.rows >= FLUSH_ROWS:
             self._flush(job, packer)
 
@@ -212,7 +253,7 @@ class _Stage:
     def to_frame(self, frame: int, chunk: Chunk) -> None:
         self._emit([(frame, 0, to_bytes(chunk.batch()))], len(chunk))
 
-    def _flush(self, job: int, packer: Packer) -> None:
+    def _flush(self, job: int, packer: Packer | WindowPacker) -> None:
         count = packer.rows
         packed = packer.flush()
         if packed is not None:
@@ -244,6 +285,10 @@ class _Stage:
         with without_collector():
             for job, packer in self._packers.items():
                 self._flush(job, packer)
+            for job, (gate, windowed) in self._windowed.items():
+                self._flush(job, windowed)
+                if gate.tallies:
+                    self._emit([(job, 0, to_bytes(tally_block(gate.tallies)))], 0)
         yield from self._drain()
 
 

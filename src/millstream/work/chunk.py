@@ -14,9 +14,12 @@ from millstream.state.records import decode_records, encode_records, plain_colum
 
 
 class Chunk:
-    """Some records of a stream."""
+    """Some records of a stream.
 
-    __slots__ = ("_batch", "_records", "is_batch", "schema")
+    ``time`` is the event time of all of them, in microseconds, if they are results of one window.
+    """
+
+    __slots__ = ("_batch", "_records", "is_batch", "schema", "time")
 
     def __init__(
         self,
@@ -24,10 +27,12 @@ class Chunk:
         records: Sequence[Any] | None = None,
         batch: pa.RecordBatch | None = None,
         schema: pa.Schema | None = None,
+        time: int | None = None,
     ) -> None:
         self._records = records
         self._batch = batch
         self.schema = schema
+        self.time = time
         # Whether it has Arrow types of its own. Not whether a batch is at hand: that depends on
         # who else read the chunk.
         self.is_batch = batch is not None or schema is not None

@@ -41,7 +41,8 @@ from millstream.work.failures import RecordError, calling, record_error
 from millstream.work.steps import call_arrow
 
 _PIECE = 128
-_TIME = pa.timestamp("us", "UTC")
+INSTANT = pa.timestamp("us", "UTC")
+# A string equals nothing but strings; if others are among them, the encoding finds them.
 _UNMISTAKABLE = (str, bytes)
 
 
@@ -77,8 +78,9 @@ def keyed(job: JobVertex, chunk: Chunk) -> Iterator[Pairs | KeyedBatch]:
         return
     records = chunk.records()
     # What goes into dictionaries is handed on in small pieces: the pairs of one piece stay in the
-    # processor's cache until they are grouped, which makes this loop a third faster.
-    in_python = isinstance(job.reducer, StatefulReducer | CombiningReducer)
+    # processor's cache until they are grouped, which makes this loop a third faster. The times of
+    # windowed values are columns, where a large piece costs no more calls than a small one.
+    in_python = isinstance(job.reducer, StatefulReducer | CombiningReducer) and not job.windowing
     size = _PIECE if in_python else max(1, len(records))
     for start in range(0, len(records), size):
         yield from _keyed_records(job, records[start : start + size])
@@ -158,18 +160,26 @@ class Uniform:
         if self._timed is not None and timed != self._timed:
             raise _half_timed(self._job)
         self._timed = timed
-        # A string equals nothing but strings; if others are among them, the encoding finds them.
         if not items or isinstance(items[0][0], _UNMISTAKABLE):
             return items
-        keys = [item[0] for item in items]
+        if self._have_floats([item[0] for item in items]):
+            return [(_one_nan(key), value) for key, value in items]
+        return items
+
+    def keys(self, keys: Sequence[Any]) -> Sequence[Any]:
+        """The same for keys alone."""
+        if not keys or isinstance(keys[0], _UNMISTAKABLE):
+            return keys
+        return list(map(_one_nan, keys)) if self._have_floats(keys) else keys
+
+    def _have_floats(self, keys: Sequence[Any]) -> bool:
+        """Raise if these keys do not go with the others; say whether there are floats in them."""
         of = _kinds if tuple in set(map(type, keys)) else type
         found = {of(key): key for key in keys}
         if not found.keys() <= self._kinds.keys():
             self._kinds |= found
             encode_job_keys(self._job, list(self._kinds.values()))
-        if any(map(_has_float, found)):
-            return [(_one_nan(key), value) for key, value in items]
-        return items
+        return any(map(_has_float, found))
 
 
 def _kinds(key: Any) -> Any:
@@ -295,7 +305,7 @@ def _instants(times: Sequence[Any]) -> pa.Array:
     if kinds <= {int, float}:
         return _from_seconds(np.array(times, dtype=float))
     if kinds <= {datetime}:
-        return pa.array(times, type=_TIME)
+        return pa.array(times, type=INSTANT)
     raise TypeError("neither numbers nor datetimes")
 
 
@@ -313,7 +323,7 @@ def _time_column(job: JobVertex, column: pa.Array) -> pa.Array:
             seconds = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
             return _from_seconds(seconds)
         # Not safe: what is finer than a microsecond is cut off.
-        return column.cast(_TIME, safe=False)
+        return column.cast(INSTANT, safe=False)
     except UNFIT:
         raise _bad_time(job, f"a column {job.time!r} of type {column.type}") from None
 
@@ -323,7 +333,7 @@ def _from_seconds(seconds: npt.NDArray[np.float64]) -> pa.Array:
     micros = np.round(np.where(missing, 0.0, seconds) * 1e6)
     if (np.abs(micros) >= 2.0**63).any():
         raise ValueError("beyond the range of timestamps")
-    return pa.array(micros.astype(np.int64), mask=missing).cast(_TIME)
+    return pa.array(micros.astype(np.int64), mask=missing).cast(INSTANT)
 
 
 def _bad_time(job: JobVertex, what: str) -> RecordError:

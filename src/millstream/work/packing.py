@@ -7,7 +7,8 @@ each flush, one record batch in canonical order; ``cut`` divides it among the pa
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from itertools import chain
 from operator import itemgetter
 from typing import Any, Protocol
@@ -39,7 +40,7 @@ from millstream.work.keying import (
 from millstream.work.lists import encode_lists, encode_repeated, offsets_of, only_value
 
 FLUSH_ROWS = 4_000_000
-_FOLD_ROWS = 500_000
+FOLD_ROWS = 500_000
 TIME = "time"
 
 
@@ -255,7 +256,7 @@ class AggregatePacker:
         self._raw.append(batch)
         self._raw_rows += len(batch.keys)
         self.rows += len(batch.keys)
-        if self._raw_rows >= _FOLD_ROWS:
+        if self._raw_rows >= FOLD_ROWS:
             self._fold()
 
     def _fold(self) -> None:
@@ -263,16 +264,9 @@ class AggregatePacker:
             return
         raw, self._raw, self._raw_rows = self._raw, [], 0
         groups, distinct = group(concat_keys(self._job, [batch.keys for batch in raw]))
-        needed = set(self._aggregates.columns)
-        names = _names(raw)
-        if needed <= set(names):  # else the aggregates say which column they miss
-            names = [name for name in names if name in needed]
-        values = {
-            name: _concat(self._job, name, [batch.values.get(name) for batch in raw])
-            for name in names
-        }
-        times = _concat_times(raw)
-        with _aggregating(self._job):
+        values = needed_columns(self._job, self._aggregates.columns, raw)
+        times = concat_times(raw)
+        with aggregating(self._job):
             folded = self._aggregates.fold(values, times, groups, len(distinct))
         self._folded.append((distinct, folded))
 
@@ -285,7 +279,7 @@ class AggregatePacker:
         if len(folded) > 1:
             groups, keys = group(concat_keys(self._job, [distinct for distinct, _ in folded]))
             together = concat_batches(self._job, [batch for _, batch in folded])
-            with _aggregating(self._job):
+            with aggregating(self._job):
                 accumulators = self._aggregates.merge(together, groups, len(keys))
         keys, slots, order = _ordered(keys, self._slots)
         accumulators = accumulators.take(pa.array(order))
@@ -318,7 +312,7 @@ class RowPacker:
         raw, self._raw, self.rows = self._raw, [], 0
         keys = concat_keys(self._job, [batch.keys for batch in raw])
         names = _names(raw)
-        times = _concat_times(raw)
+        times = concat_times(raw)
         if self._job.key == KEY:  # the same column, kept among the values of a keyed stream
             names = [name for name in names if name != KEY]
         for taken in (KEY, *([] if times is None else [TIME])):
@@ -343,8 +337,19 @@ class RowPacker:
         )
 
 
-def _aggregating(job: JobVertex) -> Any:
+def aggregating(job: JobVertex) -> AbstractContextManager[None]:
+    """Say what built-in aggregates find wrong as the job's reducer does."""
     return calling(f"reducer of job {job.name!r}", type(job.reducer))
+
+
+def needed_columns(
+    job: JobVertex, needed: Collection[str], batches: list[KeyedBatch]
+) -> dict[str, pa.Array]:
+    """The value columns that aggregates read, over all batches."""
+    names = _names(batches)
+    if set(needed) <= set(names):  # else the aggregates say which column they miss
+        names = [name for name in names if name in needed]
+    return {name: _concat(job, name, [b.values.get(name) for b in batches]) for name in names}
 
 
 def _names(batches: list[KeyedBatch]) -> list[str]:
@@ -352,7 +357,8 @@ def _names(batches: list[KeyedBatch]) -> list[str]:
     return list(dict.fromkeys(name for batch in batches for name in batch.values))
 
 
-def _concat_times(batches: list[KeyedBatch]) -> pa.Array | None:
+def concat_times(batches: list[KeyedBatch]) -> pa.Array | None:
+    """The event times of all batches, if they have any."""
     times = [batch.times for batch in batches if batch.times is not None]
     return pa.concat_arrays(times) if times else None
 

@@ -7,30 +7,41 @@ stage and partition each job lives. It is pickled once per run.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import cloudpickle
 
 from millstream.flow.plan import Plan
+from millstream.flow.sharing import Readers
 from millstream.flow.shipping import ship
+from millstream.flow.timing import origins_of
 from millstream.flow.vertices import (
     BatchStep,
     FrameVertex,
     JobVertex,
     RecordStep,
+    Side,
+    SideVertex,
     SinkVertex,
+    SourceVertex,
     UnionVertex,
     Vertex,
 )
 
-Element = RecordStep | BatchStep | JobVertex | str
+Element = RecordStep | BatchStep | JobVertex | SideVertex | str
 UNION, SINK, FRAME, SOURCE = "union", "sink", "frame", "source"
 
 
 @dataclass(frozen=True)
 class Program:
-    """What runs in Python, by position in the plan."""
+    """What runs in Python, by position in the plan.
+
+    ``origins`` says, for each vertex, where its rows get their event times from: the source or
+    the job without windows behind it; None behind windows. ``readers`` says, for a job that
+    reduces the windows of others along with its own, for which vertices each window is.
+    """
 
     workflow: str
     elements: tuple[Element, ...]
@@ -38,6 +49,8 @@ class Program:
     levels: tuple[int, ...]
     slots: int
     partitions: int
+    origins: Mapping[int, int | None] = field(default_factory=dict)
+    readers: Readers = field(default_factory=dict)
 
     @cached_property
     def jobs(self) -> dict[int, JobVertex]:
@@ -51,6 +64,22 @@ class Program:
             tuple(job for job in self.jobs if self.levels[job] == level)
             for level in range(last + 1)
         )
+
+    def sides(self, job: int) -> dict[int, Side]:
+        """The vertices that read what the windows of a job do not take."""
+        found = ((at, self.elements[at]) for at in self.consumers[job])
+        return {at: e.side for at, e in found if isinstance(e, SideVertex)}
+
+    def is_read(self, job: int) -> bool:
+        """Whether anything reads the results of a job, or of one that it leads."""
+        if len(self.consumers[job]) > len(self.sides(job)):
+            return True
+        led = {at for window in self.readers.get(job, ()) for at in window} - {job}
+        return any(self.consumers[at] for at in led)
+
+    def readers_of(self, job: int, window: int) -> tuple[int, ...]:
+        """The vertices whose results one of a job's windows gives."""
+        return self.readers[job][window] if job in self.readers else (job,)
 
     @property
     def last_stage(self) -> int:
@@ -74,11 +103,22 @@ def program_of(plan: Plan, slots: int, partitions: int) -> Program:
         plan.levels,
         slots,
         partitions,
+        {at: _origin(plan, at) for at in range(len(plan.vertices))},
+        plan.readers,
     )
 
 
+def _origin(plan: Plan, at: int) -> int | None:
+    is_origin = isinstance(plan.vertices[at], SourceVertex | JobVertex)
+    for origin in [at] if is_origin else origins_of(plan, at):
+        vertex = plan.vertices[origin]
+        if not isinstance(vertex, JobVertex) or vertex.windowing is None:
+            return origin  # of several, behind a step in the JVM, the first stands for all
+    return None
+
+
 def _element(vertex: Vertex) -> Element:
-    if isinstance(vertex, RecordStep | BatchStep | JobVertex):
+    if isinstance(vertex, RecordStep | BatchStep | JobVertex | SideVertex):
         return replace(vertex, inputs=())
     if isinstance(vertex, UnionVertex):
         return UNION

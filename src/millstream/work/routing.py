@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from millstream.flow.vertices import BatchStep, JobVertex, RecordStep
+from millstream.flow.vertices import BatchStep, JobVertex, RecordStep, SideVertex
 from millstream.work.chunk import Chunk
 from millstream.work.program import FRAME, SINK, Program
 from millstream.work.steps import run_step
@@ -24,7 +24,10 @@ class Outlet(Protocol):
 
 
 def push(program: Program, at: int, chunk: Chunk, outlet: Outlet) -> None:
-    """Hand a chunk of the stream at ``at`` to everything that reads it."""
+    """Hand a chunk of the stream at ``at`` to everything that reads it.
+
+    The sides of a job are streams of their own: its results do not go there.
+    """
     if not len(chunk):
         return
     for consumer in program.consumers[at]:
@@ -38,5 +41,5 @@ def push(program: Program, at: int, chunk: Chunk, outlet: Outlet) -> None:
             outlet.to_sink(consumer, chunk)
         elif element == FRAME:
             outlet.to_frame(consumer, chunk)
-        else:
+        elif not isinstance(element, SideVertex):
             push(program, consumer, chunk, outlet)

@@ -15,10 +15,10 @@ from millstream.work.failures import calling, record_error
 
 
 def run_step(step: RecordStep | BatchStep, chunk: Chunk) -> Iterator[Chunk]:
-    """Apply one step to a chunk."""
+    """Apply one step to a chunk; what it gives has the chunk's time."""
     if isinstance(step, BatchStep):
         for batch in call_arrow("map", step.function, chunk.plain()):
-            yield Chunk(batch=batch)
+            yield Chunk(batch=batch, time=chunk.time)
         return
     records, function = chunk.records(), step.function
     with calling(step.kind, function):
@@ -33,7 +33,7 @@ def run_step(step: RecordStep | BatchStep, chunk: Chunk) -> Iterator[Chunk]:
     if step.kind == "filter":
         yield _filtered(chunk, kept)
         return
-    result = Chunk(records=found, schema=step.schema)
+    result = Chunk(records=found, schema=step.schema, time=chunk.time)
     if step.schema is not None:
         try:
             result.batch()
@@ -46,8 +46,9 @@ def run_step(step: RecordStep | BatchStep, chunk: Chunk) -> Iterator[Chunk]:
 
 def _filtered(chunk: Chunk, kept: list[bool]) -> Chunk:
     if chunk.is_batch:  # keep its types
-        return Chunk(batch=chunk.batch().filter(pa.array(kept, pa.bool_())))
-    return Chunk(records=list(compress(chunk.records(), kept)))
+        batch = chunk.batch().filter(pa.array(kept, pa.bool_()))
+        return Chunk(batch=batch, time=chunk.time)
+    return Chunk(records=list(compress(chunk.records(), kept)), time=chunk.time)
 
 
 def call_arrow(role: str, function: Function, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

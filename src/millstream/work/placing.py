@@ -1,0 +1,166 @@
+"""Which values of a windowed job share a row of a block: those of a pane, of a burst, of a key.
+
+The same rule puts single values together and rows that hold several already. Keys are small
+numbers here, from 0 on, each with at least one row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from millstream.state.aggregates.grouping import Ints, stable_order
+from millstream.state.blocks import PANE
+
+START = "millstream.start"
+LAST = "millstream.last"
+COUNT = "millstream.count"
+Columns = Mapping[str, Ints]
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """The group of each row; and, of each group, the key and what a block says beside it."""
+
+    groups: Ints
+    keys: Ints
+    columns: Columns
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+
+class Placing(Protocol):
+    """How values are put together."""
+
+    def place(self, keys: Ints, times: Ints) -> Placed:
+        """Put single values together; groups are in the order of keys, and of time."""
+
+    def again(self, keys: Ints, columns: Columns) -> Placed:
+        """Put rows together that hold several values each."""
+
+
+@dataclass(frozen=True)
+class Panes:
+    """A group for each key and pane."""
+
+    pane: int
+
+    def place(self, keys: Ints, times: Ints) -> Placed:
+        return self._place(keys, times // self.pane)
+
+    def again(self, keys: Ints, columns: Columns) -> Placed:
+        return self._place(keys, columns[PANE] // self.pane)
+
+    def _place(self, keys: Ints, panes: Ints) -> Placed:
+        first = int(panes.min())
+        width = int(panes.max()) - first + 1
+        starts = None
+        if width > len(panes):  # times far apart: number those panes only that have values
+            starts, panes = np.unique(panes, return_inverse=True)
+            first, width = 0, len(starts)
+        codes = keys * width
+        codes += panes
+        codes -= first
+        groups, found = _numbered(codes, (int(keys.max()) + 1) * width)
+        panes = found % width
+        panes = panes + first if starts is None else starts[panes]
+        return Placed(groups, found // width, {PANE: panes * self.pane})
+
+
+@dataclass(frozen=True)
+class PaneOfEach:
+    """A group for each value, which says its pane."""
+
+    pane: int
+
+    def place(self, keys: Ints, times: Ints) -> Placed:
+        return self.again(keys, {PANE: times // self.pane * self.pane})
+
+    def again(self, keys: Ints, columns: Columns) -> Placed:
+        return Placed(np.arange(len(keys)), keys, columns)
+
+
+@dataclass(frozen=True)
+class Bursts:
+    """A group for each burst of a key: from its first value to its last, without a gap between."""
+
+    gap: int
+
+    def place(self, keys: Ints, times: Ints) -> Placed:
+        return self.again(keys, {START: times, LAST: times})
+
+    def again(self, keys: Ints, columns: Columns) -> Placed:
+        order = np.argsort(columns[START], kind="stable")
+        order = order[stable_order(keys[order], int(keys.max()) + 1)]
+        key, start, last = keys[order], columns[START][order], columns[LAST][order]
+        reach = start if columns[LAST] is columns[START] else _reach(key, last)
+        begins = np.ones(len(order), bool)
+        begins[1:] = (key[1:] != key[:-1]) | (start[1:] - reach[:-1] >= self.gap)
+        groups = np.empty(len(order), np.int64)
+        groups[order] = np.cumsum(begins) - 1
+        at = np.flatnonzero(begins)
+        found = {START: start[at], LAST: np.maximum.reduceat(last, at)}
+        return Placed(groups, key[at], found)
+
+
+@dataclass(frozen=True)
+class Totals:
+    """A group for each key, with the number of its values and the newest of their times."""
+
+    def place(self, keys: Ints, times: Ints) -> Placed:
+        return self.again(keys, {COUNT: np.ones(len(times), np.int64), LAST: times})
+
+    def again(self, keys: Ints, columns: Columns) -> Placed:
+        n = int(keys.max()) + 1
+        counts, newest = np.zeros(n, np.int64), np.full(n, np.iinfo(np.int64).min)
+        np.add.at(counts, keys, columns[COUNT])
+        np.maximum.at(newest, keys, columns[LAST])
+        return Placed(keys, np.arange(n), {COUNT: counts, LAST: newest})
+
+
+@dataclass(frozen=True)
+class Each:
+    """A group for each value, which says its time."""
+
+    def place(self, keys: Ints, times: Ints) -> Placed:
+        return self.again(keys, {LAST: times})
+
+    def again(self, keys: Ints, columns: Columns) -> Placed:
+        return Placed(np.arange(len(keys)), keys, columns)
+
+
+@dataclass(frozen=True)
+class Keys:
+    """A group for each key, and nothing beside it."""
+
+    def place(self, keys: Ints, times: Ints) -> Placed:
+        return self.again(keys, {})
+
+    def again(self, keys: Ints, columns: Columns) -> Placed:
+        return Placed(keys, np.arange(int(keys.max()) + 1), columns)
+
+
+def _numbered(codes: Ints, bound: int) -> tuple[Ints, Ints]:
+    """Number the distinct codes, which are below a bound: each row's number, and the codes."""
+    if bound > 4 * len(codes) + 65536:
+        found, groups = np.unique(codes, return_inverse=True)
+        return groups, found
+    present = np.zeros(bound, bool)
+    present[codes] = True
+    found = np.flatnonzero(present)
+    if len(found) == bound:
+        return codes, found
+    return (np.cumsum(present) - 1)[codes], found
+
+
+def _reach(keys: Ints, last: Ints) -> Ints:
+    """The largest of the times so far in each run of equal keys."""
+    times, ranks = np.unique(last, return_inverse=True)
+    # Keys go up from run to run, so that in one number with the rank they begin each run anew.
+    highest = np.maximum.accumulate(keys * len(times) + ranks)
+    reach: Ints = times[highest % len(times)]
+    return reach
