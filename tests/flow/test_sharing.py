@@ -354,6 +354,49 @@ def test_a_job_whose_late_values_are_read_shares_only_equal_windows(
     assert planned.readers == {a: ((a, c),), b: ((b,), (d,))}
 
 
+def test_nobody_joins_with_more_windows_once_late_values_are_read(
+    flow: Workflow, lines: Stream
+) -> None:
+    windowed(lines, "a", ms.tumbling(MINUTE))
+    keep(windowed(lines, "b", ms.tumbling(MINUTE)).late, "late")
+    windowed(lines, "c", ms.tumbling(HOUR))
+
+    planned = plan(flow)
+
+    a, b = at(planned, "a"), at(planned, "b")
+    assert planned.readers == {a: ((a, b),)}
+    assert [job.name for _, job in planned.jobs] == ["a", "c"]
+
+
+def test_jobs_on_different_streams_are_reduced_apart(flow: Workflow, lines: Stream) -> None:
+    windowed(lines, "a", ms.tumbling(MINUTE))
+    windowed(lines.filter(is_even), "b", ms.tumbling(MINUTE))
+
+    assert len(plan(flow).jobs) == 2
+
+
+def test_the_job_that_was_written_first_leads_whatever_reads_it(
+    flow: Workflow, lines: Stream
+) -> None:
+    windowed(lines, "a", ms.tumbling(MINUTE))
+    other = windowed(lines.filter(is_even), "other", ms.tumbling(MINUTE))
+    keep(windowed(lines, "b", ms.tumbling(HOUR)).map(double).union(other), "of_b")
+    keep(lines.map(double), "x")
+    keep(lines.map(double), "y")
+
+    planned = plan(flow)
+
+    a, b = at(planned, "a"), at(planned, "b")
+    assert planned.readers == {a: ((a,), (b,))}
+    assert all(max(inputs, default=-1) < i for i, inputs in enumerate(planned.inputs))
+    (merged,) = planned.merged
+    assert planned.inputs[at(planned, "x")] == planned.inputs[at(planned, "y")] == (merged,)
+    ((union, _),) = planned.of_kind(UnionVertex)
+    (step, of_other) = planned.inputs[union]
+    assert planned.inputs[step] == (b,)
+    assert of_other == at(planned, "other")
+
+
 def test_what_a_led_job_does_not_take_comes_from_its_leader(flow: Workflow, lines: Stream) -> None:
     windowed(lines, "a", ms.tumbling(MINUTE))
     keep(windowed(lines, "b", ms.tumbling(HOUR)).untimed, "untimed")
@@ -361,6 +404,6 @@ def test_what_a_led_job_does_not_take_comes_from_its_leader(flow: Workflow, line
     planned = plan(flow)
 
     ((side, _),) = planned.of_kind(SideVertex)
-    lead = planned.jobs[0][0]
+    lead = at(planned, "a")
     assert planned.inputs[side] == (lead,)
     assert side in planned.consumers[lead]

@@ -112,7 +112,8 @@ def plan(workflow: Workflow) -> Plan:
     position = {vertex: at for at, vertex in enumerate(order)}
     inputs = tuple(tuple(position[source] for source in sources) for sources in order.values())
     same = Sameness()
-    graph, readers = lead_jobs(merge_steps(tuple(order), inputs, same), same)
+    steps = merge_steps(tuple(order), inputs, same)
+    graph, readers = lead_jobs(steps, [job.name for job in jobs], same)
     return Plan(
         workflow.name,
         graph.vertices,

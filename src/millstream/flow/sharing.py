@@ -106,30 +106,35 @@ class _Group:
     """Jobs that could be reduced together; the first of them leads."""
 
     jobs: list[int]
-    windows: list[Window]
+    windows: set[Window]
     late_read: bool
 
     def takes(self, windows: Sequence[Window], late_read: bool) -> bool:
         # A value is late if all windows are closed; who reads such values gets those of its own.
         alone = self.late_read or late_read
-        return not alone or set(windows) == set(self.windows)
+        return not alone or set(windows) == self.windows
 
     def add(self, job: int, windows: Sequence[Window], late_read: bool) -> None:
         self.jobs.append(job)
-        self.windows += [window for window in windows if window not in self.windows]
+        self.windows |= set(windows)
         self.late_read |= late_read
 
 
-def lead_jobs(graph: Graph, same: Sameness) -> tuple[Graph, Readers]:
-    """Let jobs that differ in their windows of time alone be reduced by the first of them."""
+def lead_jobs(graph: Graph, written: Sequence[str], same: Sameness) -> tuple[Graph, Readers]:
+    """Let jobs that differ in their windows of time alone be reduced by the first of them.
+
+    That is the first in the order in which jobs were ``written``: state belongs to it, which a new
+    sink somewhere else should not change.
+    """
     sides = [
         (vertex.side, inputs[0])
         for vertex, inputs in zip(graph.vertices, graph.inputs, strict=True)
         if isinstance(vertex, SideVertex)
     ]
     groups: list[_Group] = []
-    for at, job in enumerate(graph.vertices):
-        windowing = _shareable(job)
+    position = {v.name: at for at, v in enumerate(graph.vertices) if isinstance(v, JobVertex)}
+    for at in map(position.__getitem__, written):
+        windowing = _shareable(graph.vertices[at])
         if windowing is None:
             continue
         late_read = ("late", at) in sides
@@ -139,8 +144,8 @@ def lead_jobs(graph: Graph, same: Sameness) -> tuple[Graph, Readers]:
                 group.add(at, windowing.windows, late_read)
                 break
         else:
-            groups.append(_Group([at], list(windowing.windows), late_read))
-    return _led(graph, [group for group in groups if len(group.jobs) > 1])
+            groups.append(_Group([at], set(windowing.windows), late_read))
+    return _led(*_together(graph, [group.jobs for group in groups if len(group.jobs) > 1]))
 
 
 def _shareable(vertex: Vertex) -> Windowing | None:
@@ -161,20 +166,34 @@ def _same_job(graph: Graph, one: int, other: int, same: Sameness) -> bool:
     )
 
 
-def _led(graph: Graph, groups: Sequence[_Group]) -> tuple[Graph, Readers]:
+def _together(graph: Graph, groups: Sequence[list[int]]) -> tuple[Graph, list[list[int]]]:
+    """Put the jobs of each group one behind the other, where the first of them is in the graph."""
+    heads = {min(jobs): jobs for jobs in groups}
+    moved = {at for jobs in groups for at in jobs}
+    order: list[int] = []
+    for at in range(len(graph.vertices)):
+        order += heads.get(at, [] if at in moved else [at])
+    position = {old: new for new, old in enumerate(order)}
+    ordered = Graph(
+        tuple(graph.vertices[old] for old in order),
+        tuple(tuple(position[source] for source in graph.inputs[old]) for old in order),
+        {position[old]: places for old, places in graph.merged.items()},
+    )
+    return ordered, [[position[old] for old in jobs] for jobs in groups]
+
+
+def _led(graph: Graph, groups: Sequence[list[int]]) -> tuple[Graph, Readers]:
     vertices, inputs = list(graph.vertices), list(graph.inputs)
     leader: dict[int, int] = {}
     readers: dict[int, tuple[tuple[int, ...], ...]] = {}
-    for group in groups:
-        first, *others = group.jobs
-        windows = {at: _windowing(graph.vertices[at]).windows for at in group.jobs}
-        readers[first] = tuple(
-            tuple(at for at in group.jobs if window in windows[at]) for window in group.windows
-        )
+    for jobs in groups:
+        first, *others = jobs
+        of_job = {at: _windowing(vertices[at]).windows for at in jobs}
+        windows = tuple(dict.fromkeys(window for at in jobs for window in of_job[at]))
+        readers[first] = tuple(tuple(at for at in jobs if w in of_job[at]) for w in windows)
         lead = vertices[first]
         assert isinstance(lead, JobVertex)
-        whole = replace(_windowing(lead), windows=tuple(group.windows))
-        vertices[first] = replace(lead, windowing=whole)
+        vertices[first] = replace(lead, windowing=replace(_windowing(lead), windows=windows))
         for at in others:
             job = vertices[at]
             assert isinstance(job, JobVertex)
