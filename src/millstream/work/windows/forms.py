@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import repeat
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -13,7 +14,8 @@ import pyarrow as pa
 from millstream.flow.functions import Function
 from millstream.flow.reducers import AggregateReducer, CombiningReducer, StatefulReducer
 from millstream.flow.vertices import JobVertex
-from millstream.flow.windows import Timing
+from millstream.flow.windows import CountWindow, GlobalWindow, Timing
+from millstream.state.aggregates.grouping import Ints
 from millstream.state.blocks import KEY, TIME, WINDOW
 from millstream.state.panes.algebras import (
     AggregateAlgebra,
@@ -37,22 +39,64 @@ _STAMP = pa.timestamp("us", "UTC")
 
 
 class Window(NamedTuple):
-    """The window that a reduce function is called for."""
+    """The window of time that a reduce function is called for."""
 
     start: datetime
     end: datetime
     timing: Timing
 
 
-@dataclass(frozen=True)
-class Closed(Generic[A]):
-    """A window with the rows of its keys, each once; ``at`` is its place among the job's."""
+class CountedWindow(NamedTuple):
+    """The values of a key, numbered from 0, that a reduce function is called for."""
 
-    at: int
     start: int
     end: int
     timing: Timing
+
+
+class EndlessWindow(NamedTuple):
+    """A reduce function is called for all values of a key so far."""
+
+    start: None
+    end: None
+    timing: Timing
+
+
+AnyWindow = Window | CountedWindow | EndlessWindow
+
+
+@dataclass(frozen=True)
+class Closed(Generic[A]):
+    """Windows with the rows of their keys; ``at`` is their place among the job's.
+
+    Bounds hold for all rows, or each has its own; those of global windows are None. Results have
+    a ``time``: that before the end, if it is None.
+    """
+
+    at: int
+    start: int | Ints | None
+    end: int | Ints | None
+    timing: Timing
     table: Table[A]
+    time: int | Ints | None = None
+
+    @property
+    def starts(self) -> Ints:
+        """The start for each row."""
+        return self._of_each(self.start)
+
+    @property
+    def ends(self) -> Ints:
+        """The end for each row."""
+        return self._of_each(self.end)
+
+    @property
+    def times(self) -> Ints:
+        """The event time for each row."""
+        return self.ends - 1 if self.time is None else self._of_each(self.time)
+
+    def _of_each(self, given: int | Ints | None) -> Ints:
+        return np.broadcast_to(np.asarray(0 if given is None else given, np.int64), len(self.table))
 
 
 class Form(Protocol[A]):
@@ -107,7 +151,7 @@ class AggregateForm:
     ) -> list[pa.RecordBatch]:
         rows = self.algebra.concat([one.table.rows for one in closed])
         results = self.algebra.results(rows)
-        return [_rows(closed, keys, list(results.schema), results.columns)]
+        return [_rows(self._job, closed, keys, list(results.schema), results.columns)]
 
 
 class _Aggregating(AggregateAlgebra):
@@ -155,7 +199,7 @@ class CombiningForm:
     ) -> list[pa.RecordBatch]:
         rows = self.algebra.concat([one.table.rows for one in closed])
         field, column = encode_column("value", self.algebra.values(rows))
-        return [_rows(closed, keys, [field], [column])]
+        return [_rows(self._job, closed, keys, [field], [column])]
 
 
 class _Combining(CombiningAlgebra):
@@ -199,11 +243,10 @@ class FunctionForm:
         windows: list[int] = []
         stamps: list[int] = []
         for one in closed:
-            before = len(records)
-            for key in self._call(one, keys, records):
+            for key, time in self._call(one, keys, records):
                 ends.append((key, len(records)))
-            windows += [one.at] * (len(records) - before)
-            stamps += [one.end - 1] * (len(records) - before)
+                stamps += [time] * (len(records) - len(stamps))
+            windows += [one.at] * (len(records) - len(windows))
         if not records:
             return []
         try:
@@ -218,11 +261,19 @@ class FunctionForm:
             ) from None
         return [_marked(batch, pa.array(windows, pa.int32()), pa.array(stamps, pa.int64()))]
 
-    def _call(self, one: Closed[Objects], keys: KeyIds, records: list[Any]) -> Iterator[Any]:
-        window = Window(instant(one.start), instant(one.end), one.timing)
+    def _call(
+        self, one: Closed[Objects], keys: KeyIds, records: list[Any]
+    ) -> Iterator[tuple[Any, int]]:
+        """Call the function for each row; gives its key and the time of what it gave."""
         function = self._function
-        found = zip(keys.keys(one.table.ids), one.table.rows.tolist(), strict=True)
-        for key, (values, times) in found:
+        found = zip(
+            keys.keys(one.table.ids),
+            one.table.rows.tolist(),
+            _windows(self._job, one),
+            one.times.tolist(),
+            strict=True,
+        )
+        for key, (values, times), window, time in found:
             try:
                 result = function(key, self._in_order(values, times), window)
                 if isinstance(result, list) or hasattr(result, "__next__"):
@@ -233,7 +284,7 @@ class FunctionForm:
                 raise user_error(
                     f"reducer of job {self._job.name!r}", function, problem, shown(key)
                 ) from problem
-            yield key
+            yield key, time
 
     def _in_order(self, values: list[Any], times: list[int]) -> list[Any]:
         if not self._ordered:
@@ -242,36 +293,59 @@ class FunctionForm:
         return list(map(values.__getitem__, order.tolist()))
 
 
+def _windows(job: JobVertex, one: Closed[Any]) -> Iterator[AnyWindow]:
+    """The window of each row, as functions see it."""
+    assert job.windowing is not None
+    kind, timing = job.windowing.windows[0], one.timing
+    if isinstance(kind, GlobalWindow):
+        return repeat(EndlessWindow(None, None, timing), len(one.table))
+    bounds = zip(one.starts.tolist(), one.ends.tolist(), strict=True)
+    if isinstance(kind, CountWindow):
+        return (CountedWindow(start, end, timing) for start, end in bounds)
+    if isinstance(one.start, int) and isinstance(one.end, int):
+        return repeat(Window(instant(one.start), instant(one.end), timing), len(one.table))
+    return (Window(instant(start), instant(end), timing) for start, end in bounds)
+
+
+def _bound(job: JobVertex, name: str, found: Ints) -> tuple[pa.Field, pa.Array]:
+    """A bound of windows as a column: a time, a position, or nothing for global windows."""
+    assert job.windowing is not None
+    kind = job.windowing.windows[0]
+    if isinstance(kind, CountWindow):
+        return pa.field(name, pa.int64()), pa.array(found)
+    if isinstance(kind, GlobalWindow):
+        return pa.field(name, _STAMP), pa.nulls(len(found), _STAMP)
+    return pa.field(name, _STAMP), pa.array(found).cast(_STAMP)
+
+
 def _rows(
-    closed: Sequence[Closed[Any]], keys: KeyIds, fields: list[pa.Field], columns: list[pa.Array]
+    job: JobVertex,
+    closed: Sequence[Closed[Any]],
+    keys: KeyIds,
+    fields: list[pa.Field],
+    columns: list[pa.Array],
 ) -> pa.RecordBatch:
     """Results as rows: the key, what the reducer gave, and the window."""
     counts = [len(one.table) for one in closed]
-    ids = np.concatenate([one.table.ids for one in closed])
-    key = keys.column(ids)
-    starts = np.repeat(np.array([one.start for one in closed], np.int64), counts)
-    ends = np.repeat(np.array([one.end for one in closed], np.int64), counts)
+    key = keys.column(np.concatenate([one.table.ids for one in closed]))
+    starts = _bound(job, "window_start", np.concatenate([one.starts for one in closed]))
+    ends = _bound(job, "window_end", np.concatenate([one.ends for one in closed]))
     timings = np.repeat(np.array([one.timing for one in closed], object), counts)
     windows = np.repeat(np.array([one.at for one in closed], np.int32), counts)
+    times = np.concatenate([one.times for one in closed])
     batch = pa.RecordBatch.from_arrays(
-        [
-            key,
-            *columns,
-            pa.array(starts).cast(_STAMP),
-            pa.array(ends).cast(_STAMP),
-            pa.array(timings, pa.string()),
-        ],
+        [key, *columns, starts[1], ends[1], pa.array(timings, pa.string())],
         schema=pa.schema(
             [
                 pa.field(KEY, key.type),
                 *fields,
-                pa.field("window_start", _STAMP),
-                pa.field("window_end", _STAMP),
+                starts[0],
+                ends[0],
                 pa.field("timing", pa.string()),
             ]
         ),
     )
-    return _marked(batch, pa.array(windows), pa.array(ends - 1))
+    return _marked(batch, pa.array(windows), pa.array(times))
 
 
 def _marked(batch: pa.RecordBatch, windows: pa.Array, times: pa.Array) -> pa.RecordBatch:
