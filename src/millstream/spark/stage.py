@@ -31,11 +31,12 @@ from millstream.wire.calls import Endpoint, call
 from millstream.wire.flight_net import FlightNet
 from millstream.work.chunk import Chunk
 from millstream.work.clocks import tally_block
-from millstream.work.keying import keyed
+from millstream.work.keying import KeyedBatch, Pairs, keyed
 from millstream.work.packing import FLUSH_ROWS, Packer, cut, packer_for
 from millstream.work.pausing import settle_process, without_collector
 from millstream.work.program import Packed, Program, unpack
 from millstream.work.routing import push
+from millstream.work.sharing import SharedMaps
 from millstream.work.timing import Gate, runs_of
 from millstream.work.window_packing import WindowPacker, window_packer_for
 
@@ -113,6 +114,7 @@ class _Stage:
         self._attempt = context.taskAttemptId()
         self._packers: dict[int, Packer] = {}
         self._windowed: dict[int, tuple[Gate, WindowPacker]] = {}
+        self._maps = SharedMaps(program.map_sharers)
         self._origin: int | None = None
         self._sequence = 0
         self._ready: list[pa.RecordBatch] = []
@@ -219,10 +221,13 @@ class _Stage:
         packer = self._packers.get(job)
         if packer is None:
             packer = self._packers[job] = packer_for(vertex, self._program.slots)
-        for values in keyed(vertex, chunk):
+        for values in self._keyed(job, vertex, chunk):
             packer.add(values)
         if packer.rows >= FLUSH_ROWS:
             self._flush(job, packer)
+
+    def _keyed(self, job: int, vertex: JobVertex, chunk: Chunk) -> Iterator[Pairs | KeyedBatch]:
+        return keyed(vertex, chunk, self._maps.results(job, vertex, chunk))
 
     def _to_windows(self, job: int, vertex: JobVertex, chunk: Chunk) -> None:
         sides = self._program.sides(job)
@@ -233,7 +238,7 @@ class _Stage:
                 window_packer_for(vertex, self._program.slots, folding=clock.folding),
             )
         gate, packer = self._windowed[job]
-        for values in keyed(vertex, chunk):
+        for values in self._keyed(job, vertex, chunk):
             admitted = gate.admit(values, self._origin, chunk.time)
             packer.add(admitted.taken)
             for at, side in sides.items():

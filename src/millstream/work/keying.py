@@ -63,11 +63,20 @@ class KeyedBatch:
     times: pa.Array | None
 
 
-def keyed(job: JobVertex, chunk: Chunk) -> Iterator[Pairs | KeyedBatch]:
-    """Run the map of a job and key what it gives."""
-    role = f"map of job {job.name!r}"
+def mapped(job: JobVertex, chunk: Chunk) -> Sequence[Any]:
+    """What the map of a job gives: batches, if it is an Arrow function, or records."""
     if isinstance(job.map, ArrowFunction):
-        for batch in call_arrow(role, job.map.function, chunk.plain()):
+        return list(call_arrow(_role(job), job.map.function, chunk.plain()))
+    return _map_records(job, chunk.records())
+
+
+def keyed(
+    job: JobVertex, chunk: Chunk, given: Sequence[Any] | None = None
+) -> Iterator[Pairs | KeyedBatch]:
+    """Run the map of a job and key what it gives; ``given`` if that is known already."""
+    if isinstance(job.map, ArrowFunction):
+        batches = call_arrow(_role(job), job.map.function, chunk.plain())
+        for batch in batches if given is None else given:
             yield _from_batch(job, batch)
         return
     if job.map is None and job.key is None and _is_keyed(chunk):
@@ -76,23 +85,32 @@ def keyed(job: JobVertex, chunk: Chunk) -> Iterator[Pairs | KeyedBatch]:
     if job.map is None and isinstance(job.key, str | tuple):
         yield _from_batch(job, chunk.plain())
         return
-    records = chunk.records()
+    records = chunk.records() if given is None else given
     # What goes into dictionaries is handed on in small pieces: the pairs of one piece stay in the
     # processor's cache until they are grouped, which makes this loop a third faster. The times of
     # windowed values are columns, where a large piece costs no more calls than a small one.
     in_python = isinstance(job.reducer, StatefulReducer | CombiningReducer) and not job.windowing
     size = _PIECE if in_python else max(1, len(records))
     for start in range(0, len(records), size):
-        yield from _keyed_records(job, records[start : start + size])
+        piece = records[start : start + size]
+        yield from _keyed_records(job, _map_records(job, piece) if given is None else piece)
+
+
+def _role(job: JobVertex) -> str:
+    return f"map of job {job.name!r}"
+
+
+def _map_records(job: JobVertex, records: Sequence[Any]) -> Sequence[Any]:
+    # Comprehensions: list(map(...)) would take a StopIteration that escapes from a user's function
+    # for the end of the records.
+    if job.map is None:
+        return records
+    assert not isinstance(job.map, ArrowFunction)
+    with calling(_role(job), job.map):
+        return list(chain.from_iterable([job.map(record) for record in records]))
 
 
 def _keyed_records(job: JobVertex, records: Sequence[Any]) -> Iterator[Pairs]:
-    # Comprehensions: list(map(...)) would take a StopIteration that escapes from a user's function
-    # for the end of the records.
-    if job.map is not None:
-        assert not isinstance(job.map, ArrowFunction)
-        with calling(f"map of job {job.name!r}", job.map):
-            records = list(chain.from_iterable([job.map(record) for record in records]))
     if not records:
         return
     if callable(job.key):

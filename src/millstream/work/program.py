@@ -19,6 +19,7 @@ from millstream.flow.shipping import ship
 from millstream.flow.timing import origins_of
 from millstream.flow.vertices import (
     BatchStep,
+    BranchVertex,
     FrameVertex,
     JobVertex,
     RecordStep,
@@ -26,11 +27,12 @@ from millstream.flow.vertices import (
     SideVertex,
     SinkVertex,
     SourceVertex,
+    SplitVertex,
     UnionVertex,
     Vertex,
 )
 
-Element = RecordStep | BatchStep | JobVertex | SideVertex | str
+Element = RecordStep | BatchStep | SplitVertex | BranchVertex | JobVertex | SideVertex | str
 UNION, SINK, FRAME, SOURCE = "union", "sink", "frame", "source"
 
 
@@ -41,6 +43,7 @@ class Program:
     ``origins`` says, for each vertex, where its rows get their event times from: the source or
     the job without windows behind it; None behind windows. ``readers`` says, for a job that
     reduces the windows of others along with its own, for which vertices each window is.
+    The jobs of a group in ``shared_maps`` have one map on one stream.
     """
 
     workflow: str
@@ -51,6 +54,7 @@ class Program:
     partitions: int
     origins: Mapping[int, int | None] = field(default_factory=dict)
     readers: Readers = field(default_factory=dict)
+    shared_maps: tuple[tuple[int, ...], ...] = ()
 
     @cached_property
     def jobs(self) -> dict[int, JobVertex]:
@@ -64,6 +68,11 @@ class Program:
             tuple(job for job in self.jobs if self.levels[job] == level)
             for level in range(last + 1)
         )
+
+    @cached_property
+    def map_sharers(self) -> dict[int, tuple[int, ...]]:
+        """For each job that shares its map, the jobs that do."""
+        return {job: group for group in self.shared_maps for job in group}
 
     def sides(self, job: int) -> dict[int, Side]:
         """The vertices that read what the windows of a job do not take."""
@@ -105,6 +114,7 @@ def program_of(plan: Plan, slots: int, partitions: int) -> Program:
         partitions,
         {at: _origin(plan, at) for at in range(len(plan.vertices))},
         plan.readers,
+        plan.shared_maps,
     )
 
 
@@ -118,7 +128,9 @@ def _origin(plan: Plan, at: int) -> int | None:
 
 
 def _element(vertex: Vertex) -> Element:
-    if isinstance(vertex, RecordStep | BatchStep | JobVertex | SideVertex):
+    if isinstance(
+        vertex, RecordStep | BatchStep | SplitVertex | BranchVertex | JobVertex | SideVertex
+    ):
         return replace(vertex, inputs=())
     if isinstance(vertex, UnionVertex):
         return UNION

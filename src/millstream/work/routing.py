@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from millstream.flow.vertices import BatchStep, JobVertex, RecordStep, SideVertex
+from millstream.flow.vertices import (
+    BatchStep,
+    BranchVertex,
+    JobVertex,
+    RecordStep,
+    SideVertex,
+    SplitVertex,
+)
 from millstream.work.chunk import Chunk
 from millstream.work.program import FRAME, SINK, Program
-from millstream.work.steps import run_step
+from millstream.work.steps import run_split, run_step
 
 
 class Outlet(Protocol):
@@ -37,6 +44,12 @@ def push(program: Program, at: int, chunk: Chunk, outlet: Outlet) -> None:
         elif isinstance(element, RecordStep | BatchStep):
             for result in run_step(element, chunk):
                 push(program, consumer, result, outlet)
+        elif isinstance(element, SplitVertex):
+            held, others = run_split(element, chunk)
+            for branch in program.consumers[consumer]:
+                side = program.elements[branch]
+                assert isinstance(side, BranchVertex)
+                push(program, branch, held if side.holds else others, outlet)
         elif element == SINK:
             outlet.to_sink(consumer, chunk)
         elif element == FRAME:

@@ -1,4 +1,4 @@
-"""Running ``map``, ``flat_map``, ``filter`` and Arrow steps on chunks."""
+"""Running ``map``, ``flat_map``, ``filter``, ``split`` and Arrow steps on chunks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import chain, compress
 import pyarrow as pa
 
 from millstream.flow.functions import Function
-from millstream.flow.vertices import BatchStep, RecordStep
+from millstream.flow.vertices import BatchStep, RecordStep, SplitVertex
 from millstream.state.values import ValueTypeError, shown
 from millstream.work.chunk import Chunk
 from millstream.work.failures import calling, record_error
@@ -42,6 +42,13 @@ def run_step(step: RecordStep | BatchStep, chunk: Chunk) -> Iterator[Chunk]:
                 step.kind, function, f"gave {misfit}", "return that type, or declare output="
             ) from None
     yield result
+
+
+def run_split(split: SplitVertex, chunk: Chunk) -> tuple[Chunk, Chunk]:
+    """The records for which the predicate holds, and the others; it is asked once for each."""
+    with calling("split", split.function):
+        held = [bool(split.function(record)) for record in chunk.records()]
+    return _filtered(chunk, held), _filtered(chunk, [not holds for holds in held])
 
 
 def _filtered(chunk: Chunk, kept: list[bool]) -> Chunk:
