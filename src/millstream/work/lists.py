@@ -19,6 +19,7 @@ from millstream.state.values import PICKLED, decode_column, encode_column, is_pi
 from millstream.work.failures import record_error
 
 VALUES = "values"
+TIMES = "times"
 _PLAIN = frozenset({int, float, str, bytes, bool})
 _REPEATED = b"millstream.repeated"
 

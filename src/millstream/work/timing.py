@@ -123,7 +123,8 @@ class Gate:
             not len(times) or (times.max() <= limit and times.min() >= self._earliest)
         ):
             return {}
-        ahead, late = times > limit, times < self._earliest
+        late = times < self._earliest
+        ahead = (times > limit) & ~late
         found: dict[Side, Bools] = {"late": late, "ahead": ahead}
         if untimed is not None:
             found = {"late": late & ~untimed, "ahead": ahead & ~untimed, "untimed": untimed}

@@ -34,7 +34,7 @@ from millstream.work.keying import (
     group,
     pair_columns,
 )
-from millstream.work.lists import encode_lists
+from millstream.work.lists import TIMES, encode_lists
 from millstream.work.packing import (
     FOLD_ROWS,
     aggregating,
@@ -55,8 +55,6 @@ from millstream.work.placing import (
     Totals,
 )
 from millstream.work.timing import Timed
-
-TIMES = "times"
 
 
 class WindowPacker(Protocol):
