@@ -319,6 +319,19 @@ def test_bursts_that_were_folded_apart_join_where_a_later_value_lies_between() -
     ]
 
 
+@pytest.mark.parametrize("form", ["combinable", "aggregate"])
+def test_a_long_burst_reaches_over_short_ones_within_it(form: str) -> None:
+    job = windowed(form, ms.session(micros(5)))
+    long = [("a", 1, 0), ("a", 2, 4), ("a", 3, 8), ("b", 1, 0)]
+    short = [("a", 4, 2), ("a", 5, 12), ("b", 2, 12)]
+
+    with folding_every(3):
+        block = block_of(job, as_pairs(long), as_pairs(short))
+
+    spans = sorted(row[:3] for row in contents(job, block))
+    assert spans == [("a", 0, 12), ("b", 0, 0), ("b", 12, 12)]
+
+
 # -- time and keys ---------------------------------------------------------------------------
 
 

@@ -36,10 +36,10 @@ class Placed:
 class Placing(Protocol):
     """How values are put together."""
 
-    def place(self, keys: Ints, times: Ints) -> Placed:
+    def place_values(self, keys: Ints, times: Ints) -> Placed:
         """Put single values together; groups are in the order of keys, and of time."""
 
-    def again(self, keys: Ints, columns: Columns) -> Placed:
+    def place(self, keys: Ints, columns: Columns) -> Placed:
         """Put rows together that hold several values each."""
 
 
@@ -49,10 +49,10 @@ class Panes:
 
     pane: int
 
-    def place(self, keys: Ints, times: Ints) -> Placed:
+    def place_values(self, keys: Ints, times: Ints) -> Placed:
         return self._place(keys, times // self.pane)
 
-    def again(self, keys: Ints, columns: Columns) -> Placed:
+    def place(self, keys: Ints, columns: Columns) -> Placed:
         return self._place(keys, columns[PANE] // self.pane)
 
     def _place(self, keys: Ints, panes: Ints) -> Placed:
@@ -77,10 +77,10 @@ class PaneOfEach:
 
     pane: int
 
-    def place(self, keys: Ints, times: Ints) -> Placed:
-        return self.again(keys, {PANE: times // self.pane * self.pane})
+    def place_values(self, keys: Ints, times: Ints) -> Placed:
+        return self.place(keys, {PANE: times // self.pane * self.pane})
 
-    def again(self, keys: Ints, columns: Columns) -> Placed:
+    def place(self, keys: Ints, columns: Columns) -> Placed:
         return Placed(np.arange(len(keys)), keys, columns)
 
 
@@ -90,10 +90,10 @@ class Bursts:
 
     gap: int
 
-    def place(self, keys: Ints, times: Ints) -> Placed:
-        return self.again(keys, {START: times, LAST: times})
+    def place_values(self, keys: Ints, times: Ints) -> Placed:
+        return self.place(keys, {START: times, LAST: times})
 
-    def again(self, keys: Ints, columns: Columns) -> Placed:
+    def place(self, keys: Ints, columns: Columns) -> Placed:
         order = np.argsort(columns[START], kind="stable")
         order = order[stable_order(keys[order], int(keys.max()) + 1)]
         key, start, last = keys[order], columns[START][order], columns[LAST][order]
@@ -111,10 +111,10 @@ class Bursts:
 class Totals:
     """A group for each key, with the number of its values and the newest of their times."""
 
-    def place(self, keys: Ints, times: Ints) -> Placed:
-        return self.again(keys, {COUNT: np.ones(len(times), np.int64), LAST: times})
+    def place_values(self, keys: Ints, times: Ints) -> Placed:
+        return self.place(keys, {COUNT: np.ones(len(times), np.int64), LAST: times})
 
-    def again(self, keys: Ints, columns: Columns) -> Placed:
+    def place(self, keys: Ints, columns: Columns) -> Placed:
         n = int(keys.max()) + 1
         counts, newest = np.zeros(n, np.int64), np.full(n, np.iinfo(np.int64).min)
         np.add.at(counts, keys, columns[COUNT])
@@ -126,10 +126,10 @@ class Totals:
 class Each:
     """A group for each value, which says its time."""
 
-    def place(self, keys: Ints, times: Ints) -> Placed:
-        return self.again(keys, {LAST: times})
+    def place_values(self, keys: Ints, times: Ints) -> Placed:
+        return self.place(keys, {LAST: times})
 
-    def again(self, keys: Ints, columns: Columns) -> Placed:
+    def place(self, keys: Ints, columns: Columns) -> Placed:
         return Placed(np.arange(len(keys)), keys, columns)
 
 
@@ -137,10 +137,10 @@ class Each:
 class Keys:
     """A group for each key, and nothing beside it."""
 
-    def place(self, keys: Ints, times: Ints) -> Placed:
-        return self.again(keys, {})
+    def place_values(self, keys: Ints, times: Ints) -> Placed:
+        return self.place(keys, {})
 
-    def again(self, keys: Ints, columns: Columns) -> Placed:
+    def place(self, keys: Ints, columns: Columns) -> Placed:
         return Placed(keys, np.arange(int(keys.max()) + 1), columns)
 
 

@@ -138,7 +138,7 @@ class WindowAggregatePacker:
         raw, times = self._raw, np.concatenate(self._times)
         self._raw, self._times, self._raw_rows = [], [], 0
         keys, distinct = group(concat_keys(self._job, [batch.keys for batch in raw]))
-        placed = self._placing.place(keys, times)
+        placed = self._placing.place_values(keys, times)
         values = needed_columns(self._job, self._aggregates.columns, raw)
         # First and last go by what users said of time, also where windows do not.
         stamps = concat_times(raw) if self._by_arrival else pa.array(times).view(INSTANT)
@@ -245,7 +245,7 @@ class WindowValuePacker:
             return None
         numbers, times, values = self._collected.take()
         distinct = encode_job_keys(self._job, self._collected.take_keys())
-        placed = self._placing.place(numbers, times)
+        placed = self._placing.place_values(numbers, times)
         order, columns = _ordered(distinct, placed, self._slots)
         row_of = np.empty(len(order), np.int64)
         row_of[order] = np.arange(len(order))
@@ -285,7 +285,7 @@ class WindowCombiningPacker:
         if not len(self._collected):
             return
         numbers, times, values = self._collected.take()
-        placed = self._placing.place(numbers, times)
+        placed = self._placing.place_values(numbers, times)
         add, zero = self._combinable.add, self._combinable.zero
         row = 0
         try:
@@ -337,7 +337,7 @@ def _together(placing: Placing, keys: Sequence[Ints], parts: Sequence[Placed]) -
     columns: Columns = {
         name: np.concatenate([part.columns[name] for part in parts]) for name in parts[0].columns
     }
-    return placing.again(np.concatenate(keys), columns)
+    return placing.place(np.concatenate(keys), columns)
 
 
 def _is_apart(placed: Placed) -> bool:
