@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 import millstream as ms
+from millstream.coordinator.rates import folds
 from millstream.flow.labels import place_text
 from millstream.flow.plan import plan
 from millstream.flow.vertices import RecordStep
+from millstream.flow.windows import TimeWindow, Windowing
 from millstream.flow.workflow import Workflow
 
 HOUR, MINUTE, SECOND = timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1)
@@ -291,3 +293,28 @@ def test_explaining_and_drawing_do_not_need_spark() -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
 
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "windows",
+    [
+        (ms.sliding(HOUR, 5 * MINUTE),),
+        (ms.sliding(HOUR, 5 * MINUTE), ms.tumbling(15 * MINUTE)),
+        (ms.sliding(HOUR, MINUTE), ms.sliding(2 * HOUR, HOUR)),
+    ],
+    ids=lambda windows: ", ".join(map(str, windows)),
+)
+def test_the_rate_that_is_told_is_the_one_that_decides(windows: tuple[TimeWindow, ...]) -> None:
+    windowing = Windowing(windows)
+    rate = windowing.paying_rate
+    assert rate is not None
+
+    assert folds(1.3 * rate, windowing.time_windows, windowing.pane, before=False)
+    assert not folds(0.7 * rate, windowing.time_windows, windowing.pane, before=True)
+
+
+def test_no_rate_is_told_where_none_makes_panes_pay() -> None:
+    windowing = Windowing((ms.tumbling(MINUTE), ms.tumbling(HOUR)))
+
+    assert windowing.paying_rate is None
+    assert not folds(1e9, windowing.time_windows, windowing.pane, before=True)
