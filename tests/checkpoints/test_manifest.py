@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -178,3 +179,7 @@ def test_a_manifest_from_before_there_were_clocks_is_read() -> None:
 
     assert isinstance(found, Manifest) and found.clocks == {}
     assert found.token == MANIFEST.token
+
+
+def test_manifests_can_be_told_apart_in_sets() -> None:
+    assert len({MANIFEST, replace(MANIFEST, clocks={}), NOTHING, NOTHING}) == 3

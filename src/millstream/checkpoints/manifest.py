@@ -126,7 +126,7 @@ class Manifest:
     staged: tuple[Staged, ...]
     published: int
     token: str = ""
-    clocks: Mapping[str, Any] = field(default_factory=dict)
+    clocks: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
 Link = Claim | Manifest
