@@ -6,6 +6,7 @@ import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,15 +15,19 @@ import pyarrow as pa
 from millstream.errors import Place
 from millstream.flow.reducers import AggregateReducer, CombiningReducer, reducer_of
 from millstream.flow.vertices import JobVertex
-from millstream.flow.windows import TimeWindow, Window, Windowing
+from millstream.flow.windows import CountWindow, SessionWindow, TimeWindow, Window, Windowing
 from millstream.ring.keys import encode_keys
-from millstream.state.blocks import KEY, PANE, SLOT, place_rows
+from millstream.state.blocks import KEY, PANE, SLOT, TIME, place_rows
 from millstream.state.records import decode_records
 from millstream.work.clocks import BEGINNING, JobClock
+from millstream.work.keying import Pairs
 from millstream.work.lists import encode_lists
+from millstream.work.placing import COUNT, LAST, START
+from millstream.work.timing import Timed
 from millstream.work.units import UnitContext
-from millstream.work.windows.forms import TIMES, form_of
-from millstream.work.windows.time_reducing import TimeWindowReducing
+from millstream.work.window_packing import window_packer_for
+from millstream.work.windows.choice import windowed
+from millstream.work.windows.forms import TIMES
 
 SLOTS = 8
 Row = tuple[Any, int, Any]
@@ -41,22 +46,78 @@ def block_of(job: JobVertex, rows: Sequence[Row], folding: bool) -> list[pa.Reco
     """The block of one map task with these rows; packed in the plainest way."""
     if not rows:
         return []
-    assert job.windowing is not None
-    pane = job.windowing.pane
-    groups: dict[Any, list[Row]] = defaultdict(list)
-    for at, row in enumerate(rows):
-        alone = () if folding or not _folds(job) else (at,)
-        groups[(row[0], row[1] // pane * pane, *alone)].append(row)
-    keys = encode_keys([group[0] for group in groups])
-    panes = pa.array([group[1] for group in groups], pa.int64())
-    columns = _columns(job, list(groups.values()))
+    groups, placed = _grouped(job, rows, folding)
+    keys = encode_keys([group[0][0] for group in groups])
+    columns = _columns(job, groups)
     slots, order = place_rows(keys, SLOTS)
-    fields = [pa.field(KEY, keys.type), pa.field(SLOT, pa.int32()), pa.field(PANE, pa.int64())]
+    fields = [pa.field(KEY, keys.type), pa.field(SLOT, pa.int32())]
+    fields += [pa.field(name, pa.int64()) for name in placed]
+    arrays = [
+        keys,
+        pa.array(slots, pa.int32()),
+        *(pa.array(p, pa.int64()) for p in placed.values()),
+    ]
     batch = pa.RecordBatch.from_arrays(
-        [keys, pa.array(slots, pa.int32()), panes, *(array for _, array in columns)],
+        [*arrays, *(array for _, array in columns)],
         schema=pa.schema([*fields, *(field for field, _ in columns)]),
     )
     return [batch.take(pa.array(order))]
+
+
+def _grouped(
+    job: JobVertex, rows: Sequence[Row], folding: bool
+) -> tuple[list[list[Row]], dict[str, list[int]]]:
+    """The rows of a block, each made of some values, and what they say of time and number."""
+    assert job.windowing is not None
+    window = job.windowing.windows[0]
+    groups: dict[Any, list[Row]] = defaultdict(list)
+    if isinstance(window, SessionWindow):
+        bursts = _bursts(rows, window.gap)
+        times = [[time for _, time, _ in burst] for burst in bursts]
+        return bursts, {START: list(map(min, times)), LAST: list(map(max, times))}
+    for at, row in enumerate(rows):
+        alone = () if folding or not _folds(job) else (at,)
+        if isinstance(window, TimeWindow):
+            pane = job.windowing.pane
+            groups[(row[0], row[1] // pane * pane, *alone)].append(row)
+        elif isinstance(window, CountWindow) and _folds(job):
+            groups[at].append(row)
+        else:
+            groups[row[0]].append(row)
+    made = list(groups.values())
+    if isinstance(window, TimeWindow):
+        return made, {PANE: [group[1] for group in groups]}
+    if isinstance(window, CountWindow):
+        return made, {}
+    newest = [max(time for _, time, _ in group) for group in made]
+    return made, {COUNT: list(map(len, made)), LAST: newest}
+
+
+def _bursts(rows: Sequence[Row], gap: int) -> list[list[Row]]:
+    """The values of a key that follow each other with less than a gap between, as they came."""
+    found: list[list[Row]] = []
+    for key in dict.fromkeys(key for key, _, _ in rows):
+        mine = [at for at, row in enumerate(rows) if row[0] == key]
+        mine.sort(key=lambda at: rows[at][1])
+        burst = [mine[0]]
+        for before, at in pairwise(mine):
+            if rows[at][1] - rows[before][1] >= gap:
+                found.append([rows[at] for at in sorted(burst)])
+                burst = []
+            burst.append(at)
+        found.append([rows[at] for at in sorted(burst)])
+    return found
+
+
+def packed(job: JobVertex, rows: Sequence[Row], folding: bool) -> list[pa.RecordBatch]:
+    """The block of one map task with these rows, as map tasks pack it."""
+    packer = window_packer_for(job, SLOTS, folding=folding)
+    for at in range(0, len(rows), 3):
+        part = rows[at : at + 3]
+        times = np.array([time for _, time, _ in part], np.int64)
+        packer.add(Timed(Pairs([(key, value) for key, _, value in part], False), times))
+    block = packer.flush()
+    return [] if block is None else [block]
 
 
 def _folds(job: JobVertex) -> bool:
@@ -97,21 +158,28 @@ class Rig:
     epoch: int = 0
     watermark: int = BEGINNING
     results: list[tuple[Any, ...]] = field(default_factory=list)
+    times: list[int] = field(default_factory=list)
+    pack: Callable[[JobVertex, Sequence[Row], bool], list[pa.RecordBatch]] = block_of
 
     def __post_init__(self) -> None:
         self.owners = [self._new() for _ in range(self.nodes)]
 
-    def _new(self) -> TimeWindowReducing[Any]:
-        return TimeWindowReducing(self.job, form_of(self.job), SLOTS)
+    def _new(self) -> Any:
+        return windowed(self.job, SLOTS)
 
-    def run(self, rows: Sequence[Row], watermark: int, folding: bool = True) -> None:
-        """One epoch; now and then an attempt fails, or a node is replaced by a copy of it."""
-        clock = JobClock(self.watermark, max(self.watermark, watermark), {}, folding)
+    def run(
+        self, rows: Sequence[Row], watermark: int, folding: bool = True, early: bool = False
+    ) -> list[Row]:
+        """One epoch; now and then an attempt fails, or a node is replaced by a copy of it.
+
+        Gives the rows in the order in which nodes get them.
+        """
+        clock = JobClock(self.watermark, max(self.watermark, watermark), {}, folding, early)
         self.watermark = clock.watermark
         tasks = [list(rows[i::2]) for i in range(2)] if self.rng.random() < 0.5 else [list(rows)]
-        blocks = [b for task in tasks for b in block_of(self.job, task, folding)]
+        blocks = [b for task in tasks for b in self.pack(self.job, task, folding)]
         for at, slots in enumerate(self._runs()):
-            unit = UnitContext(slots, 0, None, True, clock, self.epoch)
+            unit = UnitContext(slots, 1000 + self.epoch, None, True, clock, self.epoch)
             mine = [b.filter(pa.array(_within(b, slots))) for b in blocks]
             mine = [b for b in mine if b.num_rows]
             owner = self.owners[at]
@@ -121,6 +189,7 @@ class Rig:
             self._take(reduced.outputs)
             self._seal(at, reduced.fragment, slots)
         self.epoch += 1
+        return [row for task in tasks for row in task]
 
     def _runs(self) -> list[range]:
         cut = SLOTS // self.nodes
@@ -149,6 +218,7 @@ class Rig:
             names = [n for n in batch.schema.names if not n.startswith("millstream.")]
             for record in decode_records(batch.select(names)):
                 self.results.append(tuple(record))
+            self.times += batch.column(TIME).to_pylist()
 
 
 def _within(block: pa.RecordBatch, slots: range) -> Any:

@@ -5,11 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 from millstream.flow.vertices import JobVertex
+from millstream.flow.windows import CountWindow, GlobalWindow, SessionWindow
 from millstream.work.units import Reducing
+from millstream.work.windows.count_reducing import CountListReducing, CountReducing
 from millstream.work.windows.forms import form_of
+from millstream.work.windows.global_reducing import GlobalReducing
+from millstream.work.windows.session_reducing import SessionReducing
 from millstream.work.windows.time_reducing import TimeWindowReducing
 
 
 def windowed(job: JobVertex, slots: int) -> Reducing[Any]:
     """The running form of a windowed job, with empty state."""
-    return TimeWindowReducing(job, form_of(job), slots)
+    assert job.windowing is not None
+    form, kind = form_of(job), job.windowing.windows[0]
+    if isinstance(kind, SessionWindow):
+        return SessionReducing(job, form)
+    if isinstance(kind, CountWindow):
+        return CountReducing(job, form) if form.folds else CountListReducing(job, form)
+    if isinstance(kind, GlobalWindow):
+        return GlobalReducing(job, form)
+    return TimeWindowReducing(job, form, slots)

@@ -1,0 +1,132 @@
+"""What windows have in common that are not cut out of time: sessions, counts, and global ones.
+
+Each key has some rows. An epoch reads those of the keys that it touches, and replaces them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from millstream.flow.vertices import JobVertex
+from millstream.ring.keys import decode_keys
+from millstream.ring.masks import SlotMask
+from millstream.state.blocks import KEY, SLOT
+from millstream.state.panes.keys import Ids
+from millstream.state.panes.rows import (
+    KeyRows,
+    RowFragment,
+    RowState,
+    decode_rows,
+    encode_rows,
+    merge_rows,
+    no_rows,
+)
+from millstream.work.packing import key_type_of
+from millstream.work.pausing import without_collector
+from millstream.work.units import Reduced, UnitContext
+from millstream.work.windows.forms import Closed, Form
+
+A = TypeVar("A")
+
+
+class RowReducing(Generic[A]):
+    """A job whose keys have rows; ``names`` are the columns beside their accumulators."""
+
+    names: tuple[str, ...] = ()
+
+    def __init__(self, job: JobVertex, form: Form[A]) -> None:
+        assert job.windowing is not None
+        self._job = job
+        self._windowing = job.windowing
+        self._form = form
+        self._state: RowState[A] = RowState(form.algebra, self.names)
+
+    def _step(self, new: KeyRows[A], unit: UnitContext) -> tuple[Ids, KeyRows[A], list[Closed[A]]]:
+        """What an epoch does: the keys that it changes, all their rows, and what closes.
+
+        The new rows are in the order in which they came.
+        """
+        raise NotImplementedError
+
+    def _shown(self, found: KeyRows[A]) -> Any:
+        """What the rows of one key say to people."""
+        raise NotImplementedError
+
+    def _columns(self, block: pa.RecordBatch) -> dict[str, Any]:
+        """The columns of the new rows of a block."""
+        raise NotImplementedError
+
+    def reduce(
+        self, blocks: Sequence[pa.RecordBatch], unit: UnitContext
+    ) -> Reduced[RowFragment[A]]:
+        state = self._state
+        state.tidy()
+        new = self._taken(blocks)
+        ids, rows, closed = self._step(new, unit)
+        given = [one for one in closed if len(one.table)] if unit.read else []
+        outputs = self._form.outputs(given, state.keys, unit.output) if given else []
+        return Reduced(state.fragment(ids, rows), outputs, len(np.unique(new.ids)))
+
+    def _taken(self, blocks: Sequence[pa.RecordBatch]) -> KeyRows[A]:
+        """The rows of all blocks, behind each other."""
+        given = [block for block in blocks if block.num_rows]
+        if not given:
+            return no_rows(self.names)
+        # Keys of several types would meet in the dictionary: 1, True and 1.0 are one key to it.
+        key_type_of(self._job, [block.schema.field(KEY).type for block in given])
+        keys = self._state.keys
+        ids = np.concatenate(
+            [keys.find(decode_keys(b.column(KEY)), b.column(SLOT).to_numpy()) for b in given]
+        )
+        columns = [self._columns(block) for block in given]
+        return KeyRows(
+            ids,
+            {name: np.concatenate([found[name] for found in columns]) for name in self.names},
+            self._form.algebra.concat([self._form.read(block) for block in given]),
+        )
+
+    # -- state ---------------------------------------------------------------------------
+
+    def apply(self, fragment: RowFragment[A], slots: SlotMask | None = None) -> None:
+        self._state.apply(fragment, slots)
+
+    def encode(self, fragment: RowFragment[A]) -> bytes:
+        return encode_rows(fragment, self._form.algebra)
+
+    def decode(self, data: bytes | pa.Buffer) -> RowFragment[A]:
+        with without_collector():
+            return decode_rows(data, self._form.algebra)
+
+    def part(self, fragment: RowFragment[A], slots: range) -> RowFragment[A]:
+        return fragment.part(self._form.algebra, slots)
+
+    def merge(self, fragments: Sequence[RowFragment[A]]) -> RowFragment[A]:
+        return merge_rows(fragments, self._form.algebra, self.names)
+
+    def snapshot(self, slots: range) -> RowFragment[A]:
+        return self._state.snapshot(slots)
+
+    def drop(self, slots: SlotMask) -> None:
+        self._state.drop(slots)
+
+    def get(self, slot: int, key: Any) -> Any:
+        known = self._state.keys.known(key)
+        if known is None:
+            return None
+        found = self._state.of(np.array([known], np.int64))
+        return self._shown(found) if len(found) else None
+
+    def items(self, slots: SlotMask) -> Iterator[tuple[Any, Any]]:
+        ids = self._state.within(slots)
+        found, algebra = self._state.of(ids), self._form.algebra
+        cuts = np.searchsorted(found.ids, ids, "right")
+        parts = np.split(np.arange(len(found)), cuts[:-1])
+        for key, part in zip(self._state.keys.keys(ids), parts, strict=False):
+            yield key, self._shown(found.take(algebra, part))
+
+    def keys(self, slots: SlotMask) -> int:
+        return len(self._state.within(slots))
