@@ -30,6 +30,18 @@ def readings(number: int) -> pa.Table:
     )
 
 
+def workflow(folder: Path) -> ms.Workflow:
+    flow = ms.Workflow("sensors")
+    source = ms.files(folder / "readings", format="parquet", max_files_per_epoch=1)
+    flow.source("readings", source).map_reduce(
+        "average",
+        map=ms.arrow(celsius),
+        key="sensor",
+        reduce=ms.aggregate(mean=ms.mean("degrees"), n=ms.count()),
+    ).sink("out", ms.parquet(folder / "averages"))
+    return flow
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--master", help="the Spark master (default: local[2])", default="local[2]")
@@ -40,16 +52,7 @@ def main() -> None:
             Path(folder, "readings").mkdir(exist_ok=True)
             pq.write_table(readings(number), Path(folder, "readings", f"{number}.parquet"))
 
-        flow = ms.Workflow("sensors")
-        source = ms.files(Path(folder, "readings"), format="parquet", max_files_per_epoch=1)
-        flow.source("readings", source).map_reduce(
-            "average",
-            map=ms.arrow(celsius),
-            key="sensor",
-            reduce=ms.aggregate(mean=ms.mean("degrees"), n=ms.count()),
-        ).sink("out", ms.parquet(Path(folder, "averages")))
-
-        with ms.start(flow, nodes=2, master=master) as run:
+        with ms.start(workflow(Path(folder)), nodes=2, master=master) as run:
             run.await_termination()
             found = dict(run.state("average").items())
 

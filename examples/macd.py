@@ -58,8 +58,8 @@ def difference(symbol: str, averages: list[tuple[str, float]], window: Any) -> I
         yield {"symbol": symbol, "time": window.end, "macd": found["fast"] - found["slow"]}
 
 
-def workflow(form: str, source: object) -> tuple[ms.Workflow, ms.Stream]:
-    """The workflow in one of its forms, and the stream of its results."""
+def workflow(form: str, source: object, folder: Path) -> ms.Workflow:
+    """The workflow in one of its forms."""
     flow = ms.Workflow(f"macd-{form}")
     raw = flow.source("trades", source)
     shared = raw.flat_map(parse) if form != "simple" else raw
@@ -78,7 +78,9 @@ def workflow(form: str, source: object) -> tuple[ms.Workflow, ms.Stream]:
     fast = average("fast", FAST, parse if simple else None)
     slow = average("slow", SLOW, parse_again if simple else None)
     averages = fast.map(as_fast).union(slow.map(as_slow))
-    return flow, averages.map_reduce("macd", reduce=difference, window=ms.tumbling(MINUTE))
+    results = averages.map_reduce("macd", reduce=difference, window=ms.tumbling(MINUTE))
+    results.sink("out", ms.parquet(folder / form))
+    return flow
 
 
 def trades(seconds: int, seed: int = 1) -> pa.Table:
@@ -169,8 +171,7 @@ def batch(table: pa.Table) -> dict[tuple[str, datetime], float]:
 
 def run(form: str, table: pa.Table, folder: Path, master: str) -> dict[tuple[str, datetime], float]:
     """Run one form over a recording; give its results."""
-    flow, results = workflow(form, ms.replay(table, rows_per_epoch=60_000))
-    results.sink("out", ms.parquet(folder / form))
+    flow = workflow(form, ms.replay(table, rows_per_epoch=60_000), folder)
     ms.run(flow, nodes=2, master=master)
     rows = pq.read_table(folder / form, coerce_int96_timestamp_unit="us").to_pylist()
     return {(row["symbol"], row["time"].replace(tzinfo=UTC)): row["macd"] for row in rows}

@@ -61,7 +61,7 @@ def top(minutes: int, counts: list[tuple[int, str]], window: Any) -> Iterator[di
         yield {"minutes": minutes, "end": window.end, "rank": rank, "word": word, "count": number}
 
 
-def workflow(source: object) -> tuple[ms.Workflow, ms.Stream]:
+def workflow(source: object, folder: Path) -> ms.Workflow:
     flow = ms.Workflow("trends")
     counts = flow.source("messages", source).map_reduce(
         "words",
@@ -70,7 +70,9 @@ def workflow(source: object) -> tuple[ms.Workflow, ms.Stream]:
         window=[ms.sliding(length, SLIDE) for length in LENGTHS],
     )
     of_windows = counts.map(by_window).map(window_length)
-    return flow, of_windows.map_reduce("top", reduce=top, window=ms.tumbling(SLIDE))
+    tops = of_windows.map_reduce("top", reduce=top, window=ms.tumbling(SLIDE))
+    tops.sink("out", ms.parquet(folder / "tops"))
+    return flow
 
 
 def messages(count: int, seed: int = 7) -> pa.Table:
@@ -110,8 +112,7 @@ def main() -> None:
 
     table = messages(options.messages)
     with tempfile.TemporaryDirectory() as folder:
-        flow, tops = workflow(ms.replay(table, rows_per_epoch=4000))
-        tops.sink("out", ms.parquet(Path(folder, "tops")))
+        flow = workflow(ms.replay(table, rows_per_epoch=4000), Path(folder))
         ms.run(flow, nodes=2, master=options.master)
         rows = pq.read_table(Path(folder, "tops"), coerce_int96_timestamp_unit="us").to_pylist()
     found = {

@@ -35,6 +35,17 @@ def by_initial(grown: tuple[str, int]) -> Iterator[tuple[str, int]]:
     yield word[0], more
 
 
+def workflow(folder: Path) -> ms.Workflow:
+    flow = ms.Workflow("words")
+    lines = flow.source("lines", ms.text(folder / "books", max_files_per_epoch=2))
+    counts = lines.map_reduce("count", map=split, reduce=count)
+    lengths = counts.map_reduce("lengths", map=by_length, reduce=ms.sum())
+    initials = counts.map_reduce("initials", map=by_initial, reduce=ms.sum())
+    lengths.sink("lengths-out", ms.json(folder / "lengths"))
+    initials.sink("initials-out", ms.csv(folder / "initials"))
+    return flow
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--master", help="the Spark master (default: local[2])", default="local[2]")
@@ -46,15 +57,7 @@ def main() -> None:
         for number in range(4):
             Path(books, f"{number}.txt").write_text("\n".join(LINES[number::4]) + "\n")
 
-        flow = ms.Workflow("words")
-        lines = flow.source("lines", ms.text(books, max_files_per_epoch=2))
-        counts = lines.map_reduce("count", map=split, reduce=count)
-        lengths = counts.map_reduce("lengths", map=by_length, reduce=ms.sum())
-        initials = counts.map_reduce("initials", map=by_initial, reduce=ms.sum())
-        lengths.sink("lengths-out", ms.json(Path(folder, "lengths")))
-        initials.sink("initials-out", ms.csv(Path(folder, "initials")))
-
-        with ms.start(flow, nodes=2, master=master) as run:
+        with ms.start(workflow(Path(folder)), nodes=2, master=master) as run:
             run.await_termination()
             found = {job: dict(run.state(job).items()) for job in ("lengths", "initials")}
 

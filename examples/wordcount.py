@@ -24,6 +24,14 @@ def count(word: str, ones: list[int], state: Any) -> Iterator[tuple[str, int]]:
     yield word, state["n"]
 
 
+def workflow(folder: Path) -> ms.Workflow:
+    flow = ms.Workflow("wordcount")
+    lines = flow.source("lines", ms.text(folder / "books", max_files_per_epoch=2))
+    counts = lines.map_reduce("count", map=split, reduce=count)
+    counts.sink("out", ms.parquet(folder / "counts"))
+    return flow
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--master", help="the Spark master (default: local[2])", default="local[2]")
@@ -36,11 +44,7 @@ def main() -> None:
             text = "\n".join(LINES[number::4])
             Path(books, f"{number}.txt").write_text(text + "\n")
 
-        flow = ms.Workflow("wordcount")
-        lines = flow.source("lines", ms.text(books, max_files_per_epoch=2))
-        counts = lines.map_reduce("count", map=split, reduce=count)
-        counts.sink("out", ms.parquet(Path(folder, "counts")))
-
+        flow = workflow(Path(folder))
         with ms.start(flow, checkpoint=Path(folder, "checkpoint"), nodes=2, master=master) as run:
             run.await_termination()
             found = {word: state["n"] for word, state in run.state("count").items()}
