@@ -12,9 +12,12 @@ import pytest
 
 import millstream as ms
 from millstream.flow.windows import EveryCount, EveryTime, GlobalWindow, OnWatermark, Trigger
-from millstream.work.clocks import BEGINNING
+from millstream.work.clocks import BEGINNING, JobClock
+from millstream.work.failures import RecordError
+from millstream.work.units import UnitContext
+from millstream.work.windows.choice import windowed
 from millstream.work.windows.forms import EndlessWindow
-from tests.work.windows.rig import Rig, Row, block_of, job_of, packed
+from tests.work.windows.rig import SLOTS, Rig, Row, block_of, job_of, packed
 from tests.work.windows.streams import Listed, stream, sum_of, text_of
 
 TRIGGERS = [EveryCount(1), EveryCount(4), EveryTime(10), OnWatermark()]
@@ -89,3 +92,20 @@ def test_a_key_is_kept_and_shown() -> None:
     [owner] = rig.owners
     assert dict(owner.items(np.ones(8, bool))) == {"a": 3, "b": 4}
     assert [(key, value) for key, value, *_ in rig.results] == [("a", 3)]
+
+
+def test_values_of_another_type_are_refused_even_if_they_are_of_other_keys() -> None:
+    rig = Rig(job_of(ms.min(), GlobalWindow(EveryCount(5))), random.Random(1), nodes=1)
+    rig.run([("a", 5, 1)], 0)
+    with pytest.raises(RecordError, match="input of job 'job' changed its type"):
+        rig.run([("b", 6, "text")], 0)
+
+
+def test_what_nobody_reads_is_not_given_but_kept() -> None:
+    job = job_of(ms.sum(), GlobalWindow(EveryCount(2)))
+    owner = windowed(job, SLOTS)
+    [block] = block_of(job, [("a", 5, 1), ("a", 6, 2)], True)
+    reduced = owner.reduce([block], UnitContext(range(SLOTS), 0, read=False, clock=JobClock()))
+    owner.apply(reduced.fragment)
+    assert not reduced.outputs and reduced.keys == 1
+    assert dict(owner.items(np.ones(SLOTS, bool))) == {"a": 3}

@@ -214,6 +214,12 @@ class RowState(Generic[A]):
         """The keys of some slots."""
         return self.keys.within(slots)
 
+    def check(self, rows: A) -> None:
+        """Raise what the algebra raises if rows cannot stand beside those that are here."""
+        none = np.zeros(0, np.int64)
+        held = [run.table.rows for run in self._runs if run.table.rows is not None]
+        self._algebra.concat([self._algebra.take(part, none) for part in (*held, rows)])
+
     # -- changing ------------------------------------------------------------------------
 
     def tidy(self) -> None:

@@ -66,6 +66,8 @@ class RowReducing(Generic[A]):
         state = self._state
         state.tidy()
         new = self._taken(blocks)
+        if new.rows is not None:
+            state.check(new.rows)  # here, as an epoch that is committed must not be refused
         ids, rows, closed = self._step(new, unit)
         given = [one for one in closed if len(one.table)] if unit.read else []
         outputs = self._form.outputs(given, state.keys, unit.output) if given else []
