@@ -144,6 +144,8 @@ def _of_a_job(old: JobNote, new: JobNote) -> Iterator[str]:
     called = repr(new.name) if old.name == new.name else f"{new.name!r} (once {old.name!r})"
     if (old.form, old.reducer) != (new.form, new.reducer):
         yield f"the state of job {called} is of {old.reducer}, and the reducer is {new.reducer} now"
+    elif old.windows != new.windows:
+        yield f"the state of job {called} is for windows {old.windows}, which are {new.windows} now"
     if None not in (old.key_type, new.key_type) and old.key_type != new.key_type:
         yield f"the keys of job {called} are {old.key_type}, and declared as {new.key_type} now"
 

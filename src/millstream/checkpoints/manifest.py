@@ -18,7 +18,7 @@ import pyarrow as pa
 from millstream.errors import MillstreamError
 
 FORMAT = 1
-Form = Literal["stateful", "combining", "aggregate", "arrow"]
+Form = Literal["stateful", "combining", "aggregate", "arrow", "windowed", "join"]
 
 
 class BadManifest(MillstreamError):
@@ -30,7 +30,8 @@ class JobNote:
     """What a checkpoint must know of a job.
 
     Records call it by its ``id``, which outlives its name. ``reducer`` tells reducers apart whose
-    state differs; a job that is not ``durable`` begins with empty state after a restart.
+    state differs, and ``windows`` are those that the state is kept for, if any; a job that is not
+    ``durable`` begins with empty state after a restart.
     """
 
     name: str
@@ -40,6 +41,7 @@ class JobNote:
     durable: bool = True
     key_type: pa.DataType | None = None
     output: pa.Schema | None = None
+    windows: str = ""
 
 
 @dataclass(frozen=True)

@@ -111,7 +111,9 @@ class Clocks:
             if timing.windowing.processing_time:
                 mark, limits = time, {}
             else:
-                inherited = [found[job].watermark for job in timing.inherited]
+                inherited = [
+                    found[job].watermark - timing.delays.get(job, 0) for job in timing.inherited
+                ]
                 mark = min([*_marks(timing, known, time, resumed), *inherited], default=BEGINNING)
                 limits = {
                     origin.at: known.origins.get(origin.at, Seen()).limit(origin, time)

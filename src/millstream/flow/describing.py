@@ -9,17 +9,24 @@ from millstream.flow.reducers import (
     AggregateReducer,
     ArrowReducer,
     CombiningReducer,
+    JoinReducer,
     Reducer,
     StatefulReducer,
 )
-from millstream.flow.vertices import SourceVertex
+from millstream.flow.vertices import JobVertex, SourceVertex
 from millstream.state.aggregates.naming import text_of
 
-Form = Literal["stateful", "combining", "aggregate", "arrow"]
+Form = Literal["stateful", "combining", "aggregate", "arrow", "windowed", "join"]
 
 
-def form_of(reducer: Reducer) -> Form:
-    """Which kind of state a reducer has."""
+def form_of(job: JobVertex) -> Form:
+    """Which kind of state a job has."""
+    if job.windowing is not None:
+        return "join" if isinstance(job.reducer, JoinReducer) else "windowed"
+    return _form_of(job.reducer)
+
+
+def _form_of(reducer: Reducer) -> Form:
     match reducer:
         case StatefulReducer():
             return "stateful"
@@ -29,19 +36,28 @@ def form_of(reducer: Reducer) -> Form:
             return "aggregate"
         case ArrowReducer():
             return "arrow"
+        case JoinReducer():
+            return "join"
 
 
-def reducer_text(reducer: Reducer) -> str:
+def reducer_text(job: JobVertex) -> str:
     """What tells reducers apart whose state differs; functions of one form may be exchanged."""
-    match reducer:
+    match job.reducer:
         case StatefulReducer():
-            return "a function (key, values, state)"
+            return f"a function (key, values, {'state' if job.windowing is None else 'window'})"
         case CombiningReducer():
             return "a combinable"
         case AggregateReducer(aggregates):
             return text_of(aggregates)
         case ArrowReducer():
             return "an Arrow function"
+        case JoinReducer():
+            return "a left join" if job.reducer.outer else "a join"
+
+
+def windows_text(job: JobVertex) -> str:
+    """The windows of a job, or nothing; state that is kept for some is of no use to others."""
+    return "" if job.windowing is None else ", ".join(map(str, job.windowing.windows))
 
 
 def source_texts(plan: Plan) -> tuple[str, ...]:

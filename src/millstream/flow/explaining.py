@@ -15,7 +15,7 @@ from millstream.flow.labels import (
     windows_text,
 )
 from millstream.flow.plan import Plan
-from millstream.flow.reducers import AggregateReducer, ArrowReducer, CombiningReducer
+from millstream.flow.reducers import AggregateReducer, ArrowReducer, CombiningReducer, JoinReducer
 from millstream.flow.timing import JobTiming, timings_of
 from millstream.flow.vertices import (
     JobVertex,
@@ -27,7 +27,6 @@ from millstream.flow.vertices import (
 )
 from millstream.flow.windows import (
     CountWindow,
-    GlobalWindow,
     SessionWindow,
     TimeWindow,
     Windowing,
@@ -151,7 +150,7 @@ class _Explained:
             yield _line(
                 "early", f"results of open windows every {length_text(timing.windowing.early)}"
             )
-        if timing.windowing.time_windows:
+        if timing.windowing.time_windows and not isinstance(job.reducer, JoinReducer):
             yield from _lines("panes", _panes(timing))
         yield from _lines("state", [_window_state(job, timing), *_store(job)])
         yield from _lines("leads", self._leads(at, timing.windowing))
@@ -236,6 +235,10 @@ def _window_state(job: JobVertex, timing: JobTiming) -> str:
     what = "a partial result per key" if merges else "all values per key"
     lateness = max((origin.lateness for origin in timing.tracked), default=0)
     wait = f" and the lateness of {length_text(lateness)}" if lateness else ""
+    if isinstance(job.reducer, JoinReducer):
+        # What has not met any is looked for again when its time is over.
+        longest = job.reducer.reach * (2 if job.reducer.outer else 1)
+        return f"all values of both sides, for {length_text(longest)}{wait}"
     match timing.windowing.windows[0]:
         case TimeWindow():
             longest = max(window.size for window in timing.windowing.time_windows)
@@ -244,7 +247,7 @@ def _window_state(job: JobVertex, timing: JobTiming) -> str:
             return f"{what} and open session, until {length_text(gap)} after it{wait}"
         case CountWindow(size):
             return f"the last {_count(size, 'value')} per key, for ever"
-        case GlobalWindow():
+        case _:
             return f"{what}, for ever"
 
 

@@ -7,10 +7,12 @@ from pathlib import Path
 
 from millstream.errors import Place
 from millstream.flow.functions import ArrowFunction, FrameStep, Function, SqlStep, name_of, place_of
+from millstream.flow.joins import JoinSide
 from millstream.flow.reducers import (
     AggregateReducer,
     ArrowReducer,
     CombiningReducer,
+    JoinReducer,
     Reducer,
     StatefulReducer,
 )
@@ -48,6 +50,8 @@ def step_text(vertex: Vertex) -> str:
             return f"job {vertex.name}"
         case SinkVertex():
             return f"sink {vertex.name}"
+        case JoinSide():
+            return f"{vertex.side} side of {vertex.name}"
         case RecordStep():
             return f"{vertex.kind} {function_text(vertex.function)}"
         case BatchStep():
@@ -134,6 +138,9 @@ def reduce_text(reducer: Reducer) -> str:
             return function_text(function)
         case ArrowReducer(function):
             return f"{function_text(function)} (Arrow)"
+        case JoinReducer():
+            made = "" if reducer.on_match is None else f", {function_text(reducer.on_match)}"
+            return f"{'left join' if reducer.outer else 'join'}{made}"
 
 
 def _combinable_text(combinable: object) -> str:
@@ -158,6 +165,8 @@ def key_text(job: JobVertex) -> str:
         return f"column {job.key}"
     if job.key is not None:
         return function_text(job.key)
+    if isinstance(job.reducer, JoinReducer):
+        return "of both sides"
     if isinstance(job.map, ArrowFunction):
         return "column key"
     return "of the pairs" if job.map is not None else "of the pairs, or column key"

@@ -100,7 +100,25 @@ class ArrowReducer:
     function: Function
 
 
-Reducer = StatefulReducer | CombiningReducer | AggregateReducer | ArrowReducer
+@dataclass(frozen=True)
+class JoinReducer:
+    """Pairs of values of two sides, or what ``on_match(key, left, right)`` makes of them.
+
+    Values further apart than ``reach`` never meet. ``outer`` also gives values of the left side
+    that have met none.
+    """
+
+    reach: int
+    outer: bool = False
+    on_match: Function | None = None
+
+    @property
+    def pane(self) -> int:
+        """How much time is kept, and given up, together: of short reach, not too little."""
+        return max(self.reach // 4, 1_000_000)
+
+
+Reducer = StatefulReducer | CombiningReducer | AggregateReducer | ArrowReducer | JoinReducer
 
 
 def reducer_of(given: object, job: str) -> Reducer:

@@ -97,7 +97,7 @@ def merge_steps(vertices: Sequence[Vertex], inputs: Inputs, same: Sameness) -> G
 
 def _same_step(one: Vertex, other: Vertex, same: Sameness) -> bool:
     """Whether two vertices of one kind that read the same do the same."""
-    fields = ("kind", "function", "schema", "holds", "step", "side")
+    fields = ("kind", "function", "schema", "holds", "step", "side", "key", "time")
     return all(same(getattr(one, f, None), getattr(other, f, None)) for f in fields)
 
 

@@ -7,11 +7,12 @@ job has a watermark already, which is *inherited*.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from millstream.flow.plan import Plan
-from millstream.flow.reducers import AggregateReducer, CombiningReducer
-from millstream.flow.vertices import JobVertex, SourceTiming, SourceVertex
+from millstream.flow.reducers import AggregateReducer, CombiningReducer, JoinReducer
+from millstream.flow.vertices import JobVertex, SourceTiming, SourceVertex, Vertex
 from millstream.flow.windows import EveryTime, GlobalWindow, Windowing
 
 
@@ -31,8 +32,9 @@ class Tracked:
 class JobTiming:
     """What the watermark of a windowed job depends on.
 
-    ``foldable`` are jobs whose values could be folded into panes: windows of time, and a reducer
-    that merges partial results.
+    Results of an inherited job may be older than its watermark by its delay. ``foldable`` are
+    jobs whose values could be folded into panes: windows of time, and a reducer that merges
+    partial results.
     """
 
     job: int
@@ -40,6 +42,7 @@ class JobTiming:
     tracked: tuple[Tracked, ...] = ()
     inherited: tuple[int, ...] = ()
     foldable: bool = False
+    delays: Mapping[int, int] = field(default_factory=dict, hash=False)
 
     @property
     def early(self) -> int | None:
@@ -88,8 +91,26 @@ def _timing(plan: Plan, at: int, job: JobVertex, windowing: Windowing) -> JobTim
             inherited.append(origin)
     merges = isinstance(job.reducer, AggregateReducer | CombiningReducer)
     return JobTiming(
-        at, windowing, tuple(tracked), tuple(inherited), merges and bool(windowing.time_windows)
+        at,
+        windowing,
+        tuple(tracked),
+        tuple(inherited),
+        merges and bool(windowing.time_windows),
+        {origin: _delay(plan.vertices[origin]) for origin in inherited},
     )
+
+
+def _delay(vertex: Vertex) -> int:
+    """How far behind a job's watermark the times of its results may be.
+
+    Joins give each pair the time of a value, not the end of a window; and a value that has met
+    none is given when its time is long over.
+    """
+    if not isinstance(vertex, JobVertex) or not isinstance(vertex.reducer, JoinReducer):
+        return 0
+    assert vertex.windowing is not None
+    at_once = not vertex.reducer.outer and not vertex.windowing.time_windows
+    return 0 if at_once else vertex.reducer.reach
 
 
 def origins_of(plan: Plan, job: int) -> list[int]:

@@ -98,7 +98,17 @@ class GlobalWindow:
         return f"global, {self.trigger}"
 
 
-Window = TimeWindow | SessionWindow | CountWindow | GlobalWindow
+@dataclass(frozen=True)
+class WithinWindow:
+    """Of joins: values of both sides whose times differ by so much at most."""
+
+    length: int
+
+    def __str__(self) -> str:
+        return f"within {length_text(self.length)}"
+
+
+Window = TimeWindow | SessionWindow | CountWindow | GlobalWindow | WithinWindow
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ checks the whole and puts it in order.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final
 
@@ -44,6 +44,7 @@ from millstream.flow.functions import (
     check_callable,
     check_picklable,
 )
+from millstream.flow.joins import JoinOptions, check_right, join_vertex
 from millstream.flow.plan import plan
 from millstream.flow.reducers import reducer_of
 from millstream.flow.sinks import Sink
@@ -63,6 +64,7 @@ from millstream.flow.vertices import (
     UnionVertex,
     Vertex,
 )
+from millstream.flow.windows import TimeWindow
 from millstream.state.values import shown
 
 
@@ -211,6 +213,106 @@ class Stream:
             windowing=windowing,
             share=check_flag("share", share, name, place),
         )
+        self._workflow._vertices[name] = vertex
+        return JobStream(self._workflow, vertex)
+
+    def join(
+        self,
+        right: Stream,
+        name: str,
+        *,
+        within: timedelta | None = None,
+        window: TimeWindow | None = None,
+        key: str | tuple[str, ...] | Function | None = None,
+        right_key: str | tuple[str, ...] | Function | None = None,
+        time: str | _ProcessingTime | None = None,
+        right_time: str | None = None,
+        on_match: Function | None = None,
+        lateness: timedelta | None = None,
+        key_type: object | None = None,
+        output: Declared | None = None,
+        durable: bool = True,
+    ) -> JobStream:
+        """Join with another stream: pairs of values that have one key and belong together in time.
+
+        Either their event times differ by ``within`` at most, or they lie in one ``window``. Each
+        pair is given once, as soon as both have come: a row of ``key``, ``left``, ``right`` and
+        ``time``, the later of both times; or what ``on_match(key, left, right)`` returns (a list
+        or generator: several records; None: nothing).
+
+        Records are ``(key, value)`` or ``(key, value, time)``, or rows: then ``key`` names the key
+        column(s), or is a function of the record, and ``time`` names the column of event times;
+        the value is the whole row. ``right_key`` and ``right_time`` say it for the right side
+        where it differs. A value behind the watermark (with a window: whose windows are closed)
+        goes to ``.late``, as ``(key, (side, value), time)``.
+        """
+        return self._join(
+            right,
+            name,
+            JoinOptions(
+                within=within,
+                window=window,
+                key=key,
+                right_key=right_key,
+                time=time,
+                right_time=right_time,
+                on_match=on_match,
+                lateness=lateness,
+                key_type=key_type,
+                output=output,
+                durable=durable,
+                outer=False,
+            ),
+        )
+
+    def left_join(
+        self,
+        right: Stream,
+        name: str,
+        *,
+        within: timedelta | None = None,
+        window: TimeWindow | None = None,
+        key: str | tuple[str, ...] | Function | None = None,
+        right_key: str | tuple[str, ...] | Function | None = None,
+        time: str | _ProcessingTime | None = None,
+        right_time: str | None = None,
+        on_match: Function | None = None,
+        lateness: timedelta | None = None,
+        key_type: object | None = None,
+        output: Declared | None = None,
+        durable: bool = True,
+    ) -> JobStream:
+        """Join, and also give the values of this side that have met none of the other.
+
+        Such a value is given once, with ``right`` None and its own time, when the watermark has
+        passed its time by more than ``within``, or the end of its last window.
+        """
+        return self._join(
+            right,
+            name,
+            JoinOptions(
+                within=within,
+                window=window,
+                key=key,
+                right_key=right_key,
+                time=time,
+                right_time=right_time,
+                on_match=on_match,
+                lateness=lateness,
+                key_type=key_type,
+                output=output,
+                durable=durable,
+                outer=True,
+            ),
+        )
+
+    def _join(self, right: Stream, name: str, options: JoinOptions) -> JobStream:
+        place = caller()
+        self._workflow._check_free(name, "join", place)
+        check_right(right, Stream, self._workflow, name, place)
+        if isinstance(options.time, _ProcessingTime):
+            options = replace(options, time=None, by_arrival=True)
+        vertex = join_vertex(self._vertex, right._vertex, options, name, place)
         self._workflow._vertices[name] = vertex
         return JobStream(self._workflow, vertex)
 

@@ -193,7 +193,7 @@ class Driver:
 
 def _note(slots: int) -> WorkflowNote:
     jobs = tuple(
-        JobNote(job.name, form_of(job.reducer), reducer_text(job.reducer)) for job in JOBS.values()
+        JobNote(job.name, form_of(job), reducer_text(job)) for job in JOBS.values()
     )
     return WorkflowNote("simulated", slots, jobs)
 

@@ -28,7 +28,7 @@ from millstream.coordinator.claiming import Claimed, claim
 from millstream.coordinator.journal import Journal
 from millstream.coordinator.sinks import begin_anew, bring_in_line
 from millstream.errors import ConfigError
-from millstream.flow.describing import form_of, reducer_text, source_texts
+from millstream.flow.describing import form_of, reducer_text, source_texts, windows_text
 from millstream.flow.plan import Plan
 from millstream.spark.engine import publish
 from millstream.spark.folder import Folder
@@ -150,8 +150,9 @@ def _claim(
         tuple(
             JobNote(
                 job.name,
-                form_of(job.reducer),
-                reducer_text(job.reducer),
+                form_of(job),
+                reducer_text(job),
+                windows=windows_text(job),
                 durable=job.durable,
                 key_type=job.key_type,
             )

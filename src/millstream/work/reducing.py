@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from millstream.flow.reducers import AggregateReducer, CombiningReducer, StatefulReducer
+from millstream.flow.reducers import (
+    AggregateReducer,
+    ArrowReducer,
+    CombiningReducer,
+    StatefulReducer,
+)
 from millstream.flow.vertices import JobVertex
 from millstream.state.keyed import KeyedState
 from millstream.work.column_reducing import AggregateReducing, ArrowReducing
@@ -28,4 +33,5 @@ def reducing_for(job: JobVertex, slots: int, state: KeyedState | None = None) ->
         return CombiningReducing(job, job.reducer, state)
     if isinstance(job.reducer, AggregateReducer):
         return AggregateReducing(job, job.reducer, slots)
+    assert isinstance(job.reducer, ArrowReducer)
     return ArrowReducing(job, job.reducer, slots)

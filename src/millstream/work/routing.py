@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from millstream.flow.joins import JoinSide
 from millstream.flow.vertices import (
     BatchStep,
     BranchVertex,
@@ -13,6 +14,7 @@ from millstream.flow.vertices import (
     SplitVertex,
 )
 from millstream.work.chunk import Chunk
+from millstream.work.joining_sides import run_side
 from millstream.work.program import FRAME, SINK, Program
 from millstream.work.steps import run_split, run_step
 
@@ -41,6 +43,9 @@ def push(program: Program, at: int, chunk: Chunk, outlet: Outlet) -> None:
         element = program.elements[consumer]
         if isinstance(element, JobVertex):
             outlet.to_job(consumer, chunk)
+        elif isinstance(element, JoinSide):
+            for result in run_side(element, chunk):
+                push(program, consumer, result, outlet)
         elif isinstance(element, RecordStep | BatchStep):
             for result in run_step(element, chunk):
                 push(program, consumer, result, outlet)

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from millstream.flow.functions import ArrowFunction
 from millstream.flow.vertices import JobVertex, Side
-from millstream.flow.windows import SessionWindow, TimeWindow, Windowing
+from millstream.flow.windows import SessionWindow, TimeWindow, Windowing, WithinWindow
 from millstream.state.blocks import KEY, WINDOW
 from millstream.state.blocks import TIME as RESULT_TIME
 from millstream.work.chunk import Chunk
@@ -152,6 +152,9 @@ class Gate:
 
 def runs_of(output: pa.RecordBatch) -> Iterator[tuple[int, Chunk]]:
     """The results of each window in turn: which of the job's windows it is, and a chunk of them."""
+    if WINDOW not in output.schema.names:  # of a join, whose rows say their own time
+        yield 0, Chunk(batch=output)
+        return
     names = [name for name in output.schema.names if name not in (WINDOW, RESULT_TIME)]
     rows = output.select(names)
     windows = output.column(WINDOW).to_numpy()
@@ -173,6 +176,8 @@ def earliest(windowing: Windowing, closed: int) -> int:
             bounds.append(((closed - window.size) // window.slide + 1) * window.slide)
         elif isinstance(window, SessionWindow):
             bounds.append(closed - window.gap + 1)
+        elif isinstance(window, WithinWindow):
+            bounds.append(closed)
     return max(_FIRST, min(bounds)) if bounds else _FIRST
 
 

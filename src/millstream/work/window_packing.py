@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from millstream.flow.reducers import AggregateReducer, CombiningReducer
+from millstream.flow.reducers import AggregateReducer, CombiningReducer, JoinReducer
 from millstream.flow.vertices import JobVertex
 from millstream.flow.windows import CountWindow, SessionWindow, TimeWindow
 from millstream.ring.keys import decode_keys
@@ -83,6 +83,8 @@ def window_packer_for(job: JobVertex, slots: int, *, folding: bool) -> WindowPac
 
 def _placing(job: JobVertex, folding: bool) -> Placing:
     assert job.windowing is not None
+    if isinstance(job.reducer, JoinReducer):
+        return Panes(job.reducer.pane)
     merges = isinstance(job.reducer, AggregateReducer | CombiningReducer)
     window = job.windowing.windows[0]
     if isinstance(window, TimeWindow):

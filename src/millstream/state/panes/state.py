@@ -49,6 +49,11 @@ class PaneState(Generic[A]):
         found = [self._within(of_epochs[epoch], slots) for epoch in sorted(of_epochs)]
         return [table for table in found if table is not None]
 
+    def all_loose(self, start: int) -> list[Table[A]]:
+        """The loose rows of a pane, of whatever slots, oldest first."""
+        of_epochs = self._loose.get(start, {})
+        return [of_epochs[epoch] for epoch in sorted(of_epochs)]
+
     def has_loose(self, slots: range) -> bool:
         """Whether any loose rows lie in some slots."""
         return any(self.loose(start, slots) for start in self._loose)

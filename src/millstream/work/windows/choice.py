@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from millstream.flow.reducers import JoinReducer
 from millstream.flow.vertices import JobVertex
 from millstream.flow.windows import CountWindow, GlobalWindow, SessionWindow
 from millstream.work.units import Reducing
 from millstream.work.windows.count_reducing import CountListReducing, CountReducing
 from millstream.work.windows.forms import form_of
 from millstream.work.windows.global_reducing import GlobalReducing
+from millstream.work.windows.joining import JoinReducing
 from millstream.work.windows.session_reducing import SessionReducing
 from millstream.work.windows.time_reducing import TimeWindowReducing
 
@@ -17,6 +19,8 @@ from millstream.work.windows.time_reducing import TimeWindowReducing
 def windowed(job: JobVertex, slots: int) -> Reducing[Any]:
     """The running form of a windowed job, with empty state."""
     assert job.windowing is not None
+    if isinstance(job.reducer, JoinReducer):
+        return JoinReducing(job, slots)
     form, kind = form_of(job), job.windowing.windows[0]
     if isinstance(kind, SessionWindow):
         return SessionReducing(job, form)

@@ -1,0 +1,200 @@
+"""Joins: how ``Stream.join`` is described, and what is checked about its arguments.
+
+A join is a windowed job over a union of two streams. Before they meet, the records of each get
+their key and time, and say which side they are of.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow as pa
+
+from millstream.errors import Place, WorkflowError
+from millstream.flow import hints
+from millstream.flow.checks import (
+    Declared,
+    as_span,
+    check_columns,
+    check_flag,
+    check_key,
+    key_type_of,
+)
+from millstream.flow.functions import Function, check_arguments, check_callable, check_picklable
+from millstream.flow.reducers import JoinReducer
+from millstream.flow.vertices import JobVertex, RecordStep, UnionVertex, Vertex
+from millstream.flow.windows import TimeWindow, Windowing, WithinWindow
+from millstream.state.values import shown
+
+if TYPE_CHECKING:
+    from millstream.flow.workflow import Stream, Workflow
+
+COLUMNS = ("key", "left", "right", "time")
+"""What a join gives, if no function makes something else of it."""
+
+
+@dataclass(frozen=True, eq=False)
+class JoinSide(RecordStep):
+    """Makes ``(key, (side, value), time)`` of the records of one side of the join ``name``.
+
+    Where ``key`` names columns, the value is the whole row.
+    """
+
+    name: str = ""
+    side: Literal["left", "right"] = "left"
+    key: str | tuple[str, ...] | Function | None = None
+    time: str | None = None
+
+    @property
+    def keying(self) -> JobVertex:
+        """The choice of key and time, as a job makes it."""
+        name = f"{self.name} ({self.side} side)"
+        return JobVertex(self.place, name=name, key=self.key, time=self.time)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JoinOptions:
+    """What a user has said of a join, unchecked; ``outer`` is that of ``left_join``."""
+
+    within: object
+    window: object
+    key: Any
+    right_key: Any
+    time: Any
+    right_time: Any
+    on_match: object
+    lateness: timedelta | None
+    key_type: object
+    output: Declared | None
+    durable: object
+    outer: bool
+    by_arrival: bool = False
+
+
+def check_right(
+    right: object, streams: type[Stream], workflow: Workflow, name: str, place: Place
+) -> None:
+    """Refuse what a stream of a workflow cannot be joined with."""
+    if not isinstance(right, streams):
+        raise WorkflowError(
+            f"join {name!r} got {shown(right)}, which is not a stream",
+            "pass the stream of the right side",
+            place,
+        )
+    if right._workflow is not workflow:
+        raise WorkflowError(
+            f"join {name!r} got a stream of workflow {right._workflow.name!r}, but this one "
+            f"belongs to {workflow.name!r}",
+            "take both streams from one workflow",
+            place,
+        )
+
+
+def join_vertex(
+    left: Vertex, right: Vertex, options: JoinOptions, name: str, place: Place
+) -> JobVertex:
+    """The job that joins two streams."""
+    window = _window(options, name, place)
+    sides = _sides(left, right, options, name, place)
+    lateness = options.lateness
+    late = None if lateness is None else as_span("lateness", lateness, place, zero=True)
+    on_match = _on_match(options.on_match, name, place)
+    reach = window.size if isinstance(window, TimeWindow) else window.length
+    return JobVertex(
+        place,
+        (UnionVertex(place, sides),),
+        name=name,
+        reducer=JoinReducer(reach, options.outer, on_match),
+        key_type=_key_type(options.key_type, sides, name, place),
+        output=_output(options.output, on_match, name, place),
+        durable=check_flag("durable", options.durable, name, place),
+        windowing=Windowing((window,), options.by_arrival, late),
+        share=False,
+    )
+
+
+def _sides(
+    left: Vertex, right: Vertex, options: JoinOptions, name: str, place: Place
+) -> tuple[JoinSide, JoinSide]:
+    key, time = options.key, options.time
+    right_key = key if options.right_key is None else options.right_key
+    right_time = time if options.right_time is None else options.right_time
+    if options.by_arrival and right_time is not None:
+        raise WorkflowError(
+            f"join {name!r} has time=ms.processing_time and right_time={shown(right_time)}",
+            "leave right_time= out: both sides go by the same time",
+            place,
+        )
+    for one, when in ((key, time), (right_key, right_time)):
+        if one is not None:
+            check_key(one, place)
+        check_columns(one, when, None, name, place)
+    return (
+        JoinSide(place, (left,), name=name, side="left", key=key, time=time),
+        JoinSide(place, (right,), name=name, side="right", key=right_key, time=right_time),
+    )
+
+
+def _window(options: JoinOptions, name: str, place: Place) -> TimeWindow | WithinWindow:
+    within, window = options.within, options.window
+    if (within is None) == (window is None):
+        given = "neither within= nor window=" if within is None else "both within= and window="
+        raise WorkflowError(
+            f"join {name!r} has {given}",
+            "say how far apart in time a pair may be with within=timedelta(...), or that it lies "
+            "in one window with window=ms.tumbling(...) or ms.sliding(...)",
+            place,
+        )
+    if within is None:
+        if isinstance(window, TimeWindow):
+            return window
+        raise WorkflowError(
+            f"join {name!r} has window={shown(window)}",
+            "give ms.tumbling(...) or ms.sliding(...), or within=timedelta(...) instead",
+            place,
+        )
+    return WithinWindow(as_span(f"within= of join {name!r}", within, place, zero=True))
+
+
+def _on_match(given: object, name: str, place: Place) -> Function | None:
+    if given is None:
+        return None
+    role = f"on_match of join {name!r}"
+    check_callable(given, role, place)
+    assert callable(given)
+    check_arguments(given, 3, role, "(key, left, right)")
+    check_picklable(given, role)
+    return given
+
+
+def _key_type(
+    declared: object, sides: tuple[JoinSide, JoinSide], name: str, place: Place
+) -> pa.DataType | None:
+    left, right = (key_type_of(declared, None, side.key, name, place) for side in sides)
+    if left is not None and right is not None and left != right:
+        raise WorkflowError(
+            f"the keys of join {name!r} are {left} on the left side and {right} on the right",
+            "give keys of one type: those of different types never meet",
+            place,
+        )
+    return left or right
+
+
+def _output(
+    declared: Declared | None, on_match: Function | None, name: str, place: Place
+) -> pa.Schema | None:
+    if declared is None:
+        if on_match is None:
+            return None
+        return hints.record_schema(hints.yielded(on_match) or hints.returned(on_match))
+    schema = hints.declared_schema(declared, place)
+    if on_match is None and tuple(schema.names) != COLUMNS:
+        raise WorkflowError(
+            f"join {name!r} has output= with columns {', '.join(schema.names)}, but gives "
+            f"{', '.join(COLUMNS)}",
+            "declare these, or make records of your own with on_match=",
+            place,
+        )
+    return schema

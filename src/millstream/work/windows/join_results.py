@@ -1,0 +1,103 @@
+"""What a join gives: rows of a key, both values and their time, or what a function makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from millstream.flow.functions import Function
+from millstream.flow.joins import COLUMNS
+from millstream.flow.vertices import JobVertex
+from millstream.state.blocks import KEY
+from millstream.state.panes.algebras import Objects
+from millstream.state.panes.keys import Ids, KeyIds
+from millstream.state.records import encode_records
+from millstream.state.values import ValueTypeError, encode_column, shown
+from millstream.work.failures import record_error, user_error
+from millstream.work.keying import INSTANT
+
+
+@dataclass(frozen=True)
+class Found:
+    """Pairs, by the numbers of their keys; a value that has met none has None beside it."""
+
+    ids: Ids
+    left: Objects
+    right: Objects
+    times: npt.NDArray[np.int64]
+
+
+class JoinResults:
+    """The results of one join."""
+
+    def __init__(self, job: JobVertex, on_match: Function | None) -> None:
+        self._job = job
+        self._on_match = on_match
+
+    def batches(
+        self, found: Sequence[Found], keys: KeyIds, output: pa.Schema | None
+    ) -> list[pa.RecordBatch]:
+        """All that was found, in batches."""
+        if self._on_match is None:
+            return [self._rows(one, keys, output) for one in found]
+        made = (self._records(one, keys, output, self._on_match) for one in found)
+        return [batch for batch in made if batch is not None]
+
+    def _rows(self, found: Found, keys: KeyIds, output: pa.Schema | None) -> pa.RecordBatch:
+        kinds: list[pa.DataType | None] = [None] * len(COLUMNS)
+        if output is not None and tuple(output.names) == COLUMNS:
+            kinds = list(output.types)
+        key, time = keys.column(found.ids), pa.array(found.times).view(INSTANT)
+        values = {"left": found.left.tolist(), "right": found.right.tolist()}
+        fields, columns = [pa.field(KEY, key.type)], [key]
+        try:
+            for at, name in enumerate(values, 1):
+                field, column = encode_column(name, values[name], kinds[at])
+                fields.append(field)
+                columns.append(column)
+        except ValueTypeError as misfit:
+            raise record_error(
+                f"{misfit.column} side of join {self._job.name!r}",
+                None,
+                f"changed its type: {misfit}",
+                "give values of one type, or declare output=",
+            ) from None
+        fields.append(pa.field("time", INSTANT))
+        return pa.RecordBatch.from_arrays([*columns, time], schema=pa.schema(fields))
+
+    def _records(
+        self, found: Found, keys: KeyIds, output: pa.Schema | None, function: Function
+    ) -> pa.RecordBatch | None:
+        records: list[Any] = []
+        ends: list[int] = []
+        names = keys.keys(found.ids)
+        key: Any = None
+        role = f"on_match of join {self._job.name!r}"
+        try:
+            rows = zip(names, found.left.tolist(), found.right.tolist(), strict=True)
+            for key, left, right in rows:
+                result = function(key, left, right)
+                if isinstance(result, list) or hasattr(result, "__next__"):
+                    records.extend(result)
+                elif result is not None:
+                    records.append(result)
+                ends.append(len(records))
+        except Exception as problem:
+            raise user_error(role, function, problem, shown(key)) from problem
+        if not records:
+            return None
+        try:
+            return encode_records(records, output)
+        except ValueTypeError as misfit:
+            key = names[int(np.searchsorted(ends, misfit.row, "right"))]
+            raise record_error(
+                role,
+                function,
+                f"gave a wrong type for key {shown(key)}: {misfit}",
+                "give values of that type, or declare output=",
+            ) from None

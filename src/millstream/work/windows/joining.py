@@ -1,0 +1,258 @@
+"""Joins on a node: values of both sides wait in panes until none can come that they meet.
+
+In each epoch the new values meet each other and those that wait, so that a pair is given once,
+when the later of both has come. A value of the left side that was alone until nothing more could
+come is found by looking once more at all that it could have met.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from millstream.flow.reducers import JoinReducer
+from millstream.flow.vertices import JobVertex
+from millstream.flow.windows import TimeWindow
+from millstream.ring.keys import decode_keys
+from millstream.ring.masks import SlotMask, mask_of
+from millstream.state.blocks import KEY, SLOT
+from millstream.state.panes.algebras import Objects, objects
+from millstream.state.panes.fragments import PaneFragment, decode_panes, encode_panes
+from millstream.state.panes.joined import LEFT, SideAlgebra, SideRows, Waiting, waiting
+from millstream.state.panes.keys import Ids
+from millstream.state.panes.state import PaneState, merge_panes
+from millstream.state.panes.tables import Table, chosen, ordered
+from millstream.work.clocks import BEGINNING, END, JobClock
+from millstream.work.lists import TIMES, decode_lists
+from millstream.work.packing import key_type_of
+from millstream.work.pausing import without_collector
+from millstream.work.units import Reduced, UnitContext
+from millstream.work.windows.join_results import Found, JoinResults
+from millstream.work.windows.matching import Index, open_from, pairing_of
+
+Side = Table[SideRows]
+
+
+class JoinReducing:
+    """A job that joins two streams."""
+
+    def __init__(self, job: JobVertex, slots: int) -> None:
+        assert job.windowing is not None and isinstance(job.reducer, JoinReducer)
+        (window,) = job.windowing.windows
+        self._job = job
+        self._outer = job.reducer.outer
+        self._pane = job.reducer.pane
+        self._pairing = pairing_of(window)
+        # In windows that overlap, two values may meet in one that was closed before both had come.
+        self._overlap = isinstance(window, TimeWindow) and not window.is_tumbling
+        self._slots = slots
+        self._algebra = SideAlgebra()
+        self._state = PaneState(self._algebra, slots)
+        self._results = JoinResults(job, job.reducer.on_match)
+
+    def reduce(
+        self, blocks: Sequence[pa.RecordBatch], unit: UnitContext
+    ) -> Reduced[PaneFragment[SideRows]]:
+        clock = unit.clock or JobClock()
+        self._state.tidy()
+        new = self._taken(blocks, clock.closed)
+        found: list[Found] = []
+        if unit.read and new is not None:
+            found += self._pairs(new)
+        if unit.read and self._outer and clock.watermark > clock.closed:
+            found += self._alone(new, clock, unit.slots)
+        fragment: PaneFragment[SideRows] = PaneFragment()
+        horizon = self._horizon(clock.watermark)
+        if new is not None:
+            for start, table in self._by_pane(new):
+                if start >= horizon:
+                    fragment.loose[start, unit.epoch] = self._state.part(table)
+        if any(start < horizon for start in self._state.starts):
+            fragment.gone.append((unit.slots, horizon))
+        outputs = self._results.batches(found, self._state.keys, unit.output)
+        return Reduced(fragment, outputs, 0 if new is None else len(np.unique(new.ids)))
+
+    def _taken(self, blocks: Sequence[pa.RecordBatch], closed: int) -> Side | None:
+        """The new values, a row for each."""
+        given = [block for block in blocks if block.num_rows]
+        if not given:
+            return None
+        # Keys of several types would meet in the dictionary: 1, True and 1.0 are one key to it.
+        key_type_of(self._job, [block.schema.field(KEY).type for block in given])
+        ids: list[Ids] = []
+        times: list[npt.NDArray[np.int64]] = []
+        tagged: list[tuple[str, Any]] = []
+        for block in given:
+            lists = list(decode_lists(block))
+            numbers = self._state.keys.find(
+                decode_keys(block.column(KEY)), block.column(SLOT).to_numpy()
+            )
+            ids.append(np.repeat(numbers, list(map(len, lists))))
+            times.append(block.column(TIMES).flatten().to_numpy())
+            tagged.extend(chain.from_iterable(lists))
+        rows = SideRows(
+            np.fromiter((side == LEFT for side, _ in tagged), bool, len(tagged)),
+            np.concatenate(times),
+            np.full(len(tagged), closed, np.int64),
+            objects([value for _, value in tagged]),
+        )
+        return ordered(self._algebra, np.concatenate(ids), rows)
+
+    def _by_pane(self, table: Side) -> Iterator[tuple[int, Side]]:
+        panes = table.rows.times // self._pane * self._pane
+        order = np.argsort(panes, kind="stable")
+        starts, cuts = np.unique(panes[order], return_index=True)
+        for start, part in zip(starts.tolist(), np.split(order, cuts[1:]), strict=True):
+            yield start, Table(table.ids[part], self._algebra.take(table.rows, part))
+
+    # -- pairs ---------------------------------------------------------------------------
+
+    def _pairs(self, new: Side) -> Iterator[Found]:
+        """The pairs of which at least one value is new."""
+        old = self._waiting(new)
+        left, right = _only(new, left=True), _only(new, left=False)
+        older_left, older_right = _only(old, left=True), _only(old, left=False)
+        yield from self._meeting(left, self._joined(older_right, right))
+        yield from self._meeting(older_left, right)
+
+    def _meeting(self, left: Side | None, right: Side | None) -> Iterator[Found]:
+        if left is None or right is None:
+            return
+        index = Index(right.ids, right.rows.times)
+        spans = index.spans(self._pairing, left.ids, left.rows.times)
+        for one, other in index.pairs(*spans):
+            if self._overlap:
+                counts = self._is_open(left, right, one, other)
+                one, other = one[counts], other[counts]
+            if len(one):
+                yield Found(
+                    left.ids[one],
+                    left.rows.values[one],
+                    right.rows.values[other],
+                    np.maximum(left.rows.times[one], right.rows.times[other]),
+                )
+
+    def _is_open(self, left: Side, right: Side, one: Ids, other: Ids) -> npt.NDArray[np.bool_]:
+        """Whether pairs had a window in common that was open when the later value came."""
+        earlier = np.minimum(left.rows.times[one], right.rows.times[other])
+        closed = np.maximum(left.rows.closed[one], right.rows.closed[other])
+        found: npt.NDArray[np.bool_] = self._pairing.last(earlier) >= closed
+        return found
+
+    def _alone(self, new: Side | None, clock: JobClock, slots: range) -> Iterator[Found]:
+        """The values of the left side that are done with now, and have met none."""
+        since, until = (open_from(self._pairing, at) for at in (clock.closed, clock.watermark))
+        tables = [
+            table
+            for start in self._starts(since, until)
+            for table in self._state.loose(start, slots)
+        ]
+        left = _only(self._joined(*tables, new), left=True)
+        if left is not None:
+            times = left.rows.times
+            left = chosen(self._algebra, left, (times >= since) & (times < until))
+        if left is None:
+            return
+        right = _only(self._joined(self._waiting(left), new), left=False)
+        alone = np.ones(len(left), bool)
+        if right is not None:
+            index = Index(right.ids, right.rows.times)
+            start, stop = index.spans(self._pairing, left.ids, left.rows.times)
+            alone = start == stop
+            if self._overlap:
+                alone[:] = True
+                for one, other in index.pairs(start, stop):
+                    alone[one[self._is_open(left, right, one, other)]] = False
+        left = chosen(self._algebra, left, alone) if alone.any() else None
+        if left is not None:
+            yield Found(left.ids, left.rows.values, _nothing(len(left)), left.rows.times)
+
+    def _waiting(self, table: Side) -> Side | None:
+        """What the state holds of the same keys, near enough in time to meet any of these."""
+        times = np.array([table.rows.times.min(), table.rows.times.max()])
+        since, until = int(self._pairing.first(times)[0]), int(self._pairing.last(times)[1]) + 1
+        ids = np.unique(table.ids)
+        found: list[Side | None] = []
+        for start in self._starts(since, until):
+            for held in self._state.all_loose(start):
+                first = np.searchsorted(held.ids, ids, "left")
+                counts = np.searchsorted(held.ids, ids, "right") - first
+                at = np.repeat(first, counts) + np.arange(counts.sum())
+                at -= np.repeat(np.cumsum(counts) - counts, counts)
+                if len(at):
+                    found.append(Table(held.ids[at], self._algebra.take(held.rows, at)))
+        return self._joined(*found)
+
+    def _starts(self, since: int, until: int) -> list[int]:
+        """The panes that reach into [since, until), in order."""
+        return sorted(s for s in self._state.starts if s + self._pane > since and s < until)
+
+    def _joined(self, *tables: Side | None) -> Side | None:
+        given = [table for table in tables if table is not None]
+        if not given:
+            return None
+        ids = np.concatenate([table.ids for table in given])
+        return Table(ids, self._algebra.concat([table.rows for table in given]))
+
+    def _horizon(self, watermark: int) -> int:
+        """The start of the first pane that is still needed."""
+        needed = open_from(self._pairing, watermark)
+        if needed in (BEGINNING, END):
+            return needed
+        if self._outer:  # whoever is still to be looked at may have met earlier ones
+            needed = int(self._pairing.first(np.array([needed]))[0])
+        return needed // self._pane * self._pane
+
+    # -- state ---------------------------------------------------------------------------
+
+    def apply(self, fragment: PaneFragment[SideRows], slots: SlotMask | None = None) -> None:
+        self._state.apply(fragment, slots)
+
+    def encode(self, fragment: PaneFragment[SideRows]) -> bytes:
+        return encode_panes(fragment, self._algebra)
+
+    def decode(self, data: bytes | pa.Buffer) -> PaneFragment[SideRows]:
+        with without_collector():
+            return decode_panes(data, self._algebra)
+
+    def part(self, fragment: PaneFragment[SideRows], slots: range) -> PaneFragment[SideRows]:
+        return fragment.part(self._algebra, slots)
+
+    def merge(self, fragments: Sequence[PaneFragment[SideRows]]) -> PaneFragment[SideRows]:
+        return merge_panes(fragments, self._algebra, self._slots)
+
+    def snapshot(self, slots: range) -> PaneFragment[SideRows]:
+        return self._state.snapshot(slots)
+
+    def drop(self, slots: SlotMask) -> None:
+        self._state.drop(slots)
+
+    def get(self, slot: int, key: Any) -> list[Waiting] | None:
+        known = self._state.keys.known(key)
+        if known is None:
+            return None
+        found = waiting(self._state, mask_of(range(slot, slot + 1), self._slots), known)
+        return next((values for _, values in found), None)
+
+    def items(self, slots: SlotMask) -> Iterator[tuple[Any, list[Waiting]]]:
+        return waiting(self._state, slots)
+
+    def keys(self, slots: SlotMask) -> int:
+        return self._state.count(slots)
+
+
+def _only(table: Side | None, *, left: bool) -> Side | None:
+    """The rows of one side."""
+    if table is None:
+        return None
+    mask = table.rows.left if left else ~table.rows.left
+    return chosen(SideAlgebra(), table, mask) if mask.any() else None
+
+
+def _nothing(count: int) -> Objects:
+    return np.full(count, None, object)
