@@ -44,6 +44,7 @@ MANIFEST = Manifest(
         (
             JobNote("count", "stateful", "a function", "count@1", True, KEY, OUTPUT),
             JobNote("sum", "aggregate", "sum(n)", "sum@2", durable=False),
+            JobNote("mean", "windowed", "mean(n)", "mean@2", windows="tumbling 1m", led=("most",)),
         ),
         ("lines (file)", "more (rate)"),
         "renamed",
@@ -69,7 +70,7 @@ def test_types_come_back_with_their_metadata() -> None:
     found = decode(encode(MANIFEST), "chain/4")
 
     assert isinstance(found, Manifest)
-    first, second = found.workflow.jobs
+    first, second, _ = found.workflow.jobs
     assert first.key_type == KEY and first.output is not None
     assert first.output.equals(OUTPUT, check_metadata=True)
     assert second.key_type is None and second.output is None

@@ -2,7 +2,8 @@
 
 Functions may change; what the state means may not. Jobs keep their state under an id that
 outlives their names, so that a job can be renamed, and a new one take an old name. A job that is
-not durable has none to keep, and another id with every start.
+not durable has none to keep, and another id with every start. Nor has a job that another one
+leads: its windows are among those of its leader.
 """
 
 from __future__ import annotations
@@ -123,10 +124,11 @@ def _contradictions(meant: Changes) -> Iterator[str]:
 
 def _unmeant(old: WorkflowNote, new: WorkflowNote, meant: Changes) -> Iterator[str]:
     had, has = {job.name for job in old.jobs}, {job.name for job in new.jobs}
+    led_then, led_now = _leaders(old), _leaders(new)
     for name in sorted({*meant.removed, *meant.renamed} - had):
-        yield f"changes= speaks of job {name!r}, which the checkpoint does not have"
+        yield f"changes= speaks of job {name!r}, which {_absent(name, led_then, 'checkpoint')}"
     for name in sorted({*meant.added, *meant.renamed.values()} - has):
-        yield f"changes= speaks of job {name!r}, which the workflow does not have"
+        yield f"changes= speaks of job {name!r}, which {_absent(name, led_now, 'workflow')}"
     gone = had - meant.removed - set(meant.renamed)
     come = has - meant.added - set(meant.renamed.values())
     for name in sorted(gone & has - come):
@@ -135,19 +137,52 @@ def _unmeant(old: WorkflowNote, new: WorkflowNote, meant: Changes) -> Iterator[s
             f"changes=, or say with removed=[{name!r}] that the old one is to be forgotten"
         )
     for name in sorted(gone - has):
-        yield f"job {name!r} is gone: removed=[{name!r}], or renamed={{{name!r}: ...}}"
+        if name in led_now:
+            yield (
+                f"job {name!r} had state of its own, and {led_now[name]!r} leads it now: define "
+                f"the two in the order of before, or {name!r} with share=False; or say "
+                f"removed=[{name!r}]"
+            )
+        else:
+            yield f"job {name!r} is gone: removed=[{name!r}], or renamed={{{name!r}: ...}}"
     for name in sorted(come - gone):
-        yield f"job {name!r} is new: added=[{name!r}], or renamed={{...: {name!r}}}"
+        if name in led_then:
+            yield (
+                f"job {name!r} was led by {led_then[name]!r}, whose state held its windows, and "
+                f"has state of its own now: let it be led again, or added=[{name!r}]"
+            )
+        else:
+            yield f"job {name!r} is new: added=[{name!r}], or renamed={{...: {name!r}}}"
+
+
+def _leaders(note: WorkflowNote) -> dict[str, str]:
+    """Of each job that is led, by which one."""
+    return {led: job.name for job in note.jobs for led in job.led}
+
+
+def _absent(name: str, leaders: Mapping[str, str], where: str) -> str:
+    if name in leaders:
+        return f"has no state of its own in the {where}: job {leaders[name]!r} leads it"
+    return f"the {where} does not have"
 
 
 def _of_a_job(old: JobNote, new: JobNote) -> Iterator[str]:
     called = repr(new.name) if old.name == new.name else f"{new.name!r} (once {old.name!r})"
-    if (old.form, old.reducer) != (new.form, new.reducer):
+    if old.reducer != new.reducer:
         yield f"the state of job {called} is of {old.reducer}, and the reducer is {new.reducer} now"
     elif old.windows != new.windows:
-        yield f"the state of job {called} is for windows {old.windows}, which are {new.windows} now"
+        yield (
+            f"the state of job {called}{_leading(old)} is for windows {old.windows or 'none'}, "
+            f"which are {new.windows or 'none'}{_leading(new)} now"
+        )
+    elif old.form != new.form:
+        yield f"the state of job {called} is of form {old.form!r}, and would be {new.form!r} now"
     if None not in (old.key_type, new.key_type) and old.key_type != new.key_type:
         yield f"the keys of job {called} are {old.key_type}, and declared as {new.key_type} now"
+
+
+def _leading(job: JobNote) -> str:
+    return f" (with those of {_listed(job.led)})" if job.led else ""
 
 
 def _listed(names: tuple[str, ...]) -> str:

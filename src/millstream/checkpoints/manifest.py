@@ -30,8 +30,9 @@ class JobNote:
     """What a checkpoint must know of a job.
 
     Records call it by its ``id``, which outlives its name. ``reducer`` tells reducers apart whose
-    state differs, and ``windows`` are those that the state is kept for, if any; a job that is not
-    ``durable`` begins with empty state after a restart.
+    state differs, and ``windows`` are those that the state is kept for, if any, also for the jobs
+    that are ``led`` by this one; a job that is not ``durable`` begins with empty state after a
+    restart.
     """
 
     name: str
@@ -42,6 +43,7 @@ class JobNote:
     key_type: pa.DataType | None = None
     output: pa.Schema | None = None
     windows: str = ""
+    led: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -196,10 +198,7 @@ def _claim(found: dict[str, Any]) -> Claim:
 
 def _manifest(found: dict[str, Any]) -> Manifest:
     note = found["workflow"]
-    jobs = tuple(
-        JobNote(**{**job, "key_type": _type(job["key_type"]), "output": _schema(job["output"])})
-        for job in note["jobs"]
-    )
+    jobs = tuple(map(_job, note["jobs"]))
     return Manifest(
         position=found["position"],
         incarnation=found["incarnation"],
@@ -219,6 +218,12 @@ def _manifest(found: dict[str, Any]) -> Manifest:
         token=found["token"],
         clocks=dict(found.get("clocks", {})),  # older manifests tell of none
     )
+
+
+def _job(found: dict[str, Any]) -> JobNote:
+    types = {"key_type": _type(found["key_type"]), "output": _schema(found["output"])}
+    led = tuple(found.get("led", ()))  # older manifests tell of none
+    return JobNote(**{**found, **types, "led": led})
 
 
 def _schema_text(schema: pa.Schema | None) -> str | None:

@@ -57,7 +57,10 @@ def reducer_text(job: JobVertex) -> str:
 
 def windows_text(job: JobVertex) -> str:
     """The windows of a job, or nothing; state that is kept for some is of no use to others."""
-    return "" if job.windowing is None else ", ".join(map(str, job.windowing.windows))
+    if job.windowing is None:
+        return ""
+    by_clock = ", by processing time" if job.windowing.processing_time else ""
+    return ", ".join(map(str, job.windowing.windows)) + by_clock
 
 
 def source_texts(plan: Plan) -> tuple[str, ...]:

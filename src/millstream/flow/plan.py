@@ -92,6 +92,10 @@ class Plan:
     def jobs(self) -> list[tuple[int, JobVertex]]:
         return self.of_kind(JobVertex)
 
+    def led_by(self, leader: int) -> list[tuple[int, LedVertex]]:
+        """The jobs whose windows a job reduces along with its own."""
+        return [(at, led) for at, led in self.of_kind(LedVertex) if self.inputs[at] == (leader,)]
+
     @property
     def sinks(self) -> list[tuple[int, SinkVertex]]:
         return self.of_kind(SinkVertex)

@@ -144,9 +144,22 @@ def _without_password(url: str) -> str:
 def _claim(
     store: Store, url: str, planned: Plan, config: RunConfig, sinks: Mapping[str, SinkWriter]
 ) -> Claimed:
-    note = WorkflowNote(
+    return claim(
+        store,
+        _without_password(url),
+        note_of(planned, config.slots),
+        config.changes,
+        restore_epoch=config.restore_epoch,
+        recovery=config.recovery,
+        can_withdraw=all(isinstance(writer, FileWriter) for writer in sinks.values()),
+    )
+
+
+def note_of(planned: Plan, slots: int) -> WorkflowNote:
+    """What a checkpoint is to know of a workflow."""
+    return WorkflowNote(
         planned.name,
-        config.slots,
+        slots,
         tuple(
             JobNote(
                 job.name,
@@ -155,19 +168,11 @@ def _claim(
                 windows=windows_text(job),
                 durable=job.durable,
                 key_type=job.key_type,
+                led=tuple(led.name for _, led in planned.led_by(at)),
             )
-            for _, job in planned.jobs
+            for at, job in planned.jobs
         ),
         source_texts(planned),
-    )
-    return claim(
-        store,
-        _without_password(url),
-        note,
-        config.changes,
-        restore_epoch=config.restore_epoch,
-        recovery=config.recovery,
-        can_withdraw=all(isinstance(writer, FileWriter) for writer in sinks.values()),
     )
 
 

@@ -21,7 +21,14 @@ from millstream.coordinator.record import EpochRecord
 from millstream.errors import WorkflowError
 from millstream.flow.functions import SqlStep
 from millstream.flow.plan import Plan
-from millstream.flow.vertices import BatchStep, FrameVertex, JobVertex, RecordStep, SourceVertex
+from millstream.flow.vertices import (
+    BatchStep,
+    FrameVertex,
+    JobVertex,
+    LedVertex,
+    RecordStep,
+    SourceVertex,
+)
 from millstream.spark.conform import SinkTypeError, for_spark, unified
 from millstream.spark.sources import open_source
 from millstream.spark.stage import (
@@ -278,6 +285,8 @@ def _declared(plan: Plan, targets: Iterable[int]) -> Iterator[tuple[int, pa.Sche
     """What annotations and ``output=`` say of the rows that reach sinks and JVM steps."""
     for at in targets:
         before = plan.vertices[plan.inputs[at][0]]
+        if isinstance(before, LedVertex):
+            before = before.job
         if isinstance(before, JobVertex) and before.output is not None:
             yield at, before.output
         elif isinstance(before, RecordStep | BatchStep) and before.schema is not None:

@@ -17,6 +17,7 @@ from millstream.coordinator.reading import StateReader
 from millstream.coordinator.service import Coordinator, Overview
 from millstream.errors import ConfigError
 from millstream.flow.plan import Plan
+from millstream.flow.vertices import JobVertex, LedVertex
 from millstream.observe.display import Display
 from millstream.observe.progress import Progress
 from millstream.observe.timing import micros_of
@@ -146,6 +147,15 @@ class Run:
         for at, vertex in self._plan.jobs:
             if vertex.name == job:
                 return JobState(self._coordinator, at)
+        for at, led in self._plan.of_kind(LedVertex):
+            if led.name == job:
+                leader = self._plan.vertices[self._plan.inputs[at][0]]
+                assert isinstance(leader, JobVertex)
+                raise ConfigError(
+                    f"job {job!r} has no state of its own: {leader.name!r} reads the same values, "
+                    f"and reduces the windows of both; read state({leader.name!r}), or define "
+                    f"{job!r} with share=False"
+                )
         names = ", ".join(vertex.name for _, vertex in self._plan.jobs)
         raise ConfigError(f"there is no job {job!r}; the jobs are {names}")
 

@@ -1,0 +1,198 @@
+"""What a checkpoint notes of windowed jobs, and which changes of theirs it is not fit for."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+import millstream as ms
+from millstream.checkpoints.evolution import Changes, WorkflowChanged, begin, changes, evolve
+from millstream.checkpoints.manifest import WorkflowNote
+from millstream.flow.plan import plan
+from millstream.spark.checkpoint import note_of
+
+MINUTE = timedelta(minutes=1)
+
+
+def window(key: Any, values: Any, window: Any) -> None:
+    return None
+
+
+def noted(*jobs: tuple[str, dict[str, Any]]) -> WorkflowNote:
+    """The note of a workflow whose jobs read one source, and differ in what is given."""
+    flow = ms.Workflow("flow")
+    rows = flow.source("rows", ms.rate())
+    for name, options in jobs:
+        common = {"key": "value", "time": "timestamp", "reduce": ms.count()}
+        rows.map_reduce(name, **{**common, **options})
+    return note_of(plan(flow), 16)
+
+
+def one(**options: Any) -> WorkflowNote:
+    return noted(("job", options))
+
+
+def differences(
+    old: WorkflowNote, new: WorkflowNote, meant: Changes | None = None
+) -> tuple[str, ...]:
+    with pytest.raises(WorkflowChanged) as caught:
+        evolve(begin(old, 1), new, meant or changes(), 2)
+    return caught.value.differences
+
+
+SLIDING: dict[str, Any] = {"window": ms.sliding(4 * MINUTE, 2 * MINUTE)}
+SHORT = ("short", {"window": ms.tumbling(2 * MINUTE)})
+LONG = ("long", {"window": ms.tumbling(10 * MINUTE)})
+
+
+@pytest.mark.parametrize(
+    ("new", "told"),
+    [
+        ({"window": ms.sliding(4 * MINUTE, MINUTE)}, "4m every 1m now"),
+        ({"window": ms.tumbling(4 * MINUTE)}, "tumbling 4m now"),
+        ({"window": ms.session(MINUTE)}, "session, gap 1m now"),
+        ({"window": ms.count_window(4, 2)}, "count 4 every 2 now"),
+        ({"window": ms.global_window(ms.every(3))}, "global, every 3 values now"),
+        ({"window": [SLIDING["window"], ms.tumbling(4 * MINUTE)]}, ", tumbling 4m now"),
+        ({**SLIDING, "time": ms.processing_time}, "by processing time now"),
+    ],
+)
+def test_state_for_some_windows_is_of_no_use_to_others(new: dict[str, Any], told: str) -> None:
+    [difference] = differences(one(**SLIDING), one(**new))
+
+    assert difference.startswith("the state of job 'job' is for windows sliding 4m every 2m, ")
+    assert difference.endswith(told)
+
+
+@pytest.mark.parametrize(
+    ("reduce", "told"),
+    [
+        (ms.sum("value"), "of value=count(), and the reducer is value=sum(column='value') now"),
+        (window, "of value=count(), and the reducer is a function (key, values, window) now"),
+    ],
+)
+def test_a_window_keeps_what_its_reducer_needs(reduce: object, told: str) -> None:
+    [difference] = differences(one(**SLIDING), one(**SLIDING, reduce=reduce))
+
+    assert difference == f"the state of job 'job' is {told}"
+
+
+def test_a_window_cannot_be_put_around_state_nor_taken_off() -> None:
+    [put] = differences(one(reduce=window), one(**SLIDING, reduce=window))
+    [taken] = differences(one(**SLIDING), one())
+
+    assert "(key, values, state), and the reducer is a function (key, values, window) now" in put
+    assert taken.endswith("is for windows sliding 4m every 2m, which are none now")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"lateness": MINUTE},
+        {"early_every": MINUTE},
+        {"panes": False},
+        {"panes": True},
+        {"share": False},
+    ],
+)
+def test_what_a_window_holds_does_not_depend_on_these(options: dict[str, Any]) -> None:
+    evolve(begin(one(**SLIDING), 1), one(**SLIDING, **options), changes(), 2)
+
+
+# -- jobs that share panes -------------------------------------------------------------------
+
+
+def test_jobs_that_share_panes_go_on() -> None:
+    old = begin(noted(SHORT, LONG), 1)
+
+    [job] = evolve(old, noted(SHORT, LONG), changes(), 2).jobs
+
+    assert (job.name, job.id, job.led) == ("short", "short@1", ("long",))
+
+
+def test_a_led_job_may_be_called_otherwise() -> None:
+    evolve(begin(noted(SHORT, LONG), 1), noted(SHORT, ("other", LONG[1])), changes(), 2)
+
+
+def alone(job: tuple[str, dict[str, Any]]) -> tuple[str, dict[str, Any]]:
+    return job[0], {**job[1], "share": False}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        (
+            [SHORT],
+            [SHORT, LONG],
+            [
+                "the state of job 'short' is for windows tumbling 2m, which are tumbling 2m, "
+                "tumbling 10m (with those of long) now"
+            ],
+        ),
+        (
+            [SHORT, LONG],
+            [SHORT],
+            [
+                "the state of job 'short' (with those of long) is for windows tumbling 2m, "
+                "tumbling 10m, which are tumbling 2m now"
+            ],
+        ),
+        (
+            [SHORT, LONG],
+            [LONG],
+            ["job 'short' is gone", "job 'long' was led by 'short'"],
+        ),
+        (
+            [SHORT, LONG],
+            [LONG, SHORT],
+            [
+                "job 'short' had state of its own, and 'long' leads it now",
+                "job 'long' was led by 'short'",
+            ],
+        ),
+        (
+            [SHORT, LONG],
+            [SHORT, alone(LONG)],
+            ["job 'long' was led by 'short'", "the state of job 'short' (with those of long)"],
+        ),
+        (
+            [SHORT, alone(LONG)],
+            [SHORT, LONG],
+            ["job 'long' had state of its own, and 'short' leads it now", "the state of job"],
+        ),
+    ],
+)
+def test_who_leads_whom_is_for_good(old: Any, new: Any, told: list[str]) -> None:
+    found = differences(noted(*old), noted(*new))
+
+    assert len(found) == len(told)
+    assert all(line.startswith(begin) for line, begin in zip(found, told, strict=True)), found
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "meant", "where"),
+    [
+        ([SHORT, LONG], [SHORT], changes(removed=["long"]), "checkpoint"),
+        ([SHORT], [SHORT, LONG], changes(added=["long"]), "workflow"),
+    ],
+)
+def test_words_about_a_led_job_name_its_leader(
+    old: Any, new: Any, meant: Changes, where: str
+) -> None:
+    found = differences(noted(*old), noted(*new), meant)
+
+    assert found[0] == (
+        f"changes= speaks of job 'long', which has no state of its own in the {where}: job "
+        "'short' leads it"
+    )
+    assert found[1].startswith("the state of job 'short'")
+
+
+def test_windows_that_are_left_begin_anew_if_that_is_said() -> None:
+    meant = changes(removed=["short"], added=["long"])
+
+    [job] = evolve(begin(noted(SHORT, LONG), 1), noted(LONG), meant, 2).jobs
+
+    assert job.id == "long@2"
