@@ -21,13 +21,12 @@ from millstream.state.blocks import KEY, PANE, SLOT, TIME, place_rows
 from millstream.state.records import decode_records
 from millstream.work.clocks import BEGINNING, JobClock
 from millstream.work.keying import Pairs
-from millstream.work.lists import encode_lists
+from millstream.work.lists import TIMES, encode_lists
 from millstream.work.placing import COUNT, LAST, START
 from millstream.work.timing import Timed
 from millstream.work.units import UnitContext
 from millstream.work.window_packing import window_packer_for
 from millstream.work.windows.choice import windowed
-from millstream.work.windows.forms import TIMES
 
 SLOTS = 8
 Row = tuple[Any, int, Any]
@@ -87,9 +86,9 @@ def _grouped(
     made = list(groups.values())
     if isinstance(window, TimeWindow):
         return made, {PANE: [group[1] for group in groups]}
-    if isinstance(window, CountWindow):
-        return made, {}
     newest = [max(time for _, time, _ in group) for group in made]
+    if isinstance(window, CountWindow):
+        return made, {LAST: newest} if _folds(job) else {}
     return made, {COUNT: list(map(len, made)), LAST: newest}
 
 

@@ -11,8 +11,8 @@ long windows are. Functions see whole values, which are kept as they are.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from math import gcd
 from typing import Any, TypeVar
 
@@ -24,10 +24,13 @@ from millstream.flow.windows import CountWindow
 from millstream.state.aggregates.grouping import Ints
 from millstream.state.panes.algebras import Objects, objects
 from millstream.state.panes.keys import Ids
-from millstream.state.panes.rows import KeyRows, by_id, no_rows, stacked
+from millstream.state.panes.rows import KeyRows, RowFragment, by_id, no_rows, stacked
 from millstream.state.panes.scans import prefixes, suffixes
 from millstream.state.panes.tables import Algebra, Table
-from millstream.work.units import UnitContext
+from millstream.work.clocks import JobClock
+from millstream.work.lists import TIMES
+from millstream.work.placing import LAST
+from millstream.work.units import Reduced, UnitContext
 from millstream.work.windows.forms import Closed, Form
 from millstream.work.windows.row_reducing import RowReducing
 
@@ -58,7 +61,26 @@ class _Blocks:
         return ((index + self.span) % self.slide == 0) & (index % self.span != 0)
 
 
-class CountReducing(RowReducing[A]):
+class _Counting(RowReducing[A]):
+    """What counts values, and gives results the newest event time that came with them."""
+
+    def reduce(
+        self, blocks: Sequence[pa.RecordBatch], unit: UnitContext
+    ) -> Reduced[RowFragment[A]]:
+        return super().reduce(blocks, replace(unit, time=_newest(blocks, unit)))
+
+
+def _newest(blocks: Sequence[pa.RecordBatch], unit: UnitContext) -> int:
+    """The newest event time of some blocks; never one that is late for the jobs behind."""
+    columns = [
+        block.column(LAST) if LAST in block.schema.names else block.column(TIMES).flatten()
+        for block in blocks
+    ]
+    found = [int(column.to_numpy().max()) for column in columns if len(column)]
+    return max([*found, (unit.clock or JobClock()).closed])
+
+
+class CountReducing(_Counting[A]):
     """A job with count windows, and a reducer that folds.
 
     Of each key there is the running result of this block, which also says how many panes the key
@@ -207,7 +229,7 @@ def _as(role: int, table: KeyRows[A]) -> KeyRows[A]:
     return KeyRows(table.ids, columns, table.rows)
 
 
-class CountListReducing(RowReducing[Objects]):
+class CountListReducing(_Counting[Objects]):
     """A job with count windows, and a function that sees all their values.
 
     A key has one row: the values that windows to come need, and the number of all it has had.

@@ -29,10 +29,9 @@ from millstream.state.panes.tables import Algebra, Table
 from millstream.state.records import encode_records
 from millstream.state.values import ValueTypeError, encode_column, shown
 from millstream.work.failures import calling, record_error, user_error
-from millstream.work.lists import decode_lists
+from millstream.work.lists import TIMES, decode_lists
 
 A = TypeVar("A")
-TIMES = "times"
 _INTERNAL = "millstream."
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _STAMP = pa.timestamp("us", "UTC")
