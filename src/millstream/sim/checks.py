@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from millstream.coordinator.epochs import EpochResult
 from millstream.coordinator.service import Coordinator
 from millstream.node.holdings import UNKNOWN
 from millstream.node.machine import NodeMachine
@@ -18,7 +19,7 @@ from millstream.ring.masks import SlotMask
 from millstream.ring.placement import Placement
 from millstream.ring.ring import NodeId
 from millstream.sim.cluster import Cluster
-from millstream.sim.workload import JOBS, Pair, Reference
+from millstream.sim.workload import Answer, Outputs
 from millstream.work.units import Reduced
 
 
@@ -29,9 +30,10 @@ class Violation(AssertionError):
 class Checks:
     """The invariants of one run."""
 
-    def __init__(self, cluster: Cluster, reference: Reference) -> None:
+    def __init__(self, cluster: Cluster, reference: Answer) -> None:
         self._cluster = cluster
         self._reference = reference
+        self._jobs = list(cluster.workload.jobs)
         self._slots = cluster.size.slots
         self._slot_of: dict[str, int] = {}
         self._placement: Placement | None = None
@@ -50,8 +52,9 @@ class Checks:
         """Every copy of every slot is what the plain answer has for its epoch."""
         for node, machine in self._cluster.machines.items():
             through = machine.store.holdings.through
-            for job in JOBS:
-                found = dict(machine.store.reducing[job].items(np.ones(self._slots, dtype=bool)))
+            for job in self._cluster.workload.jobs:
+                items = machine.store.reducing[job].items(np.ones(self._slots, dtype=bool))
+                found = {key: self._cluster.workload.told(state) for key, state in items}
                 expected = self._expected(job, through)
                 if found != expected:
                     raise Violation(_difference(f"I1: {node}, job {job}", found, expected))
@@ -72,16 +75,23 @@ class Checks:
 
     # I2
 
-    def outputs(self, published: list[tuple[int, dict[int, list[Pair]]]]) -> None:
+    def outputs(self, published: list[tuple[int, Outputs]]) -> None:
         """Nothing that was shown is wrong, and no epoch was shown twice."""
         epochs = [epoch for epoch, _ in published]
         if epochs != sorted(set(epochs)):
             raise Violation(f"I2: epochs were published as {epochs}")
         for epoch, outputs in published:
-            for job, found in outputs.items():
-                expected = self._reference.outputs[epoch][job]
+            for at, found in outputs.items():
+                expected = self._reference.outputs[epoch][at]
                 if found != expected:
-                    raise Violation(f"I2: job {job} gave {found} in epoch {epoch}, not {expected}")
+                    raise Violation(f"I2: {at} gave {found} in epoch {epoch}, not {expected}")
+
+    def counts(self, result: EpochResult) -> None:
+        """What windowed jobs have counted in an epoch, each value once."""
+        for job, expected in self._reference.counted[result.record.epoch].items():
+            found = result.counted[job].tallies
+            if found != expected:
+                raise Violation(f"I2: job {job} counted {found}, not {expected}")
 
     # I3
 
@@ -167,7 +177,7 @@ class Checks:
         reach = machine.store.shelf.reach(machine.store.holdings.through)
         complete: SlotMask = reach >= commit.epoch
         if commit == (machine._epoch, machine._try):  # committed, but the node was not told yet
-            units = covered(machine._units, list(JOBS), self._slots, effective=False)
+            units = covered(machine._units, self._jobs, self._slots, effective=False)
             complete |= units & (reach == commit.epoch - 1)
         return complete & machine.store.holdings.held
 

@@ -27,7 +27,7 @@ from millstream.ring.ring import NodeId
 from millstream.ring.zones import Domain
 from millstream.sim.network import SimNet, World
 from millstream.sim.store import SimStore
-from millstream.sim.workload import JOBS
+from millstream.sim.workload import PLAIN, Workload
 from millstream.wire.calls import Unreachable
 from millstream.work.units import Reduced
 
@@ -72,6 +72,7 @@ class Cluster:
     driver: SimNet
     prefix: str = "node"
     durable: Durable | None = None
+    workload: Workload = PLAIN
     coordinator: Coordinator = field(init=False)
     machines: dict[NodeId, NodeMachine] = field(default_factory=dict)
     executors: dict[str, list[NodeId]] = field(default_factory=dict)
@@ -89,7 +90,7 @@ class Cluster:
         net, durable = self.world.process(node), self.durable
         machine = NodeMachine(
             node,
-            JOBS,
+            self.workload.jobs,
             self.size.slots,
             digest=digest_blocks,
             clock=lambda: self.world.now,
@@ -146,8 +147,8 @@ class Cluster:
         durable = self.durable
         self.coordinator.begin(
             self._members,
-            {at: job.name for at, job in JOBS.items()},
-            {at: JobTypes() for at in JOBS},
+            {at: job.name for at, job in self.workload.jobs.items()},
+            {at: JobTypes(job.key_type, job.output) for at, job in self.workload.jobs.items()},
             self.size.slots,
             self.size.replicas,
             logs=self.size.durability == "interval",
@@ -155,6 +156,7 @@ class Cluster:
             journal=durable.journal if durable else None,
             triggers=durable.triggers if durable else None,
             publish=durable.publish if durable else lambda _: None,
+            timings=self.workload.timings,
         )
 
     def move(self) -> list[int]:

@@ -16,6 +16,7 @@ from millstream.coordinator.epochs import run_epoch
 from millstream.coordinator.intervals import Triggers
 from millstream.coordinator.journal import Journal
 from millstream.coordinator.reading import StateReader
+from millstream.coordinator.service import Coordinator
 from millstream.coordinator.sinks import bring_in_line
 from millstream.errors import MillstreamError
 from millstream.flow.describing import form_of, reducer_text
@@ -28,10 +29,10 @@ from millstream.sim.notes import Cut, SimNotes
 from millstream.sim.sinks import FileSink, Folder
 from millstream.sim.spark import Malice, Shape, SparkBody
 from millstream.sim.store import SimStore
-from millstream.sim.workload import JOBS, Pair, Reference, split
+from millstream.sim.workload import SECOND, Answer, Moment, Pair, Workload, split
+from millstream.work.clocks import BEGINNING, END
 
 _KEPT_INCARNATIONS = 3
-_NAMES = {job.name: at for at, job in JOBS.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +58,7 @@ class Place:
     store: SimStore
     notes: SimNotes
     folder: Folder
+    workload: Workload
     records: list[Pair]
     habits: Habits
 
@@ -73,7 +75,7 @@ class Driver:
         self.journal: Journal | None = None
         self.cluster: Cluster | None = None
         self.checks: Checks | None = None
-        self.reference = Reference()
+        self.reference: Answer = place.workload.answer()
         self.ends: list[int] = []  # of the epochs, as positions of the source
         self.is_over = False
         self.error: MillstreamError | None = None
@@ -104,7 +106,7 @@ class Driver:
         claimed = claim(
             store,
             "sim://",
-            _note(self.size.slots),
+            _note(place.workload, self.size.slots),
             Changes(),
             restore_epoch=None,
             recovery=habits.recovery,
@@ -115,7 +117,7 @@ class Driver:
             store,
             claimed.lineage,
             claimed.workflow,
-            _NAMES,
+            place.workload.names,
             habits.retain,
             tidy_every=habits.tidy_every,
         )
@@ -131,13 +133,15 @@ class Driver:
         durable = Durable(
             store=place.store,
             journal=self.journal,
-            ids={_NAMES[job.name]: job.id for job in claimed.workflow.jobs},
+            ids={place.workload.names[job.name]: job.id for job in claimed.workflow.jobs},
             triggers=habits.triggers,
             keeper=habits.keeper,
             bases=habits.bases,
             publish=publish,
         )
-        self.cluster = Cluster(place.world, self.size, net, f"d{self._number}n", durable)
+        self.cluster = Cluster(
+            place.world, self.size, net, f"d{self._number}n", durable, place.workload
+        )
         self.checks = Checks(self.cluster, self.reference)
         self.cluster.begin()
         if habits.recovery == "eager":
@@ -168,32 +172,52 @@ class Driver:
         if cut.start != self._start_of(cut.epoch):
             raise Violation(f"I1: {cut} does not follow the epoch before")
         given = split(place.records[cut.start : cut.end], shape.tasks)
-        self.reference.add(given)
+        moment = self._moment(coordinator, cut)
+        self.reference.add(given, moment)
         self.ends.append(cut.end)
         if place.world.maybe(place.habits.moves) and self.checks is not None:
             self.checks.moving[cluster.move()] = True
         body = SparkBody(
-            place.world, self._net, cluster.hosts, shape, place.habits.malice, given, sink
+            place.world,
+            self._net,
+            cluster.hosts,
+            shape,
+            place.habits.malice,
+            given,
+            sink,
+            place.workload,
         )
-        run_epoch(coordinator, cut.epoch, cut.epoch * 1_000_000, body)
+        result = run_epoch(coordinator, cut.epoch, moment.now, body)
+        if self.checks is not None:
+            self.checks.counts(result)
         place.world.note(f"{self.name} has committed epoch {cut.epoch}")
         self._net.sleep(place.world.random.choice((0.0, 0.2, 3.0)))
+
+    def _moment(self, coordinator: Coordinator, cut: Cut) -> Moment:
+        """The clock, which may be put back; at the end of the source, perhaps the end of time."""
+        world, asked = self._place.world, BEGINNING
+        now = round(world.now * SECOND) - world.random.choice((0, 0, 0, 5)) * SECOND
+        if cut.end == len(self._place.records) and world.maybe(0.3):
+            asked = END
+            coordinator.advance(asked)
+        return Moment(now, coordinator.ledger.incarnation, asked)
 
     def _start_of(self, epoch: int) -> int:
         return self.ends[epoch - 1] if epoch else 0
 
     def _examine(self, cluster: Cluster) -> None:
         """Compare the state as users read it with the answer."""
-        for job in JOBS:
-            found = dict(StateReader(cluster.coordinator).items(job))
+        for job in cluster.workload.jobs:
+            items = StateReader(cluster.coordinator).items(job)
+            found = {key: cluster.workload.told(state) for key, state in items}
             expected = self.reference.state(len(self.ends) - 1, job)
             if found != expected:
                 raise Violation(f"I1: job {job} ends with {found}, not {expected}")
 
 
-def _note(slots: int) -> WorkflowNote:
+def _note(workload: Workload, slots: int) -> WorkflowNote:
     jobs = tuple(
-        JobNote(job.name, form_of(job), reducer_text(job)) for job in JOBS.values()
+        JobNote(job.name, form_of(job), reducer_text(job)) for job in workload.jobs.values()
     )
     return WorkflowNote("simulated", slots, jobs)
 

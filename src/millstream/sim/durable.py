@@ -11,12 +11,15 @@ import random
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from millstream.checkpoints.chain import Chain, CommitUnknown, Superseded
 from millstream.checkpoints.lineage import Lineage, lineage_of
 from millstream.checkpoints.manifest import Claim
 from millstream.checkpoints.reading import StoredState
 from millstream.coordinator.roster import StateLost
+from millstream.flow.vertices import JobVertex
+from millstream.ring.masks import mask_of
 from millstream.sim.checks import Violation
 from millstream.sim.driver import Driver, Place, resized
 from millstream.sim.durable_scenario import DurableScenario
@@ -24,8 +27,10 @@ from millstream.sim.network import World
 from millstream.sim.notes import SimNotes
 from millstream.sim.sinks import Folder
 from millstream.sim.store import SimStore
-from millstream.sim.workload import JOBS, stream
+from millstream.sim.workload import Workload
+from millstream.sim.workloads import workload_of
 from millstream.stores.store import CorruptRecord, StoreError
+from millstream.work.reducing import reducing_for
 
 OPERATOR = "operator"
 _CHECK_EVERY = 40
@@ -45,12 +50,14 @@ class DurableRun:
 
     def __post_init__(self) -> None:
         world, scenario = self.world, self.scenario
-        source = stream(random.Random(f"input {scenario.seed}"), scenario.records)
+        workload = workload_of(scenario.windows)
+        source = workload.stream(random.Random(f"input {scenario.seed}"), scenario.records)
         self._place = Place(
             world,
             SimStore(world, scenario.lose),
             SimNotes(world, scenario.records),
             Folder(world),
+            workload,
             source,
             scenario.habits,
         )
@@ -181,8 +188,10 @@ class DurableRun:
                 raise Violation(f"I2: epoch {epoch} is shown as {outputs}, not {expected}")
         store = self._place.store
         stored = Chain(store).read(on_damage=lambda _: None)
-        for at, job in JOBS.items():
-            found = dict(StoredState(store, stored, newest.epoch, job.name).items())
+        for at, job in self._place.workload.jobs.items():
+            found = _stored(
+                self._place.workload, StoredState(store, stored, newest.epoch, job.name), job
+            )
             expected_state = driver.reference.state(newest.epoch, at)
             if found != expected_state:
                 raise Violation(f"I1: job {at} is stored as {found}, not {expected_state}")
@@ -280,3 +289,14 @@ class DurableRun:
         lost = () if roster is None else roster.lost
         nodes = [node for node in driver.cluster.living() if node not in lost]
         return any(node not in gone and self._out_of_reach[node] <= 0 for node in nodes)
+
+
+def _stored(workload: Workload, stored: StoredState, job: JobVertex) -> dict[str, Any]:
+    """The state of a job in the store; that of windows as a node restores it."""
+    if job.windowing is None:
+        return dict(stored.items())
+    restored = reducing_for(job, stored.slots)
+    every = range(stored.slots)
+    stored._load(restored, restored.decode, every)
+    items = restored.items(mask_of(every, stored.slots))
+    return {key: workload.told(state) for key, state in items}

@@ -12,6 +12,7 @@ from millstream.sim.cluster import Size
 from millstream.sim.driver import Habits
 from millstream.sim.links import Faults
 from millstream.sim.spark import Malice, Shape
+from millstream.sim.workloads import drawn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +31,7 @@ class DurableScenario:
     lose: float
     mixed: bool
     reckless: bool
+    windows: int | None = None
 
     @classmethod
     def of(cls, seed: int) -> DurableScenario:
@@ -93,4 +95,5 @@ class DurableScenario:
             lose=rng.choice((0.0, 0.0, 0.002)),
             mixed=rng.random() < 0.2,
             reckless=rng.random() < 0.3,
+            windows=drawn(seed),
         )

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Any
 
 from millstream.coordinator.epochs import run_epoch
@@ -28,7 +29,8 @@ from millstream.sim.network import World
 from millstream.sim.sinks import Shown
 from millstream.sim.spark import Malice, Shape, SparkBody
 from millstream.sim.tasks import Stalled
-from millstream.sim.workload import Reference, records
+from millstream.sim.workload import Moment
+from millstream.sim.workloads import drawn, workload_of
 
 _TOO_LONG = 2_000.0
 _CHECK_EVERY = 40
@@ -48,6 +50,7 @@ class Scenario:
     rate: float
     moves: float
     reckless: bool
+    windows: int | None = None
 
     @classmethod
     def of(cls, seed: int) -> Scenario:
@@ -89,6 +92,7 @@ class Scenario:
             rate=rng.choice((0.002, 0.01, 0.03)),
             moves=rng.choice((0.0, 0.3)),
             reckless=rng.random() < 0.1,
+            windows=None if flaky else drawn(seed),
         )
 
 
@@ -153,8 +157,11 @@ class _Run:
     def __init__(self, world: World, scenario: Scenario) -> None:
         self._world = world
         self._scenario = scenario
-        self._cluster = Cluster(world, scenario.size, world.process(DRIVER))
-        self._reference = Reference()
+        self._workload = workload_of(scenario.windows)
+        self._cluster = Cluster(
+            world, scenario.size, world.process(DRIVER), workload=self._workload
+        )
+        self._reference = self._workload.answer()
         self._checks = Checks(self._cluster, self._reference)
         self._sink = Shown()
         self._input = random.Random(f"input {scenario.seed}")
@@ -184,9 +191,9 @@ class _Run:
         scenario, cluster = self._scenario, self._cluster
         cluster.begin()
         self._world.on_step = self._step
-        for epoch in range(scenario.epochs):
-            given = records(self._input, scenario.shape.tasks)
-            self._reference.add(given)
+        source = self._workload.epochs(self._input, scenario.shape.tasks)
+        for epoch, (now, given) in enumerate(islice(source, scenario.epochs)):
+            self._reference.add(given, Moment(now))
             if self._world.maybe(scenario.moves):
                 self._checks.moving[cluster.move()] = True
             body = SparkBody(
@@ -197,8 +204,11 @@ class _Run:
                 scenario.malice,
                 given,
                 self._sink,
+                self._workload,
             )
-            run_epoch(cluster.coordinator, epoch, epoch * 1_000_000, body)
+            result = run_epoch(cluster.coordinator, epoch, now, body)
+            if not scenario.malice.flaky:
+                self._checks.counts(result)
             self._world.note(f"epoch {epoch} is committed")
             cluster.driver.sleep(self._world.random.choice((0.0, 0.2, 3.0)))
         self._over = True
@@ -278,8 +288,9 @@ class _Run:
             self._examine_consistency()
             return
         last = self._scenario.epochs - 1
-        for job in (1, 2):
-            found = dict(StateReader(self._cluster.coordinator).items(job))
+        for job in self._workload.jobs:
+            items = StateReader(self._cluster.coordinator).items(job)
+            found = {key: self._workload.told(state) for key, state in items}
             expected = self._reference.state(last, job)
             if found != expected:
                 raise Violation(f"I1: job {job} ends with {found}, not {expected}")

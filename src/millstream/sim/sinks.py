@@ -7,10 +7,9 @@ from typing import Protocol
 
 from millstream.errors import ConfigError
 from millstream.sim.network import SimNet, World
-from millstream.sim.workload import Pair
+from millstream.sim.workload import Outputs
 
 SINK = "sink"
-Outputs = dict[int, list[Pair]]
 
 
 class Sink(Protocol):

@@ -22,19 +22,19 @@ from millstream.coordinator.roster import StateLost
 from millstream.errors import MillstreamError
 from millstream.node.messages import NotDeterministic
 from millstream.ring.ring import partition_slots
+from millstream.sim.map_task import MapTask, Row
 from millstream.sim.network import SimNet, World
-from millstream.sim.sinks import SINK, Outputs, Sink
-from millstream.sim.workload import JOBS, Pair
-from millstream.state.blocks import to_bytes
+from millstream.sim.sinks import SINK, Sink
+from millstream.sim.workload import PLAIN, Outputs, Pair, Workload, in_order, spelled
 from millstream.state.records import decode_records
 from millstream.wire.blocks import BLOCK_SCHEMA
-from millstream.work.chunk import Chunk
-from millstream.work.keying import keyed
-from millstream.work.packing import cut, packer_for
+from millstream.work.program import program_of
 
 _ATTEMPTS = 12
-Row = tuple[Any, ...]
-Rows = tuple[Row, ...]
+_SHORTEST_NAP, _LONGEST_NAP = 0.005, 0.1
+Given = tuple[pa.RecordBatch, ...]
+Target = tuple[int, int]
+"""A job, and one of its partitions."""
 
 
 class TaskFailed(MillstreamError):
@@ -78,6 +78,7 @@ class SparkBody:
         malice: Malice,
         inputs: list[list[Pair]],
         sink: Sink,
+        workload: Workload = PLAIN,
     ) -> None:
         self.world = world
         self.driver = driver
@@ -85,6 +86,8 @@ class SparkBody:
         self.shape = shape
         self.malice = malice
         self.inputs = inputs
+        self.workload = workload
+        self.program = program_of(workload.plan, shape.slots, shape.partitions)
         self._sink = sink
         self._shown = False
 
@@ -113,7 +116,7 @@ class SparkBody:
 
 
 class SparkAttempt:
-    """One try of the body: two stages of tasks."""
+    """One try of the body: stages of tasks."""
 
     def __init__(self, body: SparkBody, record: EpochRecord) -> None:
         self._body = body
@@ -123,6 +126,7 @@ class SparkAttempt:
         self._coordinator = body.driver.process.name
         self._malice = body.malice
         self._shape = body.shape
+        self._program = body.program
 
     def stage(self) -> None:
         world, malice = self._world, self._malice
@@ -133,9 +137,7 @@ class SparkAttempt:
             return
         if world.maybe(malice.twice):
             self._evaluate(parts)
-        outputs = self._evaluate(parts)
-        shown = {job: sorted(found) for job, found in outputs.items()}
-        self._body.stage(self._record, shown)
+        self._body.stage(self._record, self._evaluate(parts))
 
     def evaluate(self) -> None:
         self._evaluate(list(range(self._shape.partitions)))
@@ -143,70 +145,78 @@ class SparkAttempt:
     def call_back(self) -> None:
         return
 
-    def _evaluate(self, last: list[int]) -> dict[int, list[Pair]]:
+    def _evaluate(self, last: list[int]) -> Outputs:
         """Run the stages; of the last one, only some partitions."""
-        first = self._run_stage(1, list(range(self._shape.partitions)), self._source_blocks())
-        if self._world.maybe(self._malice.rerun):
-            # An executor died with its shuffle files: some tasks of the stage run again.
-            lost = [part for part in first if self._world.maybe(0.5)]
-            again = self._run_stage(1, lost, self._source_blocks())
-            for part, outputs in again.items():
-                assert sorted(outputs) == sorted(first[part]), f"partition {part} differs"
-                if outputs != first[part]:
-                    raise Indeterminate(f"a re-run of partition {part} gave another order")
-        blocks = [
-            row
-            for part, outputs in first.items()
-            for row in self._blocks(2, 1, part, list(outputs))
-        ]
-        second = self._run_stage(2, last, blocks)
-        return {
-            1: [pair for outputs in first.values() for pair in outputs],
-            2: [pair for outputs in second.values() for pair in outputs],
-        }
+        program = self._program
+        blocks, shown = self._sources()
+        for stage in range(1, program.last_stage + 1):
+            parts = last if stage == program.last_stage else list(range(program.partitions))
+            targets = [(job, part) for job in program.stages[stage] for part in parts]
+            results = self._run_stage(targets, blocks)
+            if stage == 1 < program.last_stage and self._world.maybe(self._malice.rerun):
+                self._run_again(results)
+            more, seen = self._behind(stage, results)
+            blocks += more
+            for sink, records in seen.items():
+                shown.setdefault(sink, []).extend(records)
+        plan = self._body.workload.plan
+        return {plan.inputs[at][0]: in_order(shown.get(at, [])) for at, _ in plan.sinks}
 
-    def _source_blocks(self) -> list[Row]:
-        rows: list[Row] = []
-        for task, records in enumerate(self._body.inputs):
-            given = list(records)
-            if given and self._world.maybe(self._malice.flaky):
-                given[-1] = (given[-1][0], self._world.random.randrange(100, 200))
-            rows.extend(self._blocks(1, 0, task, given))
-        return rows
+    def _run_again(self, first: dict[Target, Given]) -> None:
+        """An executor died with its shuffle files: some tasks of the first stage run again."""
+        lost = [target for target in first if self._world.maybe(0.5)]
+        blocks, _ = self._sources()
+        for target, outputs in self._run_stage(lost, blocks).items():
+            before, after = _rows(first[target]), _rows(outputs)
+            assert in_order(after) == in_order(before), f"partition {target} differs"
+            if after != before:
+                raise Indeterminate(f"a re-run of partition {target} gave another order")
 
-    def _blocks(self, job: int, stage: int, task: int, records: list[Pair]) -> Iterator[Row]:
-        """What a map task gives to the shuffle: as in ``millstream.spark.stage``."""
-        packer = packer_for(JOBS[job], self._shape.slots)
-        if records:
-            for values in keyed(JOBS[job], Chunk(records=records)):
-                packer.add(values)
-        packed = packer.flush()
-        if packed is not None:
-            shares = cut(packed, self._shape.slots, self._shape.partitions)
-            for sequence, (part, rows) in enumerate(shares):
-                yield part, job, part, stage, task, sequence, len(records), to_bytes(rows)
+    def _sources(self) -> tuple[list[Row], Outputs]:
+        """What the tasks behind the sources give."""
+        tasks = []
+        for number in range(len(self._body.inputs)):
+            task = MapTask(self._program, self._record, 0, number)
+            for source, records in self._body.workload.by_source(self._input(number)):
+                task.read(source, records)
+            tasks.append(task)
+        return _gathered(tasks)
 
-    def _run_stage(
-        self, job: int, parts: list[int], blocks: list[Row]
-    ) -> dict[int, tuple[Pair, ...]]:
+    def _behind(self, stage: int, results: dict[Target, Given]) -> tuple[list[Row], Outputs]:
+        """What tasks give that have fed jobs, and got these results."""
+        tasks = []
+        for number, ((job, _), outputs) in enumerate(results.items()):
+            task = MapTask(self._program, self._record, stage, number)
+            for output in outputs:
+                task.take(job, output)
+            tasks.append(task)
+        return _gathered(tasks)
+
+    def _input(self, task: int) -> list[Pair]:
+        given = list(self._body.inputs[task])
+        if given and self._world.maybe(self._malice.flaky):
+            given[-1] = (given[-1][0], self._world.random.randrange(100, 200))
+        return given
+
+    def _run_stage(self, targets: list[Target], blocks: list[Row]) -> dict[Target, Given]:
         """Run the tasks of a stage, a few at a time and in any order."""
         world, results = self._world, {}
-        waiting = list(parts)
+        waiting = list(targets)
         world.random.shuffle(waiting)
 
         def core() -> None:
             while waiting:
-                part = waiting.pop()
+                target = waiting.pop()
                 # Blocks arrive in a different order on every attempt.
-                mine = [row for row in blocks if row[2] == part]
-                results[part] = self._run_task(job, part, mine)
+                mine = [row for row in blocks if row[1:3] == target]
+                results[target] = self._run_task(*target, mine)
 
         for outcome in self._driver.gather([core] * (1 + world.random.randrange(3))):
             if isinstance(outcome, Exception):
                 raise outcome
         return dict(sorted(results.items()))
 
-    def _run_task(self, job: int, part: int, blocks: list[Row]) -> tuple[Pair, ...]:
+    def _run_task(self, job: int, part: int, blocks: list[Row]) -> Given:
         world, malice = self._world, self._malice
         for _ in range(_ATTEMPTS):
             together = 2 if world.maybe(malice.speculate) else 1
@@ -221,7 +231,7 @@ class SparkAttempt:
                     raise outcome
         raise TaskFailed(f"partition {part} of job {job} failed {_ATTEMPTS} times")
 
-    def _attempt_task(self, job: int, part: int, blocks: list[Row]) -> tuple[Pair, ...]:
+    def _attempt_task(self, job: int, part: int, blocks: list[Row]) -> Given:
         """One attempt, in a process of its own on some executor; it may be killed at any time."""
         world, number = self._world, self._world.serial()
         hosts = self._body.hosts()
@@ -239,19 +249,19 @@ class SparkAttempt:
                 found.append(problem)
 
         net.spawn(work, "task")
+        nap = _SHORTEST_NAP
         while not found and world.alive(name):
-            self._driver.sleep(0.005)
+            self._driver.sleep(nap)
+            nap = min(nap * 1.5, _LONGEST_NAP)
         world.crash(name)
         if not found:
             raise TaskFailed(f"attempt {number} of partition {part} was killed")
         if isinstance(found[0], MillstreamError):
             raise found[0]
-        outputs: tuple[Pair, ...] = found[0]
+        outputs: Given = found[0]
         return outputs
 
-    def _feed(
-        self, net: SimNet, attempt: int, job: int, part: int, blocks: list[Row]
-    ) -> tuple[Pair, ...]:
+    def _feed(self, net: SimNet, attempt: int, job: int, part: int, blocks: list[Row]) -> Given:
         record = self._record
         if not self._world.maybe(0.5):  # else a stale closure: the ring as it was at admission
             record = fetch_record(net, self._coordinator, *record.at)
@@ -261,7 +271,20 @@ class SparkAttempt:
         )
         slots = partition_slots(self._shape.slots, self._shape.partitions)[part]
         feeder = Feeder(net, self._coordinator, record, attempt)
-        outputs = [
-            pair for batch in feeder.feed(job, slots, rows, True) for pair in decode_records(batch)
-        ]
-        return tuple((key, tuple(value)) for key, value in outputs)
+        return tuple(feeder.feed(job, slots, rows, self._program.is_read(job)))
+
+
+def _gathered(tasks: list[MapTask]) -> tuple[list[Row], Outputs]:
+    """The blocks of tasks, and what sinks see of them."""
+    blocks: list[Row] = []
+    shown: Outputs = {}
+    for task in tasks:
+        task.finish()
+        blocks.extend(task.blocks)
+        for sink, found in task.shown.items():
+            shown.setdefault(sink, []).extend(found)
+    return blocks, shown
+
+
+def _rows(batches: Given) -> list[Any]:
+    return [spelled(record) for batch in batches for record in decode_records(batch)]

@@ -2,26 +2,125 @@
 
 Two jobs, one after the other. The first keeps whatever would show a fault: histories in the order
 of arrival, mutated in place, with entries and keys that are removed and come back. The second adds
-up what the first gives.
+up what the first gives. ``windowed.py`` has other workloads, with windows.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
+from typing import Any, Protocol
 
-from millstream.errors import Place
-from millstream.flow.reducers import reducer_of
+from millstream.flow.plan import Plan, plan
+from millstream.flow.sinks import Sink
+from millstream.flow.sources import Source
+from millstream.flow.timing import JobTiming, timings_of
 from millstream.flow.vertices import JobVertex
+from millstream.flow.workflow import Workflow
+from millstream.work.clocks import BEGINNING, Tally
 
 FORGET, UNNOTE = "forget", "unnote"
+SECOND = 1_000_000
 Pair = tuple[str, Any]
+Outputs = dict[int, list[Any]]
+"""What readers see of an epoch, by the vertex that gave it."""
 
-_HERE = Place(__file__, 1)
 _KEYS = [f"{letter}{number}" for letter in "abc" for number in range(6)]
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What an epoch depends on besides its input: the clock, who runs it, and what users ask."""
+
+    now: int = 0
+    incarnation: int = 1
+    asked: int = BEGINNING
+
+
+class Answer(Protocol):
+    """What must come out, one epoch after the other."""
+
+    @property
+    def outputs(self) -> list[Outputs]:
+        """What each epoch shows."""
+
+    @property
+    def counted(self) -> list[dict[int, tuple[Tally, ...]]]:
+        """What each epoch counts of windowed jobs."""
+
+    def add(self, tasks: list[list[Pair]], moment: Moment = ...) -> None:
+        """Compute one more epoch, from the records of its map tasks."""
+
+    def upto(self, epoch: int) -> Answer:
+        """The answer as it was after an epoch, to go on from there."""
+
+    def state(self, epoch: int, job: int) -> Mapping[str, Any]:
+        """The state of a job after an epoch; before the first there is none."""
+
+
+class Workload(ABC):
+    """A workflow with its input."""
+
+    def __init__(self, workflow: Workflow) -> None:
+        self.plan: Plan = plan(workflow)
+        self.jobs: dict[int, JobVertex] = dict(self.plan.jobs)
+        self.names = {job.name: at for at, job in self.jobs.items()}
+
+    @cached_property
+    def timings(self) -> tuple[JobTiming, ...]:
+        """What the watermarks of its windowed jobs depend on."""
+        return timings_of(self.plan)
+
+    @abstractmethod
+    def answer(self) -> Answer:
+        """What must come out, before the first epoch."""
+
+    @abstractmethod
+    def epochs(self, rng: random.Random, tasks: int) -> Iterator[tuple[int, list[list[Pair]]]]:
+        """The time of each epoch, and its input by map task."""
+
+    @abstractmethod
+    def stream(self, rng: random.Random, count: int) -> list[Pair]:
+        """A source that can be read from any position, again and again."""
+
+    @abstractmethod
+    def by_source(self, records: list[Pair]) -> Iterable[tuple[int, list[Any]]]:
+        """What a map task reads of each source."""
+
+    def told(self, state: Any) -> Any:
+        """The state of a key as the answer has it."""
+        return state
+
+
+class _Plain(Workload):
+    """The two jobs without windows."""
+
+    def __init__(self) -> None:
+        workflow = Workflow("simulated")
+        first = workflow.source("records", Source()).map_reduce("remember", reduce=remember)
+        second = first.map_reduce("add-up", map=by_letter, reduce=add_up)
+        second.sink("sums", Sink())
+        first.sink("histories", Sink())
+        super().__init__(workflow)
+
+    def answer(self) -> Answer:
+        return Reference()
+
+    def epochs(self, rng: random.Random, tasks: int) -> Iterator[tuple[int, list[list[Pair]]]]:
+        time = 0
+        while True:
+            yield time, records(rng, tasks)
+            time += SECOND
+
+    def stream(self, rng: random.Random, count: int) -> list[Pair]:
+        return [_record(rng) for _ in range(count)]
+
+    def by_source(self, records: list[Pair]) -> Iterable[tuple[int, list[Any]]]:
+        return [(0, records)]
 
 
 def remember(key: str, values: list[Any], state: Any) -> Iterator[Pair]:
@@ -53,10 +152,8 @@ def by_letter(record: Pair) -> Iterator[Pair]:
     yield key[0], length
 
 
-JOBS = {
-    1: JobVertex(_HERE, name="remember", reducer=reducer_of(remember, "remember")),
-    2: JobVertex(_HERE, name="add up", map=by_letter, reducer=reducer_of(add_up, "add up")),
-}
+PLAIN: Workload = _Plain()
+JOBS = PLAIN.jobs
 
 States = dict[int, dict[str, dict[str, Any]]]
 
@@ -66,22 +163,23 @@ class Reference:
     """The plain answer: dictionaries, one epoch after the other."""
 
     after: list[States] = field(default_factory=list)
-    outputs: list[dict[int, list[Pair]]] = field(default_factory=list)
+    outputs: list[Outputs] = field(default_factory=list)
 
-    def add(self, tasks: list[list[Pair]]) -> None:
-        """Compute one more epoch, from the records of its map tasks."""
+    @property
+    def counted(self) -> list[dict[int, tuple[Tally, ...]]]:
+        return [{} for _ in self.outputs]
+
+    def add(self, tasks: list[list[Pair]], moment: Moment = Moment()) -> None:  # noqa: B008
         states = deepcopy(self.after[-1]) if self.after else {1: {}, 2: {}}
         first = _reduce(remember, [record for task in tasks for record in task], states[1])
         second = _reduce(add_up, [pair for out in first for pair in by_letter(out)], states[2])
         self.after.append(states)
-        self.outputs.append({1: sorted(first), 2: sorted(second)})
+        self.outputs.append({1: in_order(first), 2: in_order(second)})
 
     def upto(self, epoch: int) -> Reference:
-        """The answer as it was after an epoch, to go on from there."""
         return Reference(self.after[: epoch + 1], self.outputs[: epoch + 1])
 
     def state(self, epoch: int, job: int) -> dict[str, dict[str, Any]]:
-        """The state of a job after an epoch; before the first there is none."""
         return self.after[epoch][job] if epoch >= 0 else {}
 
 
@@ -98,16 +196,21 @@ def _reduce(function: Any, pairs: list[Pair], states: dict[str, dict[str, Any]])
     return outputs
 
 
+def in_order(records: Iterable[Any]) -> list[Any]:
+    """Records in an order of their own, with tuples for all that is a sequence."""
+    return sorted(map(spelled, records), key=repr)
+
+
+def spelled(value: Any) -> Any:
+    """A record in plain values: Arrow gives lists for tuples, and rows have a class."""
+    return tuple(map(spelled, value)) if isinstance(value, list | tuple) else value
+
+
 def records(rng: random.Random, tasks: int) -> list[list[Pair]]:
     """The input of one epoch, by map task; sometimes there is none."""
     if rng.random() < 0.1:
         return [[] for _ in range(tasks)]
     return [[_record(rng) for _ in range(rng.randrange(8))] for _ in range(tasks)]
-
-
-def stream(rng: random.Random, count: int) -> list[Pair]:
-    """A source that can be read from any position, again and again."""
-    return [_record(rng) for _ in range(count)]
 
 
 def split(records: list[Pair], tasks: int) -> list[list[Pair]]:
@@ -116,8 +219,13 @@ def split(records: list[Pair], tasks: int) -> list[list[Pair]]:
     return [records[task * size : (task + 1) * size] for task in range(tasks)]
 
 
+def some_key(rng: random.Random) -> str:
+    """A key; some are more frequent."""
+    return _KEYS[int(len(_KEYS) * rng.random() ** 2)]
+
+
 def _record(rng: random.Random) -> Pair:
-    key = _KEYS[int(len(_KEYS) * rng.random() ** 2)]
+    key = some_key(rng)
     chance = rng.random()
     if chance < 0.08:
         return key, FORGET

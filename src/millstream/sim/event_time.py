@@ -1,0 +1,322 @@
+"""The plain answer to windows: every value is kept, and all is computed from the whole history.
+
+Its arithmetic is its own, so that it shares no fault with the code that runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from math import gcd
+from typing import Any
+
+from millstream.sim.workload import Moment, Outputs, Pair, in_order
+from millstream.work.clocks import BEGINNING, END, Tally
+
+_START = datetime(1970, 1, 1, tzinfo=UTC)
+Read = Callable[[Pair], tuple[int, str, int, int | None, Any]]
+"""The source, key, value and time of a record, and the time as it was given."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """How event time goes on in a source."""
+
+    lateness: int
+    idle: int
+    max_ahead: int
+
+
+@dataclass(frozen=True)
+class Sliding:
+    """Windows of one size, one every slide."""
+
+    size: int
+    slide: int
+
+
+@dataclass(frozen=True)
+class Session:
+    """Windows that end when nothing came for a gap."""
+
+    gap: int
+
+
+@dataclass(frozen=True)
+class Value:
+    """A value that windows have taken."""
+
+    key: str
+    value: Any
+    time: int
+
+
+@dataclass(frozen=True)
+class Job:
+    """A windowed job; it reads sources, or follows another windowed job."""
+
+    at: int
+    origins: Mapping[int, Origin]
+    windows: list[Any]
+    show: Callable[[list[Any]], Any]
+    follows: int | None = None
+    sides: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def pane(self) -> int:
+        """The longest time that divides all sizes and slides."""
+        return gcd(*(n for window in self.windows for n in (window.size, window.slide)))
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What an epoch was for a job: its watermarks, and what came of each origin."""
+
+    time: int
+    is_first: bool  # of its incarnation
+    closed: int
+    watermark: int
+    origins: Mapping[int, Tally]
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """All that is known of an epoch."""
+
+    moment: Moment
+    facts: Mapping[int, Facts]
+    open: Mapping[int, tuple[Value, ...]]
+    states: Mapping[int, Mapping[str, Any]]
+    outputs: Outputs
+
+
+class EventTimeAnswer:
+    """What windowed jobs must give; those that follow others come after them."""
+
+    def __init__(self, jobs: tuple[Job, ...], read: Read, epochs: Iterable[Epoch] = ()) -> None:
+        self._jobs = jobs
+        self._read = read
+        self._epochs = list(epochs)
+
+    @property
+    def outputs(self) -> list[Outputs]:
+        return [epoch.outputs for epoch in self._epochs]
+
+    @property
+    def counted(self) -> list[dict[int, tuple[Tally, ...]]]:
+        return [
+            {
+                job: tuple(facts.origins[at] for at in sorted(facts.origins))
+                for job, facts in epoch.facts.items()
+            }
+            for epoch in self._epochs
+        ]
+
+    def upto(self, epoch: int) -> EventTimeAnswer:
+        return EventTimeAnswer(self._jobs, self._read, self._epochs[: epoch + 1])
+
+    def state(self, epoch: int, job: int) -> Mapping[str, Any]:
+        if epoch < 0:
+            return {}
+        return self._epochs[epoch].states[job]
+
+    def add(self, tasks: list[list[Pair]], moment: Moment = Moment()) -> None:  # noqa: B008
+        before = self._epochs[-1] if self._epochs else None
+        now = moment.now if before is None else max(moment.now, before.moment.now)
+        moment = Moment(now, moment.incarnation, moment.asked)
+        is_first = before is None or before.moment.incarnation != moment.incarnation
+        facts: dict[int, Facts] = {}
+        open_: dict[int, tuple[Value, ...]] = {}
+        outputs: Outputs = {}
+        given: dict[int, list[Value]] = {}
+        records = [self._read(record) for task in tasks for record in task]
+        for job in self._jobs:
+            history = [epoch.facts[job.at] for epoch in self._epochs]
+            closed = history[-1].watermark if history else BEGINNING
+            if job.follows is None:
+                mark = _mark(job, history, now, is_first)
+                taken, sides, tallies = _admit(job, history, records, now, closed)
+                for side, at in job.sides.items():
+                    outputs[at] = in_order(sides[side])
+            else:
+                mark, tallies = facts[job.follows].watermark, {}
+                taken = given[job.follows]
+            watermark = max(closed, mark, moment.asked)
+            known = before.open[job.at] if before is not None else ()
+            rows, given[job.at], open_[job.at] = _close(job, [*known, *taken], closed, watermark)
+            outputs[job.at] = in_order(rows)
+            facts[job.at] = Facts(now, is_first, closed, watermark, tallies)
+        states = {job.at: _state(job, open_[job.at]) for job in self._jobs}
+        self._epochs.append(Epoch(moment, facts, open_, states, outputs))
+
+
+# -- watermarks ------------------------------------------------------------------------------
+
+
+def _mark(job: Job, history: list[Facts], now: int, is_first: bool) -> int:
+    """How far the origins let the watermark go."""
+    with_time = [facts for facts in history if any(t.rows for t in facts.origins.values())]
+    active: list[int] = []
+    silent: list[int] = []
+    for at, origin in job.origins.items():
+        came = [facts for facts in history if at in facts.origins]
+        took = [facts for facts in came if facts.origins[at].rows]
+        if not took:
+            if not (with_time and now - with_time[0].time >= origin.idle):
+                active.append(BEGINNING)
+            continue
+        newest = max(facts.origins[at].latest for facts in took)
+        alive = max(f.time for f in history if f.is_first or _timed(f.origins.get(at)))
+        if not is_first and now - alive >= origin.idle:
+            silent.append(newest - origin.lateness + now - took[-1].time)
+        else:
+            active.append(newest - origin.lateness)
+    if active:
+        return min(active)
+    return max(silent) if silent else BEGINNING
+
+
+def _timed(tally: Tally | None) -> int:
+    return 0 if tally is None else tally.rows + tally.late + tally.ahead
+
+
+def _limit(origin: Origin, at: int, history: list[Facts], now: int) -> int:
+    """The largest event time that is believed."""
+    came = [facts.origins[at] for facts in history if _timed(facts.origins.get(at))]
+    if len(came) >= 2 and all(t.ahead and not t.rows and not t.late for t in came[-2:]):
+        return END
+    took = [facts for facts in history if at in facts.origins and facts.origins[at].rows]
+    if not took:
+        return now + origin.max_ahead
+    newest = max(facts.origins[at].latest for facts in took)
+    return newest + now - took[-1].time + origin.max_ahead
+
+
+def _admit(
+    job: Job, history: list[Facts], records: list[Any], now: int, closed: int
+) -> tuple[list[Value], dict[str, list[Any]], dict[int, Tally]]:
+    """The values that windows take, those that go to sides, and what is counted."""
+    taken: list[Value] = []
+    sides: dict[str, list[Any]] = {"late": [], "ahead": [], "untimed": []}
+    tallies: dict[int, Tally] = {}
+    limits = {at: _limit(origin, at, history, now) for at, origin in job.origins.items()}
+    for source, key, value, time, given in records:
+        if source not in job.origins:
+            continue
+        if time is None:
+            side = "untimed"
+        elif _last_end(job, time) <= closed:
+            side = "late"
+        else:
+            side = "ahead" if time > limits[source] else ""
+        tally = tallies.get(source, Tally(source))
+        if side:
+            sides[side].append((key, value, given))
+            tallies[source] = tally + Tally(source, **{side: 1})
+        else:
+            assert time is not None
+            taken.append(Value(key, value, time))
+            tallies[source] = tally + Tally(source, rows=1, latest=time)
+    return taken, sides, tallies
+
+
+def _last_end(job: Job, time: int) -> int:
+    """When the last of the windows of a time ends."""
+    return max(
+        time + window.gap
+        if isinstance(window, Session)
+        else time // window.slide * window.slide + window.size
+        for window in job.windows
+    )
+
+
+# -- windows ---------------------------------------------------------------------------------
+
+
+def _close(
+    job: Job, values: list[Value], closed: int, watermark: int
+) -> tuple[list[Any], list[Value], tuple[Value, ...]]:
+    """What windows give now, the same for those who follow, and the values that stay."""
+    [first, *_] = job.windows
+    if isinstance(first, Session):
+        return _close_sessions(job, first, values, watermark)
+    rows: list[Any] = []
+    given: list[Value] = []
+    for window in job.windows:
+        found: dict[tuple[int, str], list[Any]] = {}
+        for value in values:
+            start = value.time // window.slide * window.slide
+            while start + window.size > value.time:
+                if closed < start + window.size <= watermark:
+                    found.setdefault((start, value.key), []).append(value.value)
+                start -= window.slide
+        for (start, key), members in found.items():
+            result = job.show(members)
+            rows.append(_row(key, result, start, start + window.size))
+            shown = result.values() if isinstance(result, dict) else ()
+            seconds = window.size // 1_000_000
+            given.append(Value(key[0], (seconds, *shown), start + window.size - 1))
+    kept = [v for v in values if _last_end(job, v.time // job.pane * job.pane) > watermark]
+    return rows, given, tuple(kept)
+
+
+def _close_sessions(
+    job: Job, window: Session, values: list[Value], watermark: int
+) -> tuple[list[Any], list[Value], tuple[Value, ...]]:
+    rows: list[Any] = []
+    kept: list[Value] = []
+    for key, members in _sessions(window, values):
+        end = members[-1].time + window.gap
+        if end <= watermark:
+            rows.append(_row(key, job.show([v.value for v in members]), members[0].time, end))
+        else:
+            kept.extend(members)
+    return rows, [], tuple(kept)
+
+
+def _sessions(window: Session, values: Iterable[Value]) -> Iterator[tuple[str, list[Value]]]:
+    by_key: dict[str, list[Value]] = {}
+    for value in sorted(values, key=lambda value: value.time):
+        by_key.setdefault(value.key, []).append(value)
+    for key, members in by_key.items():
+        found = [members[0]]
+        for value in members[1:]:
+            if value.time - found[-1].time >= window.gap:
+                yield key, found
+                found = []
+            found.append(value)
+        yield key, found
+
+
+def _row(key: str, result: Any, start: int, end: int) -> Any:
+    """A result as readers see it."""
+    bounds = _instant(start), _instant(end)
+    if isinstance(result, dict):
+        return (key, *result.values(), *bounds, "on_time")
+    return (key, result, *bounds)
+
+
+def _state(job: Job, values: Iterable[Value]) -> dict[str, Any]:
+    """What each key has in its panes, or open sessions."""
+    found: dict[str, dict[int, list[Any]]] = {}
+    [first, *_] = job.windows
+    if isinstance(first, Session):
+        for key, members in _sessions(first, values):
+            found.setdefault(key, {})[members[0].time] = [v.value for v in members]
+    else:
+        for value in values:
+            panes = found.setdefault(value.key, {})
+            panes.setdefault(value.time // job.pane * job.pane, []).append(value.value)
+    return {
+        key: {_instant(start): _told(job.show(members)) for start, members in panes.items()}
+        for key, panes in found.items()
+    }
+
+
+def _told(result: Any) -> Any:
+    return result["value"] if isinstance(result, dict) and set(result) == {"value"} else result
+
+
+def _instant(time: int) -> datetime:
+    return _START + timedelta(microseconds=time)
