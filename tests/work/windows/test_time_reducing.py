@@ -141,3 +141,10 @@ def test_nothing_is_kept_once_all_windows_are_closed() -> None:
     rig.run([], 1000)
     [owner] = rig.owners
     assert not owner._state.starts and owner.keys(np.ones(8, bool)) == 0
+
+
+def test_values_of_another_type_are_refused_before_their_epoch_is_committed() -> None:
+    rig = Rig(job_of(ms.max(), TimeWindow(30, 10)), random.Random(1), nodes=1)
+    rig.run([("a", 5, 1)], 0)
+    with pytest.raises(ms.RecordError, match="changed its type"):
+        rig.run([("b", 5, "one")], 0)

@@ -33,6 +33,16 @@ class PaneState(Generic[A]):
         self._panes: dict[int, Table[A]] = {}
         self._loose: dict[int, dict[int, Table[A]]] = {}
         self._stacks: dict[range, Stacks[A]] = {}
+        self._sample: A | None = None
+
+    def check(self, rows: A) -> None:
+        """Raise what the algebra raises if rows cannot stand beside those that are here."""
+        self._with_sample(rows)
+
+    def _with_sample(self, rows: A) -> A:
+        """No rows, but of types that hold all that came so far and these."""
+        none = self._algebra.take(rows, np.zeros(0, np.int64))
+        return none if self._sample is None else self._algebra.concat([self._sample, none])
 
     @property
     def starts(self) -> set[int]:
@@ -146,6 +156,7 @@ class PaneState(Generic[A]):
         return mask if slots is None else mask & slots
 
     def _table(self, part: Part[A]) -> Table[A]:
+        self._sample = self._with_sample(part.rows)
         if part.ids is not None and part.ids[0] is self.keys.generation:
             return ordered(self._algebra, part.ids[1], part.rows)
         return ordered(self._algebra, self.keys.find(part.keys, part.slots), part.rows)
@@ -202,6 +213,8 @@ class PaneState(Generic[A]):
         """Forget all that some slots hold."""
         self._evict(self.starts, slots)
         self.forget_stacks(slots)
+        if not self.starts:
+            self._sample = None  # of what is gone, not even the types count any more
 
     def count(self, slots: SlotMask) -> int:
         """How many keys some slots hold."""

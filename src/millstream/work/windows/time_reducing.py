@@ -106,6 +106,7 @@ class TimeWindowReducing(Generic[A]):
         )
         panes = np.concatenate([block.column(PANE).to_numpy() for block in given])
         rows = algebra.concat([self._form.read(block) for block in given])
+        self._state.check(rows)  # here, as an epoch that is committed must not be refused
         order = np.lexsort((ids, panes))
         starts, cuts = np.unique(panes[order], return_index=True)
         found = {}
