@@ -193,3 +193,13 @@ def test_odd_values_keep_their_shape_beside_plain_ones() -> None:
 
     assert batch.schema.field(0).type == pa.int64()
     assert same(decode_records(batch), records)
+
+
+def test_rows_within_rows_are_structs_to_arrow() -> None:
+    row = row_type(("n", "name"))
+    batch = encode_records([("a", row(1, "x")), ("b", None)])
+
+    plain = plain_columns(batch)
+
+    assert plain.column(1).to_pylist() == [{"n": 1, "name": "x"}, None]
+    assert decode_records(batch)[0][1].name == "x"

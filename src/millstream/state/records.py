@@ -148,6 +148,10 @@ def plain_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def _plain(name: str, values: list[Any]) -> pa.Array:
     kinds = set(map(type, values))
+    if any(hasattr(kind, "_fields") for kind in kinds):  # rows within rows
+        mappings = list(map(_as_mapping, values))
+        pairs = zip(values, mappings, strict=True)
+        values = [value if mapping is None else mapping for value, mapping in pairs]
     try:
         if not {str, bytes} <= kinds:  # Arrow would make bytes of both
             return pa.array(values)

@@ -1,0 +1,69 @@
+"""What the sides of a join make of records, rows and batches."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from millstream.errors import Place
+from millstream.flow.joins import JoinSide
+from millstream.state.records import row_type
+from millstream.work.chunk import Chunk
+from millstream.work.failures import RecordError, UserFunctionError
+from millstream.work.joining_sides import run_side
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+ROW = row_type(("id", "n", "at"))
+BATCH = pa.record_batch(
+    {
+        "id": ["a", "b"],
+        "n": [1, 2],
+        "at": pa.array([NOON, None], pa.timestamp("us", "UTC")),
+    }
+)
+
+
+def tagged(chunk: Chunk, **options: Any) -> list[Any]:
+    side = JoinSide(Place("here.py", 1), name="both", side="right", **options)
+    return [record for found in run_side(side, chunk) for record in found.records()]
+
+
+def test_pairs_and_triples_keep_their_key_and_time() -> None:
+    assert tagged(Chunk(records=[("a", 1)])) == [("a", ("right", 1))]
+    assert tagged(Chunk(records=[("a", 1, NOON)])) == [("a", ("right", 1), NOON)]
+
+
+def test_a_row_with_named_columns_is_the_value_as_a_whole() -> None:
+    found = tagged(Chunk(batch=BATCH), key="id", time="at")
+
+    assert found == [
+        ("a", ("right", ROW("a", 1, NOON)), NOON),
+        ("b", ("right", ROW("b", 2, None)), None),
+    ]
+    assert tagged(Chunk(batch=BATCH), key=("id", "n"))[0][0] == ("a", 1)
+
+
+def test_a_function_chooses_the_key_of_records() -> None:
+    found = tagged(Chunk(records=["ab", "c"]), key=len)
+
+    assert found == [(2, ("right", "ab")), (1, ("right", "c"))]
+
+
+def test_the_time_of_a_window_stays_with_its_results() -> None:
+    side = JoinSide(Place("here.py", 1), name="both")
+
+    [found] = run_side(side, Chunk(records=[("a", 1)], time=77))
+
+    assert found.time == 77
+
+
+def test_errors_name_the_join_and_the_side() -> None:
+    with pytest.raises(RecordError, match=r"'both \(right side\)' has no column 'id2'"):
+        tagged(Chunk(batch=BATCH), key="id2")
+    with pytest.raises(RecordError, match="not a \\(key, value\\) pair"):
+        tagged(Chunk(records=["a"]))
+    with pytest.raises(UserFunctionError, match=r"key of job 'both \(right side\)'"):
+        tagged(Chunk(records=["a"]), key=lambda record: record.nothing)
