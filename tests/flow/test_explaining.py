@@ -309,12 +309,18 @@ def test_the_rate_that_is_told_is_the_one_that_decides(windows: tuple[TimeWindow
     rate = windowing.paying_rate
     assert rate is not None
 
-    assert folds(1.3 * rate, windowing.time_windows, windowing.pane, before=False)
-    assert not folds(0.7 * rate, windowing.time_windows, windowing.pane, before=True)
+    assert folds(1.3 * rate, windowing.paying_rate, before=False)
+    assert not folds(0.7 * rate, windowing.paying_rate, before=True)
 
 
-def test_no_rate_is_told_where_none_makes_panes_pay() -> None:
-    windowing = Windowing((ms.tumbling(MINUTE), ms.tumbling(HOUR)))
+def test_windows_that_use_no_value_twice_have_no_rate() -> None:
+    assert Windowing((ms.tumbling(HOUR),)).paying_rate is None
+    # The values of every hour, and of every minute: 2 t, against t and 61 panes in 60 minutes.
+    both = Windowing((ms.tumbling(MINUTE), ms.tumbling(HOUR))).paying_rate
+    assert both == pytest.approx(2 / 60)
 
-    assert windowing.paying_rate is None
-    assert not folds(1e9, windowing.time_windows, windowing.pane, before=True)
+
+def test_the_rule_for_one_window_is_that_of_the_thesis() -> None:
+    size, slide, pane = 3600, 300, 300
+    rate = Windowing((ms.sliding(HOUR, 5 * MINUTE),)).paying_rate
+    assert rate == pytest.approx(size / pane / (size - slide))

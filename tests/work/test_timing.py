@@ -320,7 +320,7 @@ def test_results_are_handed_on_window_by_window_with_their_time() -> None:
     }
     output = pa.record_batch(columns).replace_schema_metadata({"kept": "yes"})
 
-    found = list(runs_of(output))
+    found = list(runs_of(output, timed=True))
 
     assert [(w, c.time, c.batch().column("key").to_pylist()) for w, c in found] == [
         (0, 9, ["a", "b"]),
@@ -332,7 +332,18 @@ def test_results_are_handed_on_window_by_window_with_their_time() -> None:
     assert found[0][1].batch().schema.metadata == {b"kept": b"yes"}
 
 
+def test_results_whose_time_nobody_asks_for_stay_together() -> None:
+    columns = {"key": list("abc"), WINDOW: np.array([0, 0, 1], np.int32), TIME: [9, 19, 19]}
+
+    found = list(runs_of(pa.record_batch(columns), timed=False))
+
+    assert [(w, c.time, c.batch().column("key").to_pylist()) for w, c in found] == [
+        (0, None, ["a", "b"]),
+        (1, None, ["c"]),
+    ]
+
+
 def test_no_results_are_no_chunks() -> None:
     empty = pa.schema([("key", pa.string()), (WINDOW, pa.int32()), (TIME, pa.int64())])
 
-    assert list(runs_of(pa.RecordBatch.from_pylist([], schema=empty))) == []
+    assert list(runs_of(pa.RecordBatch.from_pylist([], schema=empty), timed=True)) == []

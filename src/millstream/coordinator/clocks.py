@@ -236,7 +236,7 @@ def _measured(timing: JobTiming, before: JobTime, after: JobTime, counted: Count
         return after
     rate = before.rate.plus(rows, after.newest - before.newest, counted.keys)
     windowing = timing.windowing
-    decided = folds(rate.per_key, windowing.time_windows, windowing.pane, before.folding)
+    decided = folds(rate.per_key, windowing.paying_rate, before.folding)
     return replace(after, rate=rate, folding=decided)
 
 

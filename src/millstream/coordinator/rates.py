@@ -1,17 +1,14 @@
 """Whether overlapping windows should share panes: measured rates, and the rule of cost.
 
 With panes, a window is put together from ``size / pane`` partial results; without, every value is
-added to each window anew. Panes pay when the values of a key that two windows have in common are
-more than the panes of a window. No I/O, no clock.
+added to each window anew. Panes pay when the values of a key that windows have in common are more
+than the panes of a window (``Windowing.paying_rate``). No I/O, no clock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
-
-from millstream.flow.windows import TimeWindow
 
 _DECAY: Final = 0.9
 _ENOUGH: Final = 2.5  # three epochs with values, of which the older count for less
@@ -45,12 +42,11 @@ class Rate:
         return self.rows / self.seconds / (self.keys / self.epochs)
 
 
-def folds(rate: float | None, windows: Iterable[TimeWindow], pane: int, before: bool) -> bool:
-    """Whether to fold values into panes; what was decided before stays unless it costs clearly."""
-    if rate is None:
+def folds(rate: float | None, paying: float | None, before: bool) -> bool:
+    """Whether to fold values into panes, which pays from a rate on.
+
+    What was decided before stays, unless it costs clearly more.
+    """
+    if rate is None or paying is None:
         return before
-    margin = 1 / _MARGIN if before else _MARGIN
-    return any(
-        rate * (window.size - window.slide) / _SECOND > window.size / pane * margin
-        for window in windows
-    )
+    return rate > paying * (1 / _MARGIN if before else _MARGIN)

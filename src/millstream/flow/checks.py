@@ -27,7 +27,7 @@ from millstream.flow.functions import (
 )
 from millstream.flow.reducers import ArrowReducer, Reducer, StatefulReducer
 from millstream.flow.sources import Source, dataframe_source
-from millstream.flow.windows import Windowing, as_windows, micros
+from millstream.flow.windows import SessionWindow, TimeWindow, Windowing, as_windows, micros
 from millstream.state.values import shown
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
@@ -205,6 +205,12 @@ def windowing_of(
             raise WorkflowError(
                 f"job {name!r} has {option}={shown(given[option])}", "give True or False", place
             )
+    if early_every is not None and not isinstance(windows[0], TimeWindow | SessionWindow):
+        raise WorkflowError(
+            f"job {name!r} has early_every= beside a window that is never open: {windows[0]}",
+            "leave early_every= out; a count or a trigger says when results are given",
+            place,
+        )
     return Windowing(
         windows,
         processing_time,

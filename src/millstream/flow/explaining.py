@@ -203,14 +203,12 @@ def _panes(timing: JobTiming) -> Iterator[str]:
     if not timing.foldable:
         yield "hold all values: a function reduces them, not partial results"
         return
-    if windowing.by_two_stacks:
+    if windowing.by_two_stacks and windowing.panes is not False:
         yield f"two stacks: {', '.join(map(str, windowing.by_two_stacks))}"
     if windowing.panes is not None:
         yield "partial results, always" if windowing.panes else "hold all values, as panes=False"
-    elif not windowing.slides:
-        yield "partial results"
     elif windowing.paying_rate is None:
-        yield "hold all values, as no window overlaps itself"
+        yield "partial results"
     else:
         yield f"panes pay above {windowing.paying_rate:.2g} values/s per key; measured rates decide"
 
@@ -232,7 +230,8 @@ def _kept(job: JobVertex) -> str:
 
 def _window_state(job: JobVertex, timing: JobTiming) -> str:
     merges = isinstance(job.reducer, AggregateReducer | CombiningReducer)
-    what = "a partial result per key" if merges else "all values per key"
+    folds = merges and timing.windowing.panes is not False
+    what = "a partial result per key" if folds else "all values per key"
     lateness = max((origin.lateness for origin in timing.tracked), default=0)
     wait = f" and the lateness of {length_text(lateness)}" if lateness else ""
     if isinstance(job.reducer, JoinReducer):

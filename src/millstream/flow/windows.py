@@ -148,16 +148,16 @@ class Windowing:
 
     @property
     def paying_rate(self) -> float | None:
-        """From how many values of a key in a second on panes pay; None if no window overlaps.
+        """From how many values of a key in a second on panes pay; None if no value is used twice.
 
-        Then the values that two windows have in common are more than the panes of a window.
+        A second of windows costs all values that they have, or else every value once and the panes
+        that they have. Of one window: t (size - slide) > size / pane, the rule of the C-MR thesis.
         """
-        rates = [
-            w.size / self.pane / ((w.size - w.slide) / 1e6)
-            for w in self.time_windows
-            if not w.is_tumbling
-        ]
-        return min(rates, default=None)
+        windows = self.time_windows
+        again = sum(w.size / w.slide for w in windows) - 1
+        if again <= 0:
+            return None
+        return sum(w.size / self.pane / w.slide for w in windows) / again * 1e6
 
 
 def sliding(size: timedelta, slide: timedelta) -> TimeWindow:

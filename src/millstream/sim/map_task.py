@@ -47,7 +47,7 @@ class MapTask:
         if self._program.jobs[job].windowing is None:
             self._push(job, Chunk(batch=output))
             return
-        for window, chunk in runs_of(output):
+        for window, chunk in runs_of(output, timed=True):
             for reader in self._program.readers_of(job, window):
                 self._push(reader, chunk)
 

@@ -174,7 +174,8 @@ class _Stage:
         if self._program.jobs[job].windowing is None:
             self._push(job, Chunk(batch=output))
             return
-        for window, chunk in runs_of(output):
+        timed = self._program.gives_time(job)
+        for window, chunk in runs_of(output, timed=timed):
             for reader in self._program.readers_of(job, window):
                 self._push(reader, chunk)
 

@@ -90,6 +90,26 @@ class Program:
         """The vertices whose results one of a job's windows gives."""
         return self.readers[job][window] if job in self.readers else (job,)
 
+    def gives_time(self, job: int) -> bool:
+        """Whether anybody may ask for the event times of a job's results."""
+        readers = {at for window in self.readers.get(job, ((job,),)) for at in window}
+        return not readers.isdisjoint(self.timed_readers)
+
+    @cached_property
+    def timed_readers(self) -> frozenset[int]:
+        """The vertices behind which a windowed job may take the time of the rows that it reads."""
+        found: set[int] = set()
+        for at in reversed(range(len(self.elements))):
+            for reader in self.consumers[at]:
+                element = self.elements[reader]
+                if isinstance(element, JobVertex):
+                    takes = element.windowing is not None and element.time is None
+                else:
+                    takes = reader in found
+                if takes:
+                    found.add(at)
+        return frozenset(found)
+
     @property
     def last_stage(self) -> int:
         return len(self.stages) - 1

@@ -150,8 +150,12 @@ class Gate:
             )
 
 
-def runs_of(output: pa.RecordBatch) -> Iterator[tuple[int, Chunk]]:
-    """The results of each window in turn: which of the job's windows it is, and a chunk of them."""
+def runs_of(output: pa.RecordBatch, *, timed: bool) -> Iterator[tuple[int, Chunk]]:
+    """The results of each window in turn: which of the job's windows it is, and a chunk of them.
+
+    Chunks are ``timed`` where somebody asks for it; results of sessions, say, have times of their
+    own, and would all be chunks of their own.
+    """
     if WINDOW not in output.schema.names:  # of a join, whose rows say their own time
         yield 0, Chunk(batch=output)
         return
@@ -159,12 +163,14 @@ def runs_of(output: pa.RecordBatch) -> Iterator[tuple[int, Chunk]]:
     rows = output.select(names)
     windows = output.column(WINDOW).to_numpy()
     times = output.column(RESULT_TIME).to_numpy()
-    changes = (windows[1:] != windows[:-1]) | (times[1:] != times[:-1])
+    changes = windows[1:] != windows[:-1]
+    if timed:
+        changes |= times[1:] != times[:-1]
     cuts = [0, *(np.flatnonzero(changes) + 1).tolist(), len(times)]
     for start, stop in pairwise(cuts):
         if stop > start:
-            chunk = Chunk(batch=rows.slice(start, stop - start), time=int(times[start]))
-            yield int(windows[start]), chunk
+            time = int(times[start]) if timed else None
+            yield int(windows[start]), Chunk(batch=rows.slice(start, stop - start), time=time)
 
 
 def earliest(windowing: Windowing, closed: int) -> int:

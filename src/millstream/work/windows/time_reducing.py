@@ -39,7 +39,6 @@ from millstream.work.windows.forms import Closed, Form, instant
 from millstream.work.windows.spans import ends_within, first_open_start
 
 A = TypeVar("A")
-_FEW = 2  # so few panes are as quickly joined as slid over
 
 
 class TimeWindowReducing(Generic[A]):
@@ -51,6 +50,7 @@ class TimeWindowReducing(Generic[A]):
         self._form = form
         self._windows = job.windowing.time_windows
         self._pane = job.windowing.pane
+        self._by_two_stacks = job.windowing.by_two_stacks
         self._slots = slots
         self._state = PaneState(form.algebra, slots)
         self._news = _News()
@@ -126,7 +126,7 @@ class TimeWindowReducing(Generic[A]):
     ) -> Slider[A] | None:
         """Add the windows that close now; gives the stacks for those to come."""
         algebra, size = self._form.algebra, window.size
-        slides = folds and size > window.slide and size > _FEW * self._pane
+        slides = folds and window in self._by_two_stacks
         ends = ends_within(window, clock.closed, clock.watermark, view.starts, self._pane)
         end: int | None = None
         for end in ends:
