@@ -47,3 +47,9 @@ def test_the_script_of_the_guide_runs(tmp_path: Path) -> None:
     run_blocks(ROOT / "docs" / "guide.md", tmp_path)
 
     assert (tmp_path / "records" / "epoch=000000000000").is_dir()
+
+
+def test_the_script_about_windows_runs(tmp_path: Path) -> None:
+    run_blocks(ROOT / "docs" / "windows.md", tmp_path)
+
+    assert "sliding 20m every 10m" in (tmp_path / "windows.svg").read_text()
