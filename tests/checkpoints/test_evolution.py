@@ -254,3 +254,12 @@ def test_all_differences_are_told_at_once_with_what_to_do() -> None:
 def test_a_name_in_place_of_a_list_is_refused(option: str) -> None:
     with pytest.raises(ConfigError, match=f"{option} must be a list of job names, got 'words'"):
         changes(**{option: "words"})  # type: ignore[arg-type]
+
+
+def test_the_windows_that_state_is_kept_for_stay() -> None:
+    one, other = (replace(job("a", form="windowed"), windows=w) for w in ("tumbling 1m", "2m"))
+
+    assert ids(evolve(stored(one), note(one), Changes(), 2)) == {"a": "a@1"}
+    assert differences(stored(one), note(other)) == (
+        "the state of job 'a' is for windows tumbling 1m, which are 2m now",
+    )

@@ -16,11 +16,14 @@ from millstream.checkpoints.records import Part, base_key, compressed, pack, pie
 from millstream.flow.vertices import JobVertex
 from millstream.ring.keys import infer_type
 from millstream.stores.store import Store
+from millstream.work.keying import Pairs as Keyed
 from millstream.work.reducing import reducing_for
+from millstream.work.timing import Timed
 from millstream.work.units import Reducing, UnitContext
+from millstream.work.window_packing import window_packer_for
 from tests.work.running import ALL, SLOTS, blocks_of_pairs, job_of
 
-Pairs = Sequence[tuple[Any, Any]]
+Pairs = Sequence[tuple[Any, ...]]
 HALVES = (range(0, SLOTS // 2), range(SLOTS // 2, SLOTS))
 HOUR = 3_600_000_000
 
@@ -42,6 +45,7 @@ class Job:
     reducer: str = ""
     durable: bool = True
     key_type: pa.DataType | None = None
+    windows: str = ""
     reducing: Reducing[Any] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -103,9 +107,9 @@ class Writer:
     def _keep(self, name: str, job: Job, pairs: Pairs, wide: bool) -> list[Piece]:
         if not pairs:
             return []
-        job.key_type = job.key_type or infer_type([key for key, _ in pairs])
-        unit = UnitContext(range(SLOTS), self.epoch)
-        reduced = job.reducing.reduce(blocks_of_pairs(job.vertex, pairs), unit)
+        job.key_type = job.key_type or infer_type([pair[0] for pair in pairs])
+        unit = UnitContext(range(SLOTS), self.epoch, epoch=self.epoch)
+        reduced = job.reducing.reduce(_blocks(job.vertex, pairs), unit)
         pieces = []
         for slots in self.cuts:
             part = reduced.fragment if wide else job.reducing.part(reduced.fragment, slots)
@@ -149,5 +153,22 @@ def _id(job: str) -> str:
 
 def _note(name: str, job: Job) -> JobNote:
     return JobNote(
-        name, job.form, job.reducer, id=_id(name), durable=job.durable, key_type=job.key_type
+        name,
+        job.form,
+        job.reducer,
+        id=_id(name),
+        durable=job.durable,
+        key_type=job.key_type,
+        windows=job.windows,
     )
+
+
+def _blocks(job: JobVertex, pairs: Pairs) -> list[pa.RecordBatch]:
+    """The blocks of one map task; of a windowed job, with times in microseconds."""
+    if job.windowing is None:
+        return blocks_of_pairs(job, pairs)
+    packer = window_packer_for(job, SLOTS, folding=True)
+    values = Keyed([(key, value) for key, value, _ in pairs], False)
+    packer.add(Timed(values, np.array([time for _, _, time in pairs])))
+    block = packer.flush()
+    return [] if block is None else [block]

@@ -2,7 +2,8 @@
 
 What is seen is what ``run.state(job)`` shows, with one exception: the result of a user's
 combinable is known to the user's code alone, so its accumulator is shown instead, as the entry
-``accumulator``; and likewise the accumulators of an aggregate that is not built in.
+``accumulator``; and likewise the accumulators of an aggregate that is not built in. For windowed
+jobs and joins see ``windowed.py``.
 
 Slots are read range by range, so that a state need not fit into memory. Records are pickles: to
 read them is to trust whoever can write to the store.
@@ -21,6 +22,7 @@ from millstream.checkpoints.lineage import Lineage
 from millstream.checkpoints.manifest import Base, JobNote, Manifest, Piece, WorkflowNote
 from millstream.checkpoints.records import PackedPart, expanded, unpack
 from millstream.checkpoints.restoring import EpochIncomplete, contents_of
+from millstream.checkpoints.windowed import WindowedState, windowed_state
 from millstream.errors import MillstreamError
 from millstream.ring.hashing import hash_key
 from millstream.ring.keys import canonical_key
@@ -107,6 +109,10 @@ class StoredState:
         return self.note.form == "aggregate"
 
     @property
+    def _is_windowed(self) -> bool:
+        return self.note.form in ("windowed", "join")
+
+    @property
     def in_columns(self) -> bool:
         """Whether the state is one row of columns per key, not Python objects."""
         return self.note.form in ("aggregate", "arrow")
@@ -133,7 +139,9 @@ class StoredState:
     def items(self, slots: range | None = None) -> Iterator[tuple[Any, Any]]:
         """All keys with their state, or those of some slots."""
         for part in self.ranges() if slots is None else [slots]:
-            if self.in_columns:
+            if self._is_windowed:
+                yield from self._windowed(part).items(mask_of(part, self.slots))
+            elif self.in_columns:
                 for keys, rows in self.columns(part):
                     yield from zip(keys, self._values(rows, len(keys)), strict=True)
             else:
@@ -146,10 +154,23 @@ class StoredState:
         return list(rows.to_pylist()) if rows.num_columns else [{} for _ in range(count)]
 
     def entries(self, slots: range) -> Iterator[tuple[Any, dict[str, Any]]]:
-        """The keys of some slots with their entries, of state in Python objects."""
+        """The keys of some slots with their entries, of state in Python objects.
+
+        Of windowed jobs and joins a key may come several times: with each of its rows.
+        """
+        if self._is_windowed:
+            yield from self._windowed(slots).rows(mask_of(slots, self.slots))
+            return
         state = KeyedState()
         self._load(state, decode_keyed, slots)
         yield from state.items(mask_of(slots, self.slots))
+
+    def _windowed(self, slots: range) -> WindowedState:
+        state = windowed_state(self.note, self.slots)
+        if state is None:
+            raise UnreadableState(self.note.name, f"{self.note.reducer} is not built in")
+        self._load(state, state.decode, slots)
+        return state
 
     def columns(self, slots: range) -> Iterator[tuple[list[Any], pa.RecordBatch]]:
         """The keys of some slots with their rows, of state in columns."""

@@ -126,7 +126,8 @@ def manifest(found: Manifest) -> str:
 def _job(job: JobNote) -> Sequence[object]:
     output = None if job.output is None else ", ".join(f"{f.name} {f.type}" for f in job.output)
     keys = None if job.key_type is None else str(job.key_type)
-    return job.name, job.form, job.reducer or None, keys, output, job.durable
+    reducer = ", ".join(filter(None, (job.reducer, job.windows)))
+    return job.name, job.form, reducer or None, keys, output, job.durable
 
 
 def _range(slots: range) -> str:

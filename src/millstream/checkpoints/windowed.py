@@ -1,0 +1,186 @@
+"""The state of windowed jobs and joins, read from a store.
+
+A time window keeps a value for each key and pane, a join the values of both sides, and other
+windows some rows for each key. The user's code is not there to merge accumulators of its own; so
+of those that were not folded yet, all are shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol
+
+import numpy as np
+
+from millstream.checkpoints.manifest import JobNote
+from millstream.ring.masks import SlotMask
+from millstream.state.aggregates.grouping import Groups
+from millstream.state.aggregates.naming import aggregates_in
+from millstream.state.panes.algebras import AggregateAlgebra, ListAlgebra, Objects, objects
+from millstream.state.panes.fragments import decode_panes
+from millstream.state.panes.joined import SideAlgebra, SideRows, waiting
+from millstream.state.panes.rows import RowState, decode_rows
+from millstream.state.panes.state import PaneState
+from millstream.state.panes.tables import Algebra
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_OF_TIME = ("tumbling", "sliding")
+_INTERNAL = "millstream."
+_INSTANTS = ("start", "last")
+
+
+class WindowedState(Protocol):
+    """State that can be brought together from records, and then shown."""
+
+    def decode(self, data: bytes) -> Any:
+        """Read a record."""
+
+    def apply(self, fragment: Any, slots: SlotMask) -> None:
+        """Take in what a record has for some slots."""
+
+    def drop(self, slots: SlotMask) -> None:
+        """Forget what some slots hold."""
+
+    def items(self, slots: SlotMask) -> Iterator[tuple[Any, Any]]:
+        """Each key with all that it has."""
+
+    def rows(self, slots: SlotMask) -> Iterator[tuple[Any, dict[str, Any]]]:
+        """The same as rows, of which a key may have several."""
+
+
+def windowed_state(note: JobNote, slots: int) -> WindowedState | None:
+    """Empty state of a job's form; None if this needs the user's code."""
+    if note.form == "join":
+        return _Joined(slots)
+    algebra = _algebra_of(note.reducer)
+    if algebra is None:
+        return None
+    return _Panes(algebra, slots) if note.windows.startswith(_OF_TIME) else _Rows(algebra)
+
+
+def _algebra_of(reducer: str) -> Algebra[Any] | None:
+    if reducer == "a combinable":
+        return _Accumulators()
+    if reducer.startswith("a function "):
+        return ListAlgebra()
+    aggregates = aggregates_in(reducer)
+    return None if aggregates is None else AggregateAlgebra(aggregates)
+
+
+class _Accumulators(ListAlgebra):
+    """Accumulators of a user's combinable; several stay beside each other."""
+
+    def merge(self, rows: Objects, groups: Groups, n: int) -> Objects:
+        found: list[list[Any]] = [[] for _ in range(n)]
+        for group, accumulators in zip(groups.tolist(), rows.tolist(), strict=True):
+            found[group].extend(accumulators)
+        return objects(found)
+
+    def unpack(self, data: bytes) -> Objects:
+        return objects([[accumulator] for accumulator in super().unpack(data).tolist()])
+
+    def values(self, rows: Objects) -> list[Any]:
+        return [found[0] if len(found) == 1 else found for found in rows.tolist()]
+
+
+class _Panes:
+    """Sliding and tumbling windows."""
+
+    def __init__(self, algebra: Algebra[Any], slots: int) -> None:
+        self._algebra = algebra
+        self._state = PaneState(algebra, slots)
+
+    def decode(self, data: bytes) -> Any:
+        return decode_panes(data, self._algebra)
+
+    def apply(self, fragment: Any, slots: SlotMask) -> None:
+        self._state.apply(fragment, slots)
+
+    def drop(self, slots: SlotMask) -> None:
+        self._state.drop(slots)
+
+    def items(self, slots: SlotMask) -> Iterator[tuple[Any, Any]]:
+        for key, panes in self._state.items(slots):
+            yield key, {_instant(start): value for start, value in panes.items()}
+
+    def rows(self, slots: SlotMask) -> Iterator[tuple[Any, dict[str, Any]]]:
+        for key, panes in self.items(slots):
+            for start, value in panes.items():
+                yield key, {"pane": start, **_columns(value)}
+
+
+class _Joined:
+    """Joins."""
+
+    def __init__(self, slots: int) -> None:
+        self._state: PaneState[SideRows] = PaneState(SideAlgebra(), slots)
+
+    def decode(self, data: bytes) -> Any:
+        return decode_panes(data, SideAlgebra())
+
+    def apply(self, fragment: Any, slots: SlotMask) -> None:
+        self._state.apply(fragment, slots)
+
+    def drop(self, slots: SlotMask) -> None:
+        self._state.drop(slots)
+
+    def items(self, slots: SlotMask) -> Iterator[tuple[Any, Any]]:
+        return waiting(self._state, slots)
+
+    def rows(self, slots: SlotMask) -> Iterator[tuple[Any, dict[str, Any]]]:
+        for key, values in self.items(slots):
+            for one in values:
+                yield key, {"side": one.side, "time": _instant(one.time), "value": one.value}
+
+
+class _Rows:
+    """Windows of sessions and counts, and global ones."""
+
+    def __init__(self, algebra: Algebra[Any]) -> None:
+        self._algebra = algebra
+        self._state: RowState[Any] = RowState(algebra, ())
+
+    def decode(self, data: bytes) -> Any:
+        return decode_rows(data, self._algebra)
+
+    def apply(self, fragment: Any, slots: SlotMask) -> None:
+        self._state.apply(fragment, slots)
+
+    def drop(self, slots: SlotMask) -> None:
+        self._state.drop(slots)
+
+    def items(self, slots: SlotMask) -> Iterator[tuple[Any, Any]]:
+        found: dict[Any, list[dict[str, Any]]] = {}
+        for key, row in self.rows(slots):
+            found.setdefault(key, []).append(row)
+        yield from found.items()
+
+    def rows(self, slots: SlotMask) -> Iterator[tuple[Any, dict[str, Any]]]:
+        found = self._state.of(np.sort(self._state.within(slots)))
+        if found.rows is None:
+            return
+        keys = self._state.keys.keys(found.ids)
+        columns = {
+            name.removeprefix(_INTERNAL): _shown(name.removeprefix(_INTERNAL), column.tolist())
+            for name, column in found.columns.items()
+        }
+        for at, value in enumerate(self._algebra.values(found.rows)):
+            beside = {name: column[at] for name, column in columns.items()}
+            yield keys[at], {**beside, **_columns(value)}
+
+
+def _shown(name: str, column: Sequence[int]) -> Sequence[Any]:
+    return list(map(_instant, column)) if name in _INSTANTS else column
+
+
+def _columns(value: Any) -> Mapping[str, Any]:
+    """A value as columns: several aggregates have names of their own."""
+    return value if isinstance(value, dict) else {"value": value}
+
+
+def _instant(time: int) -> datetime | int:
+    try:
+        return _EPOCH + timedelta(microseconds=time)
+    except OverflowError:
+        return time
