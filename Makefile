@@ -79,6 +79,10 @@ bench-stores: setup ## write to all stores and read from them, side by side
 bench-durability: setup ## see what durable epochs cost, beside Spark's own state
 	@$(with_java) $(BIN)/python benchmarks/durability.py $(ARGS)
 
+.PHONY: bench-windows
+bench-windows: setup ## see what sliding windows cost, recomputed and from shared panes
+	@$(with_java) $(BIN)/python benchmarks/windows.py $(ARGS)
+
 # The options of the runner: how many runs, how many copies, the seed of the first run.
 chaos_options = $(if $(RUNS),--runs $(RUNS)) $(if $(REPLICAS),--replicas $(REPLICAS)) \
 	$(if $(SEED),--seed $(SEED))
