@@ -26,9 +26,9 @@ from millstream.node.keeping import BaseOptions
 from millstream.spark import checkpoint, starting
 from tests.chaos.driver_plans import DriverPlan, Start
 from tests.chaos.moments import arrange, wrap
-from tests.chaos.workload import bounded_workflow, recorded
+from tests.chaos.windowed import windowed_workflow
+from tests.chaos.workload import bounded_source, bounded_workflow, recorded
 
-JOBS = ("baskets", "worth")
 SLOTS = 256
 RETAIN = 3
 
@@ -69,7 +69,9 @@ def _hurry() -> None:
 
 def _run(folder: Path, plan: DriverPlan, start: Start) -> None:
     recording = recorded(plan.seed, plan.epochs) if plan.source == "recording" else []
-    flow = bounded_workflow(f"{folder}/ready/*", recording, folder, plan.shape)
+    source = bounded_source(f"{folder}/ready/*", recording)
+    make = windowed_workflow if plan.shape.windows else bounded_workflow
+    flow = make(source, folder, plan.shape)
     url = (folder / "store").read_text() if (folder / "store").exists() else None
     with ms.start(
         flow,
@@ -86,7 +88,7 @@ def _run(folder: Path, plan: DriverPlan, start: Start) -> None:
     ) as run:
         say(started=True)
         run.await_termination()
-        found = {job: list(run.state(job).items()) for job in JOBS}
+        found = {job: list(run.state(job).items()) for job in plan.jobs}
         (folder / "state").write_bytes(pickle.dumps((run.status().committed, found)))
 
 

@@ -1,7 +1,8 @@
 """What a chaos run does to its drivers, by its seed: twenty seeds pass all points of the protocol.
 
 Seven runs of each durability kill drivers: at every point of an epoch, and of a restart. Three
-have two drivers on one checkpoint: one is stopped, the other goes on, the first wakes up.
+have two drivers on one checkpoint: one is stopped, the other goes on, the first wakes up. Every
+other run of each has windows, which are open meanwhile.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Literal
 
 from millstream.coordinator.claiming import Recovery
 from millstream.node.machine import Durability
+from tests.chaos import windowed, workload
 from tests.chaos.moments import RESTART, Blow, Moment, Point, points
 from tests.chaos.workload import Shape
 
@@ -59,6 +61,11 @@ class DriverPlan:
     master: str = "local[2]"
     epochs: int = EPOCHS
 
+    @property
+    def jobs(self) -> tuple[str, ...]:
+        """Those that have state."""
+        return windowed.JOBS if self.shape.windows else workload.JOBS
+
 
 def plan_of(seed: int) -> DriverPlan:
     """The plan of a seed."""
@@ -83,7 +90,9 @@ def plan_of(seed: int) -> DriverPlan:
         durability=durability,
         starts=tuple(starts),
         order=order,
-        shape=Shape(builtin=dice.random() < 0.5, two_sinks=dice.random() < 0.5),
+        shape=Shape(
+            builtin=dice.random() < 0.5, two_sinks=dice.random() < 0.5, windows=rank % 2 == 1
+        ),
         source="recording" if rank % 3 == 1 else "files",
         store=_STORES.get(rank, "log"),
         master="local-cluster[2,1,1024]" if rank == _CLUSTER else "local[2]",

@@ -18,10 +18,16 @@ from tests.chaos.driver_runner import run_once
 from tests.chaos.moments import RESTART, Blow, Moment, arrange, points
 from tests.chaos.processes import marked
 from tests.chaos.reader import Reader
+from tests.chaos.windowed import in_one, lines_that_differ, windowed_answer
+from tests.chaos.workload import Shape
 
 
 def quick(
-    seed: int, *drivers: Moment | None, interval: bool = False, two: bool = False
+    seed: int,
+    *drivers: Moment | None,
+    interval: bool = False,
+    two: bool = False,
+    windows: bool = False,
 ) -> DriverPlan:
     starts = [Start(nodes=2 + at, moment=moment) for at, moment in enumerate(drivers)]
     return DriverPlan(
@@ -29,6 +35,7 @@ def quick(
         durability="interval" if interval else "epoch",
         starts=tuple(starts),
         order="while it runs" if two else None,
+        shape=Shape(builtin=True, two_sinks=True, windows=windows),
         epochs=4,
     )
 
@@ -43,6 +50,7 @@ SAMPLE = {
     "stopped, replaced and woken": quick(
         102, Moment("staged", 3, 0.0, "stop driver"), None, two=True
     ),
+    "killed with open windows": quick(103, Moment("staging", 2, 0.1, "kill"), None, windows=True),
 }
 
 
@@ -151,3 +159,17 @@ def test_the_processes_of_a_driver_are_known_by_their_mark() -> None:
     finally:
         process.communicate()
     assert marked(mark) == []
+
+
+def test_windows_that_came_twice_not_at_all_or_otherwise_are_told() -> None:
+    expected = windowed_answer(7, 2, Shape(builtin=True, two_sinks=True, windows=True)).rows
+    first, second, third, *_ = expected["longer"][-1]
+    others = [row for row in expected["longer"][-1] if row not in (second, third)]
+    changed = (*third[:2], third[2] + 1)
+    found = in_one({**expected, "longer": {4: [first, *others], 9: [changed]}})
+
+    assert sorted(lines_that_differ(expected, expected)) == []
+    assert sorted(lines_that_differ(found, expected)) == sorted(
+        f"rows of 'longer': {row} came {times} times, expected {wanted}"
+        for row, times, wanted in [(first, 2, 1), (second, 0, 1), (third, 0, 1), (changed, 1, 0)]
+    )

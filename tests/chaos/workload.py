@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import millstream as ms
+from millstream.flow.sources import Source
 
 USERS = 60
 GROUPS = 9
@@ -23,6 +24,7 @@ ITEMS = ("apple", "bread", "cheese", "dates")
 FILES = 2
 LINES = 50
 RECENT = 4
+JOBS = ("baskets", "worth")
 
 Rows = dict[int, list[tuple[Any, ...]]]
 """The rows of a sink, in order, by epoch."""
@@ -125,11 +127,12 @@ class Shape:
     """What differs between the workflows of two seeds: each takes another way through the code.
 
     ``builtin`` adds up with a built-in aggregate in columns; ``two_sinks`` makes the sinks read
-    the epoch's blocks from Spark's cache.
+    the epoch's blocks from Spark's cache. ``windows`` is for other jobs (``windowed.py``).
     """
 
     builtin: bool
     two_sinks: bool
+    windows: bool = False
 
     @classmethod
     def of(cls, seed: int) -> Shape:
@@ -137,7 +140,8 @@ class Shape:
 
     def __str__(self) -> str:
         total = "ms.sum" if self.builtin else "reducer"
-        return f"{total}, {2 if self.two_sinks else 1} sinks"
+        sinks = (3 if self.windows else 2) if self.two_sinks else 1
+        return f"{'windows, ' if self.windows else ''}{total}, {sinks} sinks"
 
 
 def workflow(source: Input, folder: Path, shape: Shape) -> ms.Workflow:
@@ -147,16 +151,17 @@ def workflow(source: Input, folder: Path, shape: Shape) -> ms.Workflow:
     return _with_jobs(flow, lines, folder, shape)
 
 
-def bounded_workflow(
-    glob: str, recording: list[dict[str, str]], folder: Path, shape: Shape
-) -> ms.Workflow:
-    """The workflow over so many epochs: over a recording, if there is one, or else over files."""
-    flow = ms.Workflow("chaos")
+def bounded_source(glob: str, recording: list[dict[str, str]]) -> Source:
+    """So many epochs: a recording, if there is one, or else files."""
     if recording:
-        lines = flow.source("lines", ms.replay(recording, rows_per_epoch=FILES * LINES))
-    else:
-        lines = flow.source("lines", ms.text(glob, max_files_per_epoch=FILES))
-    return _with_jobs(flow, lines, folder, shape)
+        return ms.replay(recording, rows_per_epoch=FILES * LINES)
+    return ms.text(glob, max_files_per_epoch=FILES)
+
+
+def bounded_workflow(source: Source, folder: Path, shape: Shape) -> ms.Workflow:
+    """The workflow over so many epochs."""
+    flow = ms.Workflow("chaos")
+    return _with_jobs(flow, flow.source("lines", source), folder, shape)
 
 
 def recorded(seed: int, epochs: int) -> list[dict[str, str]]:
