@@ -74,6 +74,11 @@ def job_of(workflow: WorkflowNote, job: str) -> JobNote:
     """What a checkpoint knows of a job."""
     found = workflow.job(job)
     if found is None:
+        for leader in workflow.jobs:
+            if job in leader.led:
+                raise NotThere(
+                    f"state of job {job!r}", f"its windows are in that of {leader.name!r}"
+                )
         names = ", ".join(note.name for note in workflow.jobs)
         raise NotThere(f"job {job!r}", f"the jobs are {names}" if names else "it has no jobs")
     return found
