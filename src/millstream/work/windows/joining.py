@@ -25,6 +25,7 @@ from millstream.state.panes.algebras import Objects, objects
 from millstream.state.panes.fragments import PaneFragment, decode_panes, encode_panes
 from millstream.state.panes.joined import LEFT, SideAlgebra, SideRows, Waiting, waiting
 from millstream.state.panes.keys import Ids
+from millstream.state.panes.runs import Runs
 from millstream.state.panes.state import PaneState, merge_panes
 from millstream.state.panes.tables import Table, chosen, ordered
 from millstream.work.clocks import BEGINNING, END, JobClock
@@ -53,6 +54,7 @@ class JoinReducing:
         self._slots = slots
         self._algebra = SideAlgebra()
         self._state = PaneState(self._algebra, slots)
+        self._runs = Runs(self._state, self._algebra)
         self._results = JoinResults(job, job.reducer.on_match)
 
     def reduce(
@@ -60,6 +62,7 @@ class JoinReducing:
     ) -> Reduced[PaneFragment[SideRows]]:
         clock = unit.clock or JobClock()
         self._state.tidy()
+        self._runs.tidy()
         new = self._taken(blocks, clock.closed)
         found: list[Found] = []
         if unit.read and new is not None:
@@ -179,7 +182,7 @@ class JoinReducing:
         ids = np.unique(table.ids)
         found: list[Side | None] = []
         for start in self._starts(since, until):
-            for held in self._state.all_loose(start):
+            for held in self._runs.of(start):
                 first = np.searchsorted(held.ids, ids, "left")
                 counts = np.searchsorted(held.ids, ids, "right") - first
                 at = np.repeat(first, counts) + np.arange(counts.sum())
