@@ -10,10 +10,15 @@ import pytest
 
 from millstream.errors import Place
 from millstream.flow.joins import JoinSide
+from millstream.flow.windows import WithinWindow
 from millstream.state.records import row_type
 from millstream.work.chunk import Chunk
+from millstream.work.clocks import JobClock
 from millstream.work.failures import RecordError, UserFunctionError
 from millstream.work.joining_sides import run_side
+from millstream.work.keying import Pairs
+from millstream.work.timing import Gate, runs_of
+from tests.work.windows.join_rig import join_of
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 ROW = row_type(("id", "n", "at"))
@@ -67,3 +72,22 @@ def test_errors_name_the_join_and_the_side() -> None:
         tagged(Chunk(records=["a"]))
     with pytest.raises(UserFunctionError, match=r"key of job 'both \(right side\)'"):
         tagged(Chunk(records=["a"]), key=lambda record: record.nothing)
+
+
+def test_a_value_behind_the_watermark_is_late_and_says_its_side() -> None:
+    job = join_of(WithinWindow(60_000_000))
+    gate = Gate(job, JobClock(closed=1000, watermark=2000), 0, ["late"])
+    items = [("a", ("left", 1), 0.000999), ("a", ("right", 2), 0.001)]
+
+    admitted = gate.admit(Pairs(items, True), 0)
+
+    assert admitted.taken.values == Pairs(items[1:], True)
+    assert list(admitted.sides["late"].records()) == items[:1]
+
+
+def test_results_of_a_join_go_on_in_one_chunk() -> None:
+    rows = pa.record_batch({"key": ["a", "b"], "time": [1, 2]})
+
+    [(window, chunk)] = runs_of(rows, timed=True)
+
+    assert (window, len(chunk), chunk.time) == (0, 2, None)
