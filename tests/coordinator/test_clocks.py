@@ -215,6 +215,16 @@ def test_an_inherited_watermark_that_has_not_begun_holds_back_even_idle_jobs() -
     assert story.record.clocks[SECOND_JOB].watermark == BEGINNING
 
 
+def test_a_job_waits_for_results_that_may_be_older_than_the_watermark_they_come_with() -> None:
+    late = timing(job=SECOND_JOB, inherited=(FIRST,), delays={FIRST: 30 * SECOND})
+    story = Story(timing(tracked(LEFT)), late)
+    story.epoch(0, seen(LEFT, 100))
+    assert story.record.clocks[SECOND_JOB].watermark == BEGINNING
+    story.epoch(1)
+
+    assert story.record.clocks[SECOND_JOB].watermark == 68 * SECOND
+
+
 # -- processing time ---------------------------------------------------------------------------
 
 
