@@ -134,7 +134,7 @@ def test_timings_come_after_those_that_they_inherit_from(flow: Workflow) -> None
         ({"window": ms.sliding(HOUR, MINUTE), "panes": True}, True, False),
         ({"window": ms.sliding(HOUR, MINUTE), "panes": False}, True, False),
         ({"window": ms.tumbling(HOUR)}, True, False),
-        ({"window": [ms.sliding(HOUR, MINUTE), ms.tumbling(HOUR)]}, True, False),
+        ({"window": [ms.sliding(HOUR, MINUTE), ms.tumbling(HOUR)]}, True, True),
         ({"window": [ms.sliding(HOUR, MINUTE), ms.sliding(2 * HOUR, MINUTE)]}, True, True),
         ({"window": ms.session(HOUR)}, False, False),
         ({"window": ms.count_window(5, 2)}, False, False),

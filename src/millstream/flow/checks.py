@@ -25,7 +25,7 @@ from millstream.flow.functions import (
     name_of,
     place_of,
 )
-from millstream.flow.reducers import ArrowReducer, Reducer, StatefulReducer
+from millstream.flow.reducers import AggregateReducer, ArrowReducer, Reducer, StatefulReducer
 from millstream.flow.sources import Source, dataframe_source
 from millstream.flow.windows import SessionWindow, TimeWindow, Windowing, as_windows, micros
 from millstream.state.values import shown
@@ -232,6 +232,16 @@ def check_windowed(reducer: Reducer, ttl: object, combine: object, name: str, pl
         raise WorkflowError(
             f"job {name!r} has both a window and combine=",
             "leave combine= out; a reducer with zero, add, merge and result is combined in panes",
+            place,
+        )
+    taken = {"window_start", "window_end", "timing"}
+    named = taken.intersection(
+        reducer.aggregates.names if isinstance(reducer, AggregateReducer) else ()
+    )
+    if named:
+        raise WorkflowError(
+            f"job {name!r} has an aggregate called {min(named)!r}, as a column of its window is",
+            "give it another name",
             place,
         )
     if isinstance(reducer, ArrowReducer):

@@ -54,9 +54,9 @@ class JobTiming:
 
     @property
     def is_measured(self) -> bool:
-        """Whether measured rates decide if values are folded; with tumbling windows it pays."""
-        all_slide = all(not window.is_tumbling for window in self.windowing.time_windows)
-        return self.foldable and self.windowing.panes is None and all_slide
+        """Whether measured rates decide if values are folded."""
+        windowing = self.windowing
+        return self.foldable and windowing.panes is None and windowing.paying_rate is not None
 
 
 def timings_of(plan: Plan) -> tuple[JobTiming, ...]:

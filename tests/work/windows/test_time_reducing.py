@@ -11,8 +11,11 @@ import pytest
 
 import millstream as ms
 from millstream.flow.windows import TimeWindow
-from millstream.work.windows.forms import Window
-from tests.work.windows.rig import Rig, Row, expected, job_of
+from millstream.work.clocks import JobClock
+from millstream.work.units import UnitContext
+from millstream.work.windows.forms import Window, form_of
+from millstream.work.windows.time_reducing import TimeWindowReducing
+from tests.work.windows.rig import Rig, Row, block_of, expected, job_of
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -148,3 +151,18 @@ def test_values_of_another_type_are_refused_before_their_epoch_is_committed() ->
     rig.run([("a", 5, 1)], 0)
     with pytest.raises(ms.RecordError, match="changed its type"):
         rig.run([("b", 5, "one")], 0)
+
+
+def test_what_comes_after_an_eviction_outlives_it_in_a_merged_fragment() -> None:
+    job = job_of(ms.sum(), TimeWindow(10, 10))
+    one = TimeWindowReducing(job, form_of(job), 8)
+    fragments = []
+    for epoch, (rows, watermark) in enumerate([([("a", 5, 1)], 2**62), ([("a", 7, 2)], 0)]):
+        unit = UnitContext(range(8), 0, None, True, JobClock(0, watermark), epoch)
+        reduced = one.reduce(block_of(job, rows, True), unit)
+        one.apply(reduced.fragment)
+        fragments.append(reduced.fragment)
+    other = TimeWindowReducing(job, form_of(job), 8)
+    other.apply(other.decode(one.encode(one.merge(fragments))))
+    everything = np.ones(8, bool)
+    assert dict(other.items(everything)) == dict(one.items(everything)) == {"a": {EPOCH: 2}}

@@ -105,6 +105,10 @@ class PaneState(Generic[A]):
         """Merge a sealed fragment, or what it has for some slots."""
         for run in fragment.tightened:
             self._drop_loose(self._mask(run, slots))
+        # First, as rows of a merged fragment may be newer than what went before.
+        for run, before in fragment.gone:
+            mask = self._mask(run, slots)
+            self._evict({start for start in self.starts if start < before}, mask)
         for start, part in masked(self._algebra, fragment.panes, slots).items():
             self._put(start, overlaid(self._algebra, self._panes.get(start), self._table(part)))
         for (start, epoch), part in masked(self._algebra, fragment.loose, slots).items():
@@ -115,9 +119,6 @@ class PaneState(Generic[A]):
             kept = without(self._algebra, old, np.unique(new.ids))
             of_epochs[epoch] = self._together(kept, new)
             self._count(of_epochs[epoch], 1)
-        for run, before in fragment.gone:
-            mask = self._mask(run, slots)
-            self._evict({start for start in self.starts if start < before}, mask)
         self._settle_stacks(fragment, slots)
 
     def _together(self, kept: Table[A] | None, new: Table[A]) -> Table[A]:
