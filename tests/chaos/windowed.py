@@ -9,7 +9,7 @@ order, but none is late; the answer does not depend on how the input was cut int
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import chain
 from pathlib import Path
@@ -63,7 +63,14 @@ def collect(
     yield group, since_start(window.start), len(sums), sum(amount for _, amount in sums)
 
 
-def windowed_workflow(source: Source, folder: Path, shape: Shape) -> ms.Workflow:
+def windowed_workflow(
+    source: Source,
+    folder: Path,
+    shape: Shape,
+    *,
+    timed: Callable[[str], Any] = timed,
+    collect: Callable[..., Any] = collect,
+) -> ms.Workflow:
     """The workflow over a source of lines."""
     flow = ms.Workflow("chaos")
     lines = flow.source(
