@@ -38,11 +38,12 @@ from millstream.flow.windows import (
     every,
     global_window,
     on_watermark,
+    processing_time,
     session,
     sliding,
     tumbling,
 )
-from millstream.flow.workflow import Stream, Workflow, processing_time
+from millstream.flow.workflow import Stream, Workflow
 from millstream.node.messages import NotDeterministic
 from millstream.state.aggregates import (
     aggregate,
@@ -58,6 +59,7 @@ from millstream.state.aggregates import (
 )
 from millstream.stores.store import StoreError, StoreFull, StoreUnavailable
 from millstream.work.failures import RecordError, UserFunctionError
+from millstream.work.windows.forms import CountedWindow, EndlessWindow, Window
 
 if TYPE_CHECKING:
     from millstream.spark.conform import SinkTypeError
@@ -83,6 +85,8 @@ __all__ = [
     "Combinable",
     "CommitUnknown",
     "ConfigError",
+    "CountedWindow",
+    "EndlessWindow",
     "EpochFailed",
     "MillstreamError",
     "NotDeterministic",
@@ -97,6 +101,7 @@ __all__ = [
     "Stream",
     "Superseded",
     "UserFunctionError",
+    "Window",
     "Workflow",
     "WorkflowChanged",
     "WorkflowError",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import pyarrow as pa
 
@@ -25,7 +25,7 @@ from millstream.flow.checks import (
 from millstream.flow.functions import Function, check_arguments, check_callable, check_picklable
 from millstream.flow.reducers import JoinReducer
 from millstream.flow.vertices import JobVertex, RecordStep, UnionVertex, Vertex
-from millstream.flow.windows import TimeWindow, Windowing, WithinWindow
+from millstream.flow.windows import ProcessingTime, TimeWindow, Windowing, WithinWindow
 from millstream.state.values import shown
 
 if TYPE_CHECKING:
@@ -54,22 +54,38 @@ class JoinSide(RecordStep):
         return JobVertex(self.place, name=name, key=self.key, time=self.time)
 
 
+class JoinArguments(TypedDict, total=False):
+    """What ``join`` and ``left_join`` take by name."""
+
+    within: timedelta
+    window: TimeWindow
+    key: str | tuple[str, ...] | Function
+    right_key: str | tuple[str, ...] | Function
+    time: str | ProcessingTime
+    right_time: str
+    on_match: Function
+    lateness: timedelta
+    key_type: object
+    output: Declared
+    durable: bool
+
+
 @dataclass(frozen=True, kw_only=True)
 class JoinOptions:
     """What a user has said of a join, unchecked; ``outer`` is that of ``left_join``."""
 
-    within: object
-    window: object
-    key: Any
-    right_key: Any
-    time: Any
-    right_time: Any
-    on_match: object
-    lateness: timedelta | None
-    key_type: object
-    output: Declared | None
-    durable: object
-    outer: bool
+    within: object = None
+    window: object = None
+    key: Any = None
+    right_key: Any = None
+    time: Any = None
+    right_time: Any = None
+    on_match: object = None
+    lateness: timedelta | None = None
+    key_type: object = None
+    output: Declared | None = None
+    durable: object = True
+    outer: bool = False
     by_arrival: bool = False
 
 

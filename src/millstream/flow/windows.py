@@ -19,6 +19,17 @@ MICROSECOND: Final = timedelta(microseconds=1)
 Timing = Literal["early", "on_time"]
 
 
+class ProcessingTime:
+    """The mark that values are placed in windows by the time at which they are read."""
+
+    def __repr__(self) -> str:
+        return "ms.processing_time"
+
+
+processing_time: Final = ProcessingTime()
+"""For ``time=``: values count at the time at which their epoch was admitted."""
+
+
 @dataclass(frozen=True)
 class TimeWindow:
     """Windows of one size, a new one every slide; they begin at multiples of it."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Final
+from typing import TypedDict, Unpack
 
 from millstream.errors import Place, WorkflowError
 from millstream.flow import hints
@@ -44,7 +44,7 @@ from millstream.flow.functions import (
     check_callable,
     check_picklable,
 )
-from millstream.flow.joins import JoinOptions, check_right, join_vertex
+from millstream.flow.joins import JoinArguments, JoinOptions, check_right, join_vertex
 from millstream.flow.plan import plan
 from millstream.flow.reducers import reducer_of
 from millstream.flow.sinks import Sink
@@ -64,19 +64,25 @@ from millstream.flow.vertices import (
     UnionVertex,
     Vertex,
 )
-from millstream.flow.windows import TimeWindow
+from millstream.flow.windows import ProcessingTime
 from millstream.state.values import shown
 
 
-class _ProcessingTime:
-    """The mark that values are placed in windows by the time at which they are read."""
+class JobOptions(TypedDict, total=False):
+    """What a job can be told besides its map, key and reducer."""
 
-    def __repr__(self) -> str:
-        return "ms.processing_time"
-
-
-processing_time: Final = _ProcessingTime()
-"""For ``time=``: values count at the time at which their epoch was admitted."""
+    combine: Function
+    time: str | ProcessingTime
+    window: object
+    lateness: timedelta
+    early_every: timedelta
+    ordered: bool
+    panes: bool
+    ttl: timedelta
+    key_type: object
+    output: Declared
+    durable: bool
+    share: bool
 
 
 class Stream:
@@ -141,7 +147,7 @@ class Stream:
         map: Form | None = None,
         combine: Function | None = None,
         key: str | tuple[str, ...] | Function | None = None,
-        time: str | _ProcessingTime | None = None,
+        time: str | ProcessingTime | None = None,
         window: object | None = None,
         lateness: timedelta | None = None,
         early_every: timedelta | None = None,
@@ -185,7 +191,7 @@ class Stream:
             check_key(key, place)
         windowing = windowing_of(
             window,
-            processing_time=isinstance(time, _ProcessingTime),
+            processing_time=isinstance(time, ProcessingTime),
             lateness=lateness,
             early_every=early_every,
             ordered=ordered,
@@ -193,7 +199,7 @@ class Stream:
             name=name,
             place=place,
         )
-        column = None if isinstance(time, _ProcessingTime) else time
+        column = None if isinstance(time, ProcessingTime) else time
         check_columns(key, column, map, name, place)
         if windowing is not None:
             check_windowed(reducer, ttl, combine, name, place)
@@ -216,23 +222,7 @@ class Stream:
         self._workflow._vertices[name] = vertex
         return JobStream(self._workflow, vertex)
 
-    def join(
-        self,
-        right: Stream,
-        name: str,
-        *,
-        within: timedelta | None = None,
-        window: TimeWindow | None = None,
-        key: str | tuple[str, ...] | Function | None = None,
-        right_key: str | tuple[str, ...] | Function | None = None,
-        time: str | _ProcessingTime | None = None,
-        right_time: str | None = None,
-        on_match: Function | None = None,
-        lateness: timedelta | None = None,
-        key_type: object | None = None,
-        output: Declared | None = None,
-        durable: bool = True,
-    ) -> JobStream:
+    def join(self, right: Stream, name: str, **options: Unpack[JoinArguments]) -> JobStream:
         """Join with another stream: pairs of values that have one key and belong together in time.
 
         Either their event times differ by ``within`` at most, or they lie in one ``window``. Each
@@ -246,71 +236,21 @@ class Stream:
         where it differs. A value behind the watermark (with a window: whose windows are closed)
         goes to ``.late``, as ``(key, (side, value), time)``.
         """
-        return self._join(
-            right,
-            name,
-            JoinOptions(
-                within=within,
-                window=window,
-                key=key,
-                right_key=right_key,
-                time=time,
-                right_time=right_time,
-                on_match=on_match,
-                lateness=lateness,
-                key_type=key_type,
-                output=output,
-                durable=durable,
-                outer=False,
-            ),
-        )
+        return self._join(right, name, JoinOptions(**options))
 
-    def left_join(
-        self,
-        right: Stream,
-        name: str,
-        *,
-        within: timedelta | None = None,
-        window: TimeWindow | None = None,
-        key: str | tuple[str, ...] | Function | None = None,
-        right_key: str | tuple[str, ...] | Function | None = None,
-        time: str | _ProcessingTime | None = None,
-        right_time: str | None = None,
-        on_match: Function | None = None,
-        lateness: timedelta | None = None,
-        key_type: object | None = None,
-        output: Declared | None = None,
-        durable: bool = True,
-    ) -> JobStream:
+    def left_join(self, right: Stream, name: str, **options: Unpack[JoinArguments]) -> JobStream:
         """Join, and also give the values of this side that have met none of the other.
 
         Such a value is given once, with ``right`` None and its own time, when the watermark has
         passed its time by more than ``within``, or the end of its last window.
         """
-        return self._join(
-            right,
-            name,
-            JoinOptions(
-                within=within,
-                window=window,
-                key=key,
-                right_key=right_key,
-                time=time,
-                right_time=right_time,
-                on_match=on_match,
-                lateness=lateness,
-                key_type=key_type,
-                output=output,
-                durable=durable,
-                outer=True,
-            ),
-        )
+        return self._join(right, name, JoinOptions(outer=True, **options))
 
     def _join(self, right: Stream, name: str, options: JoinOptions) -> JobStream:
         place = caller()
         self._workflow._check_free(name, "join", place)
         check_right(right, Stream, self._workflow, name, place)
-        if isinstance(options.time, _ProcessingTime):
+        if isinstance(options.time, ProcessingTime):
             options = replace(options, time=None, by_arrival=True)
         vertex = join_vertex(self._vertex, right._vertex, options, name, place)
         self._workflow._vertices[name] = vertex
@@ -395,42 +335,9 @@ class KeyedStream:
     stream: Stream
     key: str | tuple[str, ...] | Function
 
-    def reduce(
-        self,
-        name: str,
-        reduce: object,
-        *,
-        combine: Function | None = None,
-        time: str | _ProcessingTime | None = None,
-        window: object | None = None,
-        lateness: timedelta | None = None,
-        early_every: timedelta | None = None,
-        ordered: bool = False,
-        panes: bool | None = None,
-        ttl: timedelta | None = None,
-        key_type: object | None = None,
-        output: Declared | None = None,
-        durable: bool = True,
-        share: bool = True,
-    ) -> JobStream:
-        """Add a job that reduces the records of each key."""
-        return self.stream.map_reduce(
-            name,
-            reduce=reduce,
-            combine=combine,
-            key=self.key,
-            time=time,
-            window=window,
-            lateness=lateness,
-            early_every=early_every,
-            ordered=ordered,
-            panes=panes,
-            ttl=ttl,
-            key_type=key_type,
-            output=output,
-            durable=durable,
-            share=share,
-        )
+    def reduce(self, name: str, reduce: object, **options: Unpack[JobOptions]) -> JobStream:
+        """Add a job that reduces the records of each key; options are those of ``map_reduce``."""
+        return self.stream.map_reduce(name, reduce=reduce, key=self.key, **options)
 
 
 class Workflow:
