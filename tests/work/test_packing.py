@@ -365,8 +365,15 @@ def test_integers_and_floats_make_float_keys() -> None:
     assert same(found, {1.0: ["a", "b"], 2.5: ["c"]})
 
 
+class Anything:
+    """Something that is no key."""
+
+    def __repr__(self) -> str:
+        return "Anything()"
+
+
 @forms
-@pytest.mark.parametrize("key", [[1], {}, object(), ("a", [1])], ids=repr)
+@pytest.mark.parametrize("key", [[1], {}, Anything(), ("a", [1])], ids=repr)
 @pytest.mark.parametrize("first", ["a", None, ("a", "b")], ids=repr)
 def test_what_can_be_no_key_is_named(form: str, key: Any, first: Any) -> None:
     with pytest.raises(RecordError, match="map of job 'job' gave the key"):
