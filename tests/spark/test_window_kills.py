@@ -33,8 +33,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 EPOCHS = 6
 
 
-@pytest.mark.parametrize("durability", ["epoch", "interval"])
-@pytest.mark.parametrize("builtin", [True, False])
+@pytest.mark.parametrize(
+    ("durability", "builtin"), [("epoch", True), ("interval", True), ("interval", False)]
+)
 def test_nodes_killed_with_open_windows_cost_nothing_but_time(
     spark: SparkSession, tmp_path: Path, durability: Durability, builtin: bool
 ) -> None:

@@ -323,7 +323,8 @@ def test_open_windows_go_on_after_a_restart_and_changed_ones_are_refused(
     lines.add("a 1 0", "b 2 5", "a 4 25")
     with start(flow(follow=True, sizes=both)) as run:
         seen.wait("short", 2, run)
-    lines.add("a 8 26", "b 16 40", "b 32 70")
+    # The first of these finds its short window closed, and its long one open.
+    lines.add("a 64 3", "a 8 26", "b 16 40", "b 32 70")
     for changed in ({"short": short}, {"short": short, "long": ms.tumbling(2 * MINUTE)}):
         with pytest.raises(WorkflowChanged, match=r"job 'short' \(with those of long\) is for win"):
             start(flow(follow=False, sizes=changed))
@@ -341,7 +342,7 @@ def test_open_windows_go_on_after_a_restart_and_changed_ones_are_refused(
         ("b", at(70), at(80)): 32,
     }
     assert windows(seen.rows["long"]) == {
-        ("a", at(0), at(60)): 13,
+        ("a", at(0), at(60)): 77,
         ("b", at(0), at(60)): 18,
         ("b", at(60), at(120)): 32,
     }
