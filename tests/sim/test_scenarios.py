@@ -13,8 +13,9 @@ from millstream.sim.__main__ import main
 from millstream.sim.cluster import Size
 from millstream.sim.durable_scenario import DurableScenario
 from millstream.sim.links import Faults
-from millstream.sim.scenario import Failed, Scenario, play, simulate
+from millstream.sim.scenario import Failed, Scenario, draw, play, simulate
 from millstream.sim.spark import Malice, Shape
+from millstream.sim.windowed import VARIANTS
 
 SEEDS = 200
 
@@ -62,6 +63,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         rate=draw(st.sampled_from([0.003, 0.02])),
         moves=draw(st.sampled_from([0.0, 0.5])),
         reckless=False,
+        windows=draw(st.sampled_from([None, 0, 1, 2, 3])),
     )
 
 
@@ -90,6 +92,15 @@ def test_every_third_seed_has_a_store_and_drivers_that_are_replaced() -> None:
 
     assert all(isinstance(outcome.scenario, DurableScenario) for outcome in outcomes)
     assert sum(outcome.drivers > 1 for outcome in outcomes) > len(outcomes) / 3
+
+
+def test_every_second_seed_has_windows_with_and_without_a_store() -> None:
+    drawn = [draw(seed) for seed in range(48)]
+
+    assert all(scenario.windows is None for scenario in drawn[::2])
+    for kind in (Scenario, DurableScenario):
+        variants = {scenario.windows for scenario in drawn[1::2] if isinstance(scenario, kind)}
+        assert variants >= set(range(VARIANTS))
 
 
 def test_a_broken_promise_is_told_with_its_seed_and_the_last_steps(

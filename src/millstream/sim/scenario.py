@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -67,7 +67,7 @@ class Scenario:
             log_limit=rng.choice((500, 1_000_000)),
         )
         bad = rng.choice((0.0, 0.0, 0.01, 0.05))
-        return cls(
+        scenario = cls(
             seed=seed,
             size=size,
             shape=Shape(size.slots, rng.randint(1, 4), rng.randint(1, 3)),
@@ -92,8 +92,29 @@ class Scenario:
             rate=rng.choice((0.002, 0.01, 0.03)),
             moves=rng.choice((0.0, 0.3)),
             reckless=rng.random() < 0.1,
-            windows=None if flaky else drawn(seed),
         )
+        windows = None if flaky else drawn(seed)
+        return scenario if windows is None else _with_windows(scenario, windows, rng)
+
+
+def _with_windows(scenario: Scenario, windows: int, rng: random.Random) -> Scenario:
+    """A scenario for windows, which live for several epochs.
+
+    Some are calm: there slots go from one node to the other and back, and nothing else happens.
+    """
+    scenario = replace(scenario, windows=windows, epochs=scenario.epochs + 2)
+    if rng.random() < 0.7:
+        return scenario
+    return replace(
+        scenario,
+        size=replace(scenario.size, nodes=2, executors=2, replicas=1),
+        shape=replace(scenario.shape, partitions=2, tasks=1),
+        malice=Malice(kill=0.0, speculate=0.0, rerun=0.0, twice=0.0, partly=0.0),
+        faults=Faults(),
+        blows=0,
+        epochs=9,
+        moves=0.9,
+    )
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ _SLIDING: list[tuple[list[tuple[int, int]], bool | None]] = [
     ([(8, 2), (2, 2), (6, 3)], None),
     ([(9, 3), (4, 1)], None),
     ([(6, 2), (5, 5)], False),
-    ([(8, 2), (12, 4)], True),
+    ([(24, 2), (8, 4)], True),
 ]
 
 
@@ -188,7 +188,7 @@ class _Windowed(Workload):
             ]
             yield clock, [[] for _ in made] if rng.random() < 0.2 else made
             clock += rng.choice((1, 2, 3, 3, 12)) * SECOND
-            events += rng.choice((2, 3, 4, 6)) * SECOND
+            events += rng.choice((1, 2, 3, 5)) * SECOND
             if rng.random() < 0.08:
                 events += 60 * SECOND  # the sources have moved on
 
