@@ -25,12 +25,13 @@ demo: setup ## see it run
 
 # The suites with targets of their own: servers that are started, and processes that are killed.
 stores := tests/contract tests/stores
-chaos := tests/chaos tests/spark/test_kills.py tests/spark/test_speculation.py
+chaos := tests/chaos tests/spark/test_kills.py tests/spark/test_speculation.py \
+	tests/spark/test_window_kills.py
 
 .PHONY: test
 test: setup ## run the tests; ARGS="-m 'not spark and not cluster'" for the quick ones
 	@tools/setup servers
-	@$(with_java) $(BIN)/pytest $(addprefix --ignore=,$(stores) $(chaos)) $(ARGS)
+	@$(with_java) $(BIN)/pytest -n 2 --dist loadfile $(addprefix --ignore=,$(stores) $(chaos)) $(ARGS)
 
 .PHONY: test-stores
 test-stores: setup ## hold all stores to their contract, against real servers

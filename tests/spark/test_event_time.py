@@ -7,10 +7,13 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
 
 import millstream as ms
 from tests.spark.words import run_to_end
+
+pytestmark = pytest.mark.spark
 
 START = datetime(2024, 5, 1, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
