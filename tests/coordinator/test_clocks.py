@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 
 from millstream.coordinator.clocks import Clocks, Counted
 from millstream.flow.timing import JobTiming
-from millstream.flow.windows import EveryTime, GlobalWindow, TimeWindow, Windowing
+from millstream.flow.windows import (
+    CountWindow,
+    EveryTime,
+    GlobalWindow,
+    SessionWindow,
+    TimeWindow,
+    Window,
+    Windowing,
+)
 from millstream.work.clocks import BEGINNING, END, JobClock, Tally
 from tests.coordinator.timings import (
     AHEAD,
@@ -583,3 +591,17 @@ def test_a_silent_stream_closes_its_windows(epochs: list[Any]) -> None:
     clock = last.at(last.time + IDLE + newest + LATENESS, 1)[FIRST]
 
     assert clock.watermark >= newest
+
+
+@pytest.mark.parametrize(
+    ("window", "last"),
+    [
+        (TimeWindow(10, 10), 30),
+        (TimeWindow(10, 4), 34),
+        (SessionWindow(7), 32),
+        (CountWindow(3, 3), 25),
+    ],
+    ids=str,
+)
+def test_windows_are_over_after_the_last_that_a_value_can_be_in(window: Window, last: int) -> None:
+    assert Windowing((window,)).last_end(25) == last

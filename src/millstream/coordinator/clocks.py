@@ -131,13 +131,19 @@ class Clocks:
 
     def commit(self, record: EpochRecord, counted: Mapping[int, Counted]) -> Clocks:
         """The state after an epoch."""
-        jobs = {
-            timing.job: self._after(timing, record, counted.get(timing.job, Counted()))
-            for timing in self.timings
-        }
+        jobs: dict[int, JobTime] = {}
+        for timing in self.timings:
+            told = counted.get(timing.job, Counted())
+            jobs[timing.job] = self._after(timing, record, told, jobs)
         return replace(self, jobs=jobs, time=record.time, incarnation=record.incarnation)
 
-    def _after(self, timing: JobTiming, record: EpochRecord, counted: Counted) -> JobTime:
+    def _after(
+        self,
+        timing: JobTiming,
+        record: EpochRecord,
+        counted: Counted,
+        upstream: Mapping[int, JobTime],
+    ) -> JobTime:
         before, time = self.jobs.get(timing.job, JobTime()), record.time
         clock = record.clocks[timing.job]
         tallies = {tally.origin: tally for tally in summed(counted.tallies)}
@@ -157,6 +163,8 @@ class Clocks:
             after = replace(after, early=time)
         # A window of processing time that was closed early, on demand, may open again.
         watermark = time if timing.windowing.processing_time else clock.watermark
+        if watermark >= END:
+            watermark = max(before.watermark, _rest(timing, after, upstream))
         return _measured(timing, before, replace(after, watermark=watermark), counted)
 
     # -- in manifests --------------------------------------------------------------------
@@ -227,6 +235,13 @@ def _marks(timing: JobTiming, known: JobTime, time: int, resumed: bool) -> list[
         else:
             active.append(seen.newest - origin.lateness)
     return active or ([max(silent)] if silent else [])
+
+
+def _rest(timing: JobTiming, after: JobTime, upstream: Mapping[int, JobTime]) -> int:
+    """The watermark of a job all of whose windows were closed: what comes later has its own."""
+    times = [upstream[job].watermark - 1 for job in timing.inherited]
+    newest = max([*times, BEGINNING if after.newest is None else after.newest])
+    return BEGINNING if newest <= BEGINNING else timing.windowing.last_end(newest)
 
 
 def _measured(timing: JobTiming, before: JobTime, after: JobTime, counted: Counted) -> JobTime:

@@ -152,6 +152,17 @@ class Windowing:
         """Whether any value is in more than one window."""
         return len(self.windows) > 1 or any(not w.is_tumbling for w in self.time_windows)
 
+    def last_end(self, time: int) -> int:
+        """When all windows are over that a value of some time can be in."""
+        ends = [time]
+        for window in self.windows:
+            match window:
+                case TimeWindow(size, slide):
+                    ends.append(time // slide * slide + size)
+                case SessionWindow(length) | WithinWindow(length):
+                    ends.append(time + length)
+        return max(ends)
+
     @property
     def by_two_stacks(self) -> tuple[TimeWindow, ...]:
         """Those that overlap and have more than two panes; fewer are as quickly joined."""

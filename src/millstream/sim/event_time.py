@@ -71,13 +71,17 @@ class Job:
 
 @dataclass(frozen=True)
 class Facts:
-    """What an epoch was for a job: its watermarks, and what came of each origin."""
+    """What an epoch was for a job: its watermarks, and what came of each origin.
+
+    ``after`` is what later epochs take for its watermark.
+    """
 
     time: int
     is_first: bool  # of its incarnation
     closed: int
     watermark: int
     origins: Mapping[int, Tally]
+    after: int
 
 
 @dataclass(frozen=True)
@@ -133,7 +137,7 @@ class EventTimeAnswer:
         records = [self._read(record) for task in tasks for record in task]
         for job in self._jobs:
             history = [epoch.facts[job.at] for epoch in self._epochs]
-            closed = history[-1].watermark if history else BEGINNING
+            closed = history[-1].after if history else BEGINNING
             if job.follows is None:
                 mark = _mark(job, history, now, is_first)
                 taken, sides, tallies = _admit(job, history, records, now, closed)
@@ -146,7 +150,11 @@ class EventTimeAnswer:
             known = before.open[job.at] if before is not None else ()
             rows, given[job.at], open_[job.at] = _close(job, [*known, *taken], closed, watermark)
             outputs[job.at] = in_order(rows)
-            facts[job.at] = Facts(now, is_first, closed, watermark, tallies)
+            after = watermark
+            if watermark == END:
+                seen = [t for past in history for t in past.origins.values()]
+                after = max(closed, _rest(job, [*seen, *tallies.values()], facts))
+            facts[job.at] = Facts(now, is_first, closed, watermark, tallies, after)
         states = {job.at: _state(job, open_[job.at]) for job in self._jobs}
         self._epochs.append(Epoch(moment, facts, open_, states, outputs))
 
@@ -175,6 +183,14 @@ def _mark(job: Job, history: list[Facts], now: int, is_first: bool) -> int:
     if active:
         return min(active)
     return max(silent) if silent else BEGINNING
+
+
+def _rest(job: Job, tallies: list[Tally], facts: Mapping[int, Facts]) -> int:
+    """When all windows are over that hold what has come so far."""
+    newest = max((tally.latest for tally in tallies), default=BEGINNING)
+    if job.follows is not None:
+        newest = max(newest, facts[job.follows].after - 1)
+    return BEGINNING if newest <= BEGINNING else _last_end(job, newest)
 
 
 def _timed(tally: Tally | None) -> int:
