@@ -330,6 +330,10 @@ def test_open_windows_go_on_after_a_restart_and_changed_ones_are_refused(
             start(flow(follow=False, sizes=changed))
     with start(flow(follow=False, sizes=both)) as run:
         run.await_termination()
+    # At the end of input the windows up to 120 s were closed; the second of these is in none other.
+    lines.add("a 128 130", "b 256 100")
+    with start(flow(follow=False, sizes=both)) as run:
+        run.await_termination()
 
     def at(seconds: int) -> datetime:
         return START + seconds * SECOND
@@ -340,9 +344,11 @@ def test_open_windows_go_on_after_a_restart_and_changed_ones_are_refused(
         ("a", at(20), at(30)): 12,
         ("b", at(40), at(50)): 16,
         ("b", at(70), at(80)): 32,
+        ("a", at(130), at(140)): 128,
     }
     assert windows(seen.rows["long"]) == {
         ("a", at(0), at(60)): 77,
         ("b", at(0), at(60)): 18,
         ("b", at(60), at(120)): 32,
+        ("a", at(120), at(180)): 128,
     }
