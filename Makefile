@@ -31,7 +31,7 @@ chaos := tests/chaos tests/spark/test_kills.py tests/spark/test_speculation.py \
 .PHONY: test
 test: setup ## run the tests; ARGS="-m 'not spark and not cluster'" for the quick ones
 	@tools/setup servers
-	@$(with_java) $(BIN)/pytest -n 2 --dist loadfile $(addprefix --ignore=,$(stores) $(chaos)) $(ARGS)
+	@$(with_java) $(BIN)/pytest -n 2 --dist worksteal $(addprefix --ignore=,$(stores) $(chaos)) $(ARGS)
 
 .PHONY: test-stores
 test-stores: setup ## hold all stores to their contract, against real servers

@@ -180,7 +180,7 @@ def run(form: str, table: pa.Table, folder: Path, master: str) -> dict[tuple[str
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--master", help="the Spark master (default: local[2])", default="local[2]")
-    parser.add_argument("--minutes", type=int, help="how long a recording", default=15)
+    parser.add_argument("--minutes", type=int, help="how long a recording", default=6)
     options = parser.parse_args()
 
     table = trades(60 * options.minutes)
