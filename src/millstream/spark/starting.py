@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import os
 import shutil
 import tempfile
 import threading
@@ -48,6 +49,7 @@ from millstream.work.reducing import is_keyed
 
 _RETAINED = "spark.sql.streaming.minBatchesToRetain"
 _SPARE = 10
+_LONGEST = 80  # of a folder, so that the path of a socket in it is accepted
 
 
 class Starting:
@@ -77,7 +79,7 @@ class Starting:
 
     def _run(self) -> Run:
         spark, config, planned = self._spark, self._config, self._plan
-        folder = tempfile.mkdtemp(prefix="millstream-")
+        folder = _socket_folder()
         self._cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
         self._check_hosts()
         self._check_memory_limit()
@@ -207,6 +209,15 @@ class Starting:
         self._cleanup.callback(server.shutdown)
         self._cleanup.callback(coordinator.close)
         return coordinator, server.endpoint
+
+
+def _socket_folder() -> str:
+    """A folder of our own for sockets, whose paths must be short: a system allows about 100."""
+    folder = tempfile.mkdtemp(prefix="millstream-")
+    if len(folder) <= _LONGEST:
+        return folder
+    os.rmdir(folder)
+    return tempfile.mkdtemp(prefix="millstream-", dir="/tmp")
 
 
 def _end_query(query: StreamingQuery) -> None:
