@@ -280,7 +280,7 @@ def _gathered(tasks: list[MapTask]) -> tuple[list[Row], Outputs]:
     shown: Outputs = {}
     for task in tasks:
         task.finish()
-        blocks.extend(task.blocks)
+        blocks.extend(task.rows)
         for sink, found in task.shown.items():
             shown.setdefault(sink, []).extend(found)
     return blocks, shown

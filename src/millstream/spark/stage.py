@@ -8,9 +8,9 @@ the sink's rows themselves.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 import pyarrow as pa
@@ -18,9 +18,8 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 
 from millstream.coordinator.feeder import Feeder, fetch_record
-from millstream.coordinator.record import EpochRecord, JobTypes
+from millstream.coordinator.record import EpochRecord
 from millstream.errors import MillstreamError
-from millstream.flow.vertices import JobVertex
 from millstream.ring.ring import partition_slots
 from millstream.spark.conform import SinkTypeError, conform
 from millstream.state.blocks import from_bytes, to_bytes
@@ -30,15 +29,9 @@ from millstream.wire.blocks import BLOCK_SCHEMA
 from millstream.wire.calls import Endpoint, call
 from millstream.wire.flight_net import FlightNet
 from millstream.work.chunk import Chunk
-from millstream.work.clocks import tally_block
-from millstream.work.keying import KeyedBatch, Pairs, keyed
-from millstream.work.packing import FLUSH_ROWS, Packer, cut, packer_for
+from millstream.work.mapping import MapSide
 from millstream.work.pausing import settle_process, without_collector
 from millstream.work.program import Packed, Program, unpack
-from millstream.work.routing import push
-from millstream.work.sharing import SharedMaps
-from millstream.work.timing import Gate, runs_of
-from millstream.work.window_packing import WindowPacker, window_packer_for
 
 SOURCE_TAG = "millstream_source"
 
@@ -102,7 +95,7 @@ def _record(coordinator: Endpoint, epoch: int, try_: int) -> EpochRecord:
 
 
 class _Stage:
-    """One attempt of one task: an outlet for the fused steps, and the rows it owes Spark."""
+    """One attempt of one task: it feeds jobs, and owes Spark rows of what the map side gives."""
 
     def __init__(self, task: StageTask, program: Program, record: EpochRecord) -> None:
         context = TaskContext.get()
@@ -112,10 +105,13 @@ class _Stage:
         self._record = record
         self._partition = context.partitionId()
         self._attempt = context.taskAttemptId()
-        self._packers: dict[int, Packer] = {}
-        self._windowed: dict[int, tuple[Gate, WindowPacker]] = {}
-        self._maps = SharedMaps(program.map_sharers)
-        self._origin: int | None = None
+        self._map_side = MapSide(
+            program,
+            self,
+            time=record.time,
+            clocks=record.clocks,
+            key_types={job: types.key for job, types in record.types.items()},
+        )
         self._sequence = 0
         self._ready: list[pa.RecordBatch] = []
 
@@ -124,7 +120,7 @@ class _Stage:
         for batch in batches:
             with without_collector():
                 for at, rows in self._by_branch(batch):
-                    self._push(at, Chunk(batch=rows))
+                    self._map_side.read(at, Chunk(batch=rows))
             yield from self._drain()
         yield from self._finish()
 
@@ -166,24 +162,9 @@ class _Stage:
         feeder = Feeder(net, coordinator.address, self._record, self._attempt)
         for output in feeder.feed(job, slots, rows, read):
             with without_collector():
-                self._push_results(job, output)
+                self._map_side.results(job, output)
             yield from self._drain()
         yield from self._finish()
-
-    def _push_results(self, job: int, output: pa.RecordBatch) -> None:
-        if self._program.jobs[job].windowing is None:
-            self._push(job, Chunk(batch=output))
-            return
-        timed = self._program.gives_time(job)
-        for window, chunk in runs_of(output, timed=timed):
-            for reader in self._program.readers_of(job, window):
-                self._push(reader, chunk)
-
-    def _push(self, at: int, chunk: Chunk) -> None:
-        """Hand on rows that begin at a vertex."""
-        before, self._origin = self._origin, self._program.origins[at]
-        push(self._program, at, chunk, self)
-        self._origin = before
 
     def _pass_on(self, batch: pa.RecordBatch) -> None:
         """Send blocks for later stages on their way, with a route for the next shuffle."""
@@ -209,44 +190,7 @@ class _Stage:
             return jobs.index(target) * self._program.partitions + part
         return self._partition % self._program.width(following)
 
-    # -- the outlet of the fused steps -----------------------------------------------------
-
-    def to_job(self, job: int, chunk: Chunk) -> None:
-        vertex = self._program.jobs[job]
-        types = self._record.types.get(job, JobTypes())
-        if vertex.key_type is None and types.key is not None:
-            vertex = replace(vertex, key_type=types.key)
-        if vertex.windowing is not None:
-            self._to_windows(job, vertex, chunk)
-            return
-        packer = self._packers.get(job)
-        if packer is None:
-            packer = self._packers[job] = packer_for(vertex, self._program.slots)
-        for values in self._keyed(job, vertex, chunk):
-            packer.add(values)
-        if packer.rows >= FLUSH_ROWS:
-            self._flush(job, packer)
-
-    def _keyed(self, job: int, vertex: JobVertex, chunk: Chunk) -> Iterator[Pairs | KeyedBatch]:
-        return keyed(vertex, chunk, self._maps.results(job, vertex, chunk))
-
-    def _to_windows(self, job: int, vertex: JobVertex, chunk: Chunk) -> None:
-        sides = self._program.sides(job)
-        if job not in self._windowed:
-            clock = self._record.clocks[job]
-            self._windowed[job] = (
-                Gate(vertex, clock, self._record.time, sides.values()),
-                window_packer_for(vertex, self._program.slots, folding=clock.folding),
-            )
-        gate, packer = self._windowed[job]
-        for values in self._keyed(job, vertex, chunk):
-            admitted = gate.admit(values, self._origin, chunk.time)
-            packer.add(admitted.taken)
-            for at, side in sides.items():
-                if side in admitted.sides:
-                    self._push(at, admitted.sides[side])
-        if packer.rows >= FLUSH_ROWS:
-            self._flush(job, packer)
+    # -- what the map side gives -----------------------------------------------------------
 
     def to_sink(self, sink: int, chunk: Chunk) -> None:
         direct = self._task.direct
@@ -259,12 +203,8 @@ class _Stage:
     def to_frame(self, frame: int, chunk: Chunk) -> None:
         self._emit([(frame, 0, to_bytes(chunk.batch()))], len(chunk))
 
-    def _flush(self, job: int, packer: Packer | WindowPacker) -> None:
-        count = packer.rows
-        packed = packer.flush()
-        if packed is not None:
-            shares = cut(packed, self._program.slots, self._program.partitions)
-            self._emit([(job, part, to_bytes(rows)) for part, rows in shares], count)
+    def blocks(self, job: int, shares: Sequence[tuple[int, pa.RecordBatch]], count: int) -> None:
+        self._emit([(job, part, to_bytes(rows)) for part, rows in shares], count)
 
     def _emit(self, blocks: list[tuple[int, int, bytes]], count: int) -> None:
         columns: list[list[object]] = [[] for _ in BLOCK_SCHEMA]
@@ -289,12 +229,7 @@ class _Stage:
 
     def _finish(self) -> Iterator[pa.RecordBatch]:
         with without_collector():
-            for job, packer in self._packers.items():
-                self._flush(job, packer)
-            for job, (gate, windowed) in self._windowed.items():
-                self._flush(job, windowed)
-                if gate.tallies:
-                    self._emit([(job, 0, to_bytes(tally_block(gate.tallies)))], 0)
+            self._map_side.finish()
         yield from self._drain()
 
 

@@ -1,0 +1,142 @@
+"""The map side of a task: rows go through the steps behind them, and become blocks for jobs.
+
+Whoever runs a task, Spark's workers or the simulator, hands rows in and receives blocks, and what
+sinks and steps in the JVM read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+import pyarrow as pa
+
+from millstream.flow.vertices import JobVertex
+from millstream.work.chunk import Chunk
+from millstream.work.clocks import JobClock, tally_block
+from millstream.work.keying import KeyedBatch, Pairs, keyed
+from millstream.work.packing import FLUSH_ROWS, Packer, cut, packer_for
+from millstream.work.program import Program
+from millstream.work.routing import push
+from millstream.work.sharing import SharedMaps
+from millstream.work.timing import Gate, runs_of
+from millstream.work.window_packing import WindowPacker, window_packer_for
+
+
+class Receiver(Protocol):
+    """Where the work of a map side goes."""
+
+    def blocks(self, job: int, shares: Sequence[tuple[int, pa.RecordBatch]], count: int) -> None:
+        """Blocks for partitions of a job, made of so many values of the user."""
+
+    def to_sink(self, sink: int, chunk: Chunk) -> None:
+        """A sink takes the chunk."""
+
+    def to_frame(self, frame: int, chunk: Chunk) -> None:
+        """A step in the JVM takes the chunk."""
+
+
+class MapSide:
+    """One attempt of one task: an outlet for the fused steps, and what it has packed so far."""
+
+    def __init__(
+        self,
+        program: Program,
+        receiver: Receiver,
+        *,
+        time: int,
+        clocks: Mapping[int, JobClock],
+        key_types: Mapping[int, pa.DataType | None],
+    ) -> None:
+        """The time and the clocks are those of the epoch; key types are those it knows."""
+        self._program = program
+        self._receiver = receiver
+        self._time = time
+        self._clocks = clocks
+        self._key_types = key_types
+        self._packers: dict[int, Packer] = {}
+        self._windowed: dict[int, tuple[Gate, WindowPacker]] = {}
+        self._maps = SharedMaps(program.map_sharers)
+        self._origin: int | None = None
+
+    def read(self, at: int, chunk: Chunk) -> None:
+        """Take rows that begin at a vertex."""
+        before, self._origin = self._origin, self._program.origins[at]
+        push(self._program, at, chunk, self)
+        self._origin = before
+
+    def results(self, job: int, output: pa.RecordBatch) -> None:
+        """Take results of a job."""
+        if self._program.jobs[job].windowing is None:
+            self.read(job, Chunk(batch=output))
+            return
+        timed = self._program.gives_time(job)
+        for window, chunk in runs_of(output, timed=timed):
+            for reader in self._program.readers_of(job, window):
+                self.read(reader, chunk)
+
+    def finish(self) -> None:
+        """Give all that was packed, and what was counted."""
+        for job, packer in self._packers.items():
+            self._flush(job, packer)
+        for job, (gate, windowed) in self._windowed.items():
+            self._flush(job, windowed)
+            if gate.tallies:
+                self._receiver.blocks(job, [(0, tally_block(gate.tallies))], 0)
+
+    # -- the outlet of the fused steps -----------------------------------------------------
+
+    def to_job(self, job: int, chunk: Chunk) -> None:
+        vertex = self._program.jobs[job]
+        kind = self._key_types.get(job)
+        if vertex.key_type is None and kind is not None:
+            vertex = replace(vertex, key_type=kind)
+        packer = (
+            self._pack(job, vertex, chunk)
+            if vertex.windowing is None
+            else self._place(job, vertex, chunk)
+        )
+        if packer.rows >= FLUSH_ROWS:
+            self._flush(job, packer)
+
+    def to_sink(self, sink: int, chunk: Chunk) -> None:
+        self._receiver.to_sink(sink, chunk)
+
+    def to_frame(self, frame: int, chunk: Chunk) -> None:
+        self._receiver.to_frame(frame, chunk)
+
+    def _pack(self, job: int, vertex: JobVertex, chunk: Chunk) -> Packer:
+        if job not in self._packers:
+            self._packers[job] = packer_for(vertex, self._program.slots)
+        packer = self._packers[job]
+        for values in self._keyed(job, vertex, chunk):
+            packer.add(values)
+        return packer
+
+    def _place(self, job: int, vertex: JobVertex, chunk: Chunk) -> WindowPacker:
+        """Pack what windows take; the rest goes to the sides."""
+        sides = self._program.sides(job)
+        if job not in self._windowed:
+            clock = self._clocks[job]
+            self._windowed[job] = (
+                Gate(vertex, clock, self._time, sides.values()),
+                window_packer_for(vertex, self._program.slots, folding=clock.folding),
+            )
+        gate, packer = self._windowed[job]
+        for values in self._keyed(job, vertex, chunk):
+            admitted = gate.admit(values, self._origin, chunk.time)
+            packer.add(admitted.taken)
+            for at, side in sides.items():
+                if side in admitted.sides:
+                    self.read(at, admitted.sides[side])
+        return packer
+
+    def _keyed(self, job: int, vertex: JobVertex, chunk: Chunk) -> Iterator[Pairs | KeyedBatch]:
+        return keyed(vertex, chunk, self._maps.results(job, vertex, chunk))
+
+    def _flush(self, job: int, packer: Packer | WindowPacker) -> None:
+        count, packed = packer.rows, packer.flush()
+        if packed is not None:
+            shares = cut(packed, self._program.slots, self._program.partitions)
+            self._receiver.blocks(job, list(shares), count)
