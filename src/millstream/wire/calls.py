@@ -75,20 +75,21 @@ def client_of(endpoint: Endpoint, timeout: float = _HANDSHAKE_TIMEOUT) -> flight
     with _lock:
         kept = _clients.setdefault(endpoint, client)
         # Spark's workers outlive runs, whose nodes are gone: the oldest clients go first.
-        old = [_clients.pop(other) for other in list(_clients)[: max(0, len(_clients) - _KEPT)]]
+        for other in list(_clients)[: max(0, len(_clients) - _KEPT)]:
+            del _clients[other]
     if kept is not client:  # another thread was first
-        old.append(client)
-    for unused in old:
-        unused.close()
+        client.close()
     return kept
 
 
 def drop_client(endpoint: Endpoint) -> None:
-    """Forget a client whose connection broke."""
+    """Forget a client whose connection broke.
+
+    It is not closed: other threads may be in the middle of a call, and the process would crash. It
+    ends with the last of them.
+    """
     with _lock:
-        client = _clients.pop(endpoint, None)
-    if client is not None:
-        client.close()
+        _clients.pop(endpoint, None)
 
 
 def call(endpoint: Endpoint, action: str, body: object = None, timeout: float = 30.0) -> Any:
