@@ -339,7 +339,8 @@ class KeyedState:
                 if time >= before:
                     break
                 idle.setdefault(slot, []).extend(k for k in keys if seen.get(k) == time)
-        return {slot: keys for slot, keys in idle.items() if keys}
+        # Once each: a key that was forgotten and came back at the same time was visited twice.
+        return {slot: list(dict.fromkeys(keys)) for slot, keys in idle.items() if keys}
 
     def snapshot(self, slots: range) -> KeyedFragment:
         """All that some slots hold, as a fragment that makes empty slots equal to them.
