@@ -126,8 +126,10 @@ def test_reducers_that_do_not_go_with_windows(stream: Stream) -> None:
     window = ms.tumbling(SECOND)
     with pytest.raises(WorkflowError, match="'timing', as a column of its window is"):
         stream.map_reduce("a", reduce=ms.aggregate(timing=ms.count()), window=window)
-    with pytest.raises(WorkflowError, match="an Arrow reducer, which keeps its own state"):
-        stream.map_reduce("b", reduce=ms.arrow(lambda rows, state: (rows, None)), window=window)
+    over_tables = ms.arrow(lambda rows, window: rows)
+    stream.map_reduce("b", reduce=over_tables, window=window)
+    with pytest.raises(WorkflowError, match="a window of its own for each key: session, gap 1s"):
+        stream.map_reduce("c", reduce=over_tables, window=ms.session(SECOND))
 
 
 def test_only_windows_have_sides(stream: Stream) -> None:

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
@@ -96,6 +97,14 @@ def burst(key: str, values: list[int], window: Any) -> Iterator[tuple[str, str, 
     yield key, window.start.isoformat(), window.end.isoformat(), str(values)
 
 
+def table_sums(rows: pa.Table, window: ms.Window) -> pa.Table:
+    """The sums of a window, for all keys at once."""
+    found = rows.group_by("key").aggregate([("n", "sum")])
+    bounds = {"window_start": window.start, "window_end": window.end}
+    columns = {name: pa.array([at] * found.num_rows) for name, at in bounds.items()}
+    return pa.table({"key": found["key"], "value": found["n_sum"], **columns})
+
+
 def recording() -> tuple[list[dict[str, Any]], dict[str, int]]:
     """Rows out of order, some of them twice, and three that no window of time takes."""
     rows: list[dict[str, Any]] = []
@@ -150,6 +159,7 @@ def test_windows_of_all_kinds_give_the_batch_answer(spark: SparkSession) -> None
 
     sliding, tumbling = ms.sliding(4 * MINUTE, MINUTE), ms.tumbling(10 * MINUTE)
     job("times", [sliding, tumbling])
+    job("tables", sliding, reduce=ms.arrow(table_sums))
     timed = {"map": pair, "key": None, "time": None, "ordered": True}
     job("bursts", ms.session(3 * MINUTE), reduce=burst, **timed)
     job("counted", ms.count_window(4, 2), reduce=ms.count())
@@ -176,6 +186,7 @@ def test_windows_of_all_kinds_give_the_batch_answer(spark: SparkSession) -> None
     taken = [row for at, row in enumerate(rows) if at not in aside.values()]
     expected = sums(taken, 4 * MINUTE, MINUTE) + sums(taken, 10 * MINUTE, 10 * MINUTE)
     assert windows(seen.rows["times"]) == expected
+    assert windows(seen.rows["tables"]) == sums(taken, 4 * MINUTE, MINUTE)
     found = [
         (name, datetime.fromisoformat(start), datetime.fromisoformat(end), eval(values))
         for name, start, end, values in seen.rows["bursts"]

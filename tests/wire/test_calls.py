@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import pickle
 import socket
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -322,3 +324,36 @@ def test_unreachable_survives_pickling() -> None:
     copy = pickle.loads(pickle.dumps(Unreachable("grpc://x", "gone")))
 
     assert str(copy) == "grpc://x does not answer: gone"
+
+
+_CALLS_WHILE_DROPPED = """
+import sys, threading
+from millstream.errors import MillstreamError
+from millstream.wire.calls import Endpoint, call, drop_client
+
+endpoint = Endpoint(sys.argv[1], bytes.fromhex(sys.argv[2]))
+left = [300] * 6
+
+def work(me):
+    while left[me] > 0:
+        left[me] -= 1
+        try:
+            call(endpoint, "echo", me, 5.0)
+        except MillstreamError:
+            pass
+
+threads = [threading.Thread(target=work, args=(me,)) for me in range(len(left))]
+for thread in threads:
+    thread.start()
+while any(thread.is_alive() for thread in threads):
+    drop_client(endpoint)
+for thread in threads:
+    thread.join()
+print("alive")
+"""
+
+
+def test_calls_go_on_while_others_drop_their_client(server: Server, address: str) -> None:
+    program = [sys.executable, "-c", _CALLS_WHILE_DROPPED, address, SECRET.hex()]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout == "alive\n", (done.returncode, done.stderr[-2000:])

@@ -17,7 +17,13 @@ from millstream.checkpoints.manifest import JobNote
 from millstream.ring.masks import SlotMask
 from millstream.state.aggregates.grouping import Groups
 from millstream.state.aggregates.naming import aggregates_in
-from millstream.state.panes.algebras import AggregateAlgebra, ListAlgebra, Objects, objects
+from millstream.state.panes.algebras import (
+    AggregateAlgebra,
+    ListAlgebra,
+    Objects,
+    TableAlgebra,
+    objects,
+)
 from millstream.state.panes.fragments import decode_panes
 from millstream.state.panes.joined import SideAlgebra, SideRows, waiting
 from millstream.state.panes.rows import RowState, decode_rows
@@ -64,6 +70,8 @@ def _algebra_of(reducer: str) -> Algebra[Any] | None:
         return _Accumulators()
     if reducer.startswith("a function "):
         return ListAlgebra()
+    if reducer == "an Arrow function":
+        return TableAlgebra()
     aggregates = aggregates_in(reducer)
     return None if aggregates is None else AggregateAlgebra(aggregates)
 

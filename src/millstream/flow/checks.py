@@ -221,7 +221,9 @@ def windowing_of(
     )
 
 
-def check_windowed(reducer: Reducer, ttl: object, combine: object, name: str, place: Place) -> None:
+def check_windowed(
+    windowing: Windowing, reducer: Reducer, ttl: object, combine: object, name: str, place: Place
+) -> None:
     if ttl is not None:
         raise WorkflowError(
             f"job {name!r} has both a window and a ttl",
@@ -244,10 +246,11 @@ def check_windowed(reducer: Reducer, ttl: object, combine: object, name: str, pl
             "give it another name",
             place,
         )
-    if isinstance(reducer, ArrowReducer):
+    if isinstance(reducer, ArrowReducer) and not windowing.time_windows:
         raise WorkflowError(
-            f"job {name!r} has a window and an Arrow reducer, which keeps its own state",
-            "use a function (key, values, window), a combinable reducer or a built-in one",
+            f"job {name!r} has an Arrow reducer beside a window of its own for each key: "
+            f"{windowing.windows[0]}",
+            "use ms.sliding or ms.tumbling, or a function (key, values, window)",
             place,
         )
 

@@ -172,7 +172,8 @@ class Stream:
         window's start and end, and is given once the watermark has passed the end. The watermark
         is ``lateness`` behind the event times (default: what the sources say). ``early_every``
         also gives results of windows that are still open. A reduce function is called with
-        ``(key, values, window)``; with ``ordered``, values come in the order of their times.
+        ``(key, values, window)``, an Arrow one with ``(rows, window)``; with ``ordered``, values
+        come in the order of their times.
         ``panes`` says whether overlapping windows share partial results; by default measured
         rates decide. Jobs that differ in their windows alone are reduced together, and so share
         panes; ``share=False`` keeps a job to itself.
@@ -202,7 +203,7 @@ class Stream:
         column = None if isinstance(time, ProcessingTime) else time
         check_columns(key, column, map, name, place)
         if windowing is not None:
-            check_windowed(reducer, ttl, combine, name, place)
+            check_windowed(windowing, reducer, ttl, combine, name, place)
         vertex = JobVertex(
             place,
             (stream._vertex,),

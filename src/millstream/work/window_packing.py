@@ -16,12 +16,17 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from millstream.flow.reducers import AggregateReducer, CombiningReducer, JoinReducer
+from millstream.flow.reducers import (
+    AggregateReducer,
+    ArrowReducer,
+    CombiningReducer,
+    JoinReducer,
+)
 from millstream.flow.vertices import JobVertex
 from millstream.flow.windows import CountWindow, SessionWindow, TimeWindow
 from millstream.ring.keys import decode_keys
 from millstream.state.aggregates.grouping import Ints, stable_order
-from millstream.state.blocks import KEY, SLOT, place_rows
+from millstream.state.blocks import KEY, PANE, SLOT, place_rows
 from millstream.state.values import shown
 from millstream.work.failures import user_error
 from millstream.work.keying import (
@@ -37,6 +42,8 @@ from millstream.work.keying import (
 from millstream.work.lists import TIMES, encode_lists
 from millstream.work.packing import (
     FOLD_ROWS,
+    TIME,
+    RowPacker,
     aggregating,
     concat_batches,
     concat_keys,
@@ -78,6 +85,9 @@ def window_packer_for(job: JobVertex, slots: int, *, folding: bool) -> WindowPac
         return WindowAggregatePacker(job, job.reducer, slots, placing)
     if isinstance(job.reducer, CombiningReducer):
         return WindowCombiningPacker(job, job.reducer, slots, placing)
+    if isinstance(job.reducer, ArrowReducer):
+        assert job.windowing is not None
+        return WindowRowPacker(job, slots, job.windowing.pane)
     return WindowValuePacker(job, slots, placing)
 
 
@@ -259,6 +269,35 @@ class WindowValuePacker:
         field, column = encode_lists(self._job, lists)
         stamps = pa.ListArray.from_arrays(pa.array(cuts, pa.int32()), pa.array(times[by_row]))
         return _with_lists(columns, field, column).append_column(TIMES, stamps)
+
+
+class WindowRowPacker:
+    """The rows as they are, each with its pane and time, for functions over tables."""
+
+    def __init__(self, job: JobVertex, slots: int, pane: int) -> None:
+        self._job = job
+        self._pane = pane
+        self._packer = RowPacker(job, slots)
+
+    @property
+    def rows(self) -> int:
+        return self._packer.rows
+
+    def add(self, values: Timed) -> None:
+        batch = values.values
+        if isinstance(batch, Pairs):
+            if not batch.items:
+                return
+            batch = pair_columns(self._job, batch)
+        times = pa.array(values.times).view(INSTANT)
+        self._packer.add(KeyedBatch(batch.keys, batch.values, times))
+
+    def flush(self) -> pa.RecordBatch | None:
+        block = self._packer.flush()
+        if block is None:
+            return None
+        times = block.column(TIME).view(pa.int64()).to_numpy()
+        return block.append_column(PANE, pa.array(times // self._pane * self._pane))
 
 
 class WindowCombiningPacker:

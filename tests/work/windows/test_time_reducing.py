@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import millstream as ms
@@ -15,7 +16,7 @@ from millstream.work.clocks import JobClock
 from millstream.work.units import UnitContext
 from millstream.work.windows.forms import Window, form_of
 from millstream.work.windows.time_reducing import TimeWindowReducing
-from tests.work.windows.rig import Rig, Row, block_of, expected, job_of
+from tests.work.windows.rig import Rig, Row, block_of, expected, job_of, packed
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -26,6 +27,20 @@ def micros(time: datetime) -> int:
 
 def joined(key: str, values: list[str], window: Window) -> tuple[str, str, int, int]:
     return key, "".join(values), micros(window.start), micros(window.end)
+
+
+def totals(rows: pa.Table, window: Window) -> pa.Table:
+    """The sum of each key, and the times in the order in which they are given."""
+    found = rows.group_by("key").aggregate([("value", "sum"), ("time", "list")])
+    bounds = {"start": micros(window.start), "end": micros(window.end)}
+    return pa.table(
+        {
+            "key": found["key"],
+            "value": found["value_sum"],
+            "times": found["time_list"],
+            **{name: [at] * found.num_rows for name, at in bounds.items()},
+        }
+    )
 
 
 class Longest:
@@ -131,6 +146,43 @@ def test_functions_see_whole_windows_in_order(windows: tuple[TimeWindow, ...], s
             epochs, window, lambda rows: "".join(f"{t}." for t in sorted(t for _, t, _ in rows))
         )
     assert found == wanted and len(found) == len(rig.results)
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("windows", WINDOWS, ids=str)
+def test_functions_over_tables_see_all_keys_at_once(
+    windows: tuple[TimeWindow, ...], seed: int
+) -> None:
+    rng = random.Random(f"{seed} {windows}")
+    rig = Rig(job_of(ms.arrow(totals), *windows, ordered=True), rng, pack=packed)
+    epochs = stream(rng, 14)
+    for rows, watermark in epochs:
+        rig.run(rows, watermark)
+
+    found: dict[Any, Any] = {}
+    for key, value, times, start, end in rig.results:
+        assert (key, start, end) not in found and times == sorted(times)
+        found[key, start, end] = value
+    wanted: dict[Any, Any] = {}
+    for window in windows:
+        wanted |= expected(epochs, window, lambda rows: sum(value for _, _, value in rows))
+    assert found == wanted
+
+
+def test_a_function_over_tables_must_give_a_table() -> None:
+    job = job_of(ms.arrow(lambda rows, window: 5), TimeWindow(10, 10))
+    rig = Rig(job, random.Random(1), nodes=1, pack=packed)
+    with pytest.raises(ms.RecordError, match=r"returned 5 .*pyarrow\.Table"):
+        rig.run([("a", 5, 1)], 100)
+
+
+def test_rows_of_tables_are_shown_as_they_came() -> None:
+    job = job_of(ms.arrow(totals), TimeWindow(10, 10))
+    rig = Rig(job, random.Random(1), nodes=1, pack=packed)
+    rig.run([("a", 5, 1), ("a", 7, 2)], 0)
+    [owner] = rig.owners
+    shown = owner.get(0, "a")
+    assert [(row["value"], micros(row["time"])) for row in shown[EPOCH]] == [(1, 5), (2, 7)]
 
 
 def test_nothing_is_kept_once_all_windows_are_closed() -> None:

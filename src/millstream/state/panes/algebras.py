@@ -20,11 +20,10 @@ Objects = npt.NDArray[np.object_]
 _FROZEN = frozenset({int, float, str, bytes, bool, type(None), complex})
 
 
-class AggregateAlgebra:
-    """Built-in aggregates: accumulators are columns."""
+class TableAlgebra:
+    """Rows of columns as they came, for functions over tables."""
 
-    def __init__(self, aggregates: AggregateSet) -> None:
-        self._aggregates = aggregates
+    merges = False
 
     def take(self, rows: pa.RecordBatch, at: Ids) -> pa.RecordBatch:
         return rows.take(pa.array(at))
@@ -33,13 +32,28 @@ class AggregateAlgebra:
         return parts[0] if len(parts) == 1 else concat_rows(list(parts))
 
     def merge(self, rows: pa.RecordBatch, groups: Groups, n: int) -> pa.RecordBatch:
-        return self._aggregates.merge(rows, groups, n)
+        raise TypeError("rows of a table are not folded")
 
     def pack(self, rows: pa.RecordBatch) -> bytes:
         return to_bytes(rows)
 
     def unpack(self, data: bytes) -> pa.RecordBatch:
         return from_bytes(data)
+
+    def values(self, rows: pa.RecordBatch) -> list[Any]:
+        return list(rows.to_pylist())
+
+
+class AggregateAlgebra(TableAlgebra):
+    """Built-in aggregates: accumulators are columns."""
+
+    merges = True
+
+    def __init__(self, aggregates: AggregateSet) -> None:
+        self._aggregates = aggregates
+
+    def merge(self, rows: pa.RecordBatch, groups: Groups, n: int) -> pa.RecordBatch:
+        return self._aggregates.merge(rows, groups, n)
 
     def results(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """The results, one column for each aggregate."""
@@ -54,6 +68,8 @@ class AggregateAlgebra:
 
 class _ObjectAlgebra:
     """Accumulators that are Python objects."""
+
+    merges = True
 
     def take(self, rows: Objects, at: Ids) -> Objects:
         return rows[at]

@@ -39,6 +39,8 @@ class SideRows:
 class SideAlgebra:
     """Rows of a join are kept one by one: there is nothing to fold."""
 
+    merges = False
+
     def take(self, rows: SideRows, at: Ids) -> SideRows:
         return SideRows(rows.left[at], rows.times[at], rows.closed[at], rows.values[at])
 

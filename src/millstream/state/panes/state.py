@@ -14,7 +14,7 @@ from millstream.state.panes.tables import (
     Algebra,
     Table,
     chosen,
-    join,
+    folded,
     ordered,
     overlaid,
     without,
@@ -240,17 +240,20 @@ class PaneState(Generic[A]):
     def _of(self, ids: Ids) -> dict[int, dict[int, Any]]:
         found: dict[int, dict[int, Any]] = {}
         for start in sorted(self.starts):
-            tables = [self._panes.get(start), *self._loose.get(start, {}).values()]
-            table = join(self._algebra, [_only(self._algebra, t, ids) for t in tables])
-            if table is None:
+            given = [self._panes.get(start), *self._loose.get(start, {}).values()]
+            tables = [t for t in (_only(self._algebra, t, ids) for t in given) if t is not None]
+            if not tables:
                 continue
-            distinct, groups = np.unique(table.ids, return_inverse=True)
-            if len(distinct) < len(table):  # loose rows of one epoch alone
-                rows = self._algebra.merge(table.rows, groups, len(distinct))
-                table = Table(distinct, rows)
-            values = self._algebra.values(table.rows)
-            for at, value in zip(table.ids.tolist(), values, strict=True):
-                found.setdefault(at, {})[start] = value
+            at = np.concatenate([table.ids for table in tables])
+            rows = self._algebra.concat([table.rows for table in tables])
+            if self._algebra.merges:
+                table = folded(self._algebra, at, rows)
+                values = zip(table.ids.tolist(), self._algebra.values(table.rows), strict=True)
+                for key, value in values:
+                    found.setdefault(key, {})[start] = value
+            else:
+                for key, value in zip(at.tolist(), self._algebra.values(rows), strict=True):
+                    found.setdefault(key, {}).setdefault(start, []).append(value)
         return found
 
 

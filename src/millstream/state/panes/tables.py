@@ -18,7 +18,14 @@ A = TypeVar("A")
 
 
 class Algebra(Protocol[A]):
-    """What tables need to know of accumulators, of which ``A`` holds one in each row."""
+    """What tables need to know of accumulators, of which ``A`` holds one in each row.
+
+    Rows that cannot be merged stay beside each other.
+    """
+
+    @property
+    def merges(self) -> bool:
+        """Whether rows can be merged."""
 
     def take(self, rows: A, at: Ids) -> A:
         """Some of the rows."""

@@ -10,9 +10,15 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from millstream.flow.functions import Function
-from millstream.flow.reducers import AggregateReducer, CombiningReducer, StatefulReducer
+from millstream.flow.reducers import (
+    AggregateReducer,
+    ArrowReducer,
+    CombiningReducer,
+    StatefulReducer,
+)
 from millstream.flow.vertices import JobVertex
 from millstream.flow.windows import CountWindow, GlobalWindow, Timing
 from millstream.state.aggregates.grouping import Ints
@@ -22,6 +28,7 @@ from millstream.state.panes.algebras import (
     CombiningAlgebra,
     ListAlgebra,
     Objects,
+    TableAlgebra,
     objects,
 )
 from millstream.state.panes.keys import KeyIds
@@ -30,6 +37,8 @@ from millstream.state.records import encode_records
 from millstream.state.values import ValueTypeError, encode_column, shown
 from millstream.work.failures import calling, record_error, user_error
 from millstream.work.lists import TIMES, decode_lists
+from millstream.work.packing import TIME as TIME_COLUMN
+from millstream.work.packing import concat_batches
 
 A = TypeVar("A")
 _INTERNAL = "millstream."
@@ -123,6 +132,8 @@ def form_of(job: JobVertex) -> Form[Any]:
         return AggregateForm(job, job.reducer)
     if isinstance(job.reducer, CombiningReducer):
         return CombiningForm(job, job.reducer)
+    if isinstance(job.reducer, ArrowReducer):
+        return TableForm(job, job.reducer.function)
     assert isinstance(job.reducer, StatefulReducer)
     return FunctionForm(job, job.reducer.function)
 
@@ -130,6 +141,11 @@ def form_of(job: JobVertex) -> Form[Any]:
 def instant(time: int) -> datetime:
     """A time in microseconds as people see it."""
     return _EPOCH + timedelta(microseconds=time)
+
+
+def _columns_of(block: pa.RecordBatch) -> pa.RecordBatch:
+    names = [n for n in block.schema.names if n != KEY and not n.startswith(_INTERNAL)]
+    return block.select(names)
 
 
 class AggregateForm:
@@ -142,8 +158,7 @@ class AggregateForm:
         self.algebra = _Aggregating(job, reducer)
 
     def read(self, block: pa.RecordBatch) -> pa.RecordBatch:
-        names = [n for n in block.schema.names if n != KEY and not n.startswith(_INTERNAL)]
-        return block.select(names)
+        return _columns_of(block)
 
     def outputs(
         self, closed: Sequence[Closed[pa.RecordBatch]], keys: KeyIds, output: pa.Schema | None
@@ -216,6 +231,65 @@ class _Combining(CombiningAlgebra):
     def values(self, rows: Objects) -> list[Any]:
         with calling(f"result of the reducer of job {self._job.name!r}", self._reducer.result):
             return super().values(rows)
+
+
+class TableForm:
+    """A function over tables that sees the rows of all keys at once: ``reduce(rows, window)``."""
+
+    folds = False
+
+    def __init__(self, job: JobVertex, function: Function) -> None:
+        self._job = job
+        self._function = function
+        self._role = f"reducer of job {job.name!r}"
+        assert job.windowing is not None
+        self._ordered = job.windowing.ordered
+        self.algebra = _Tables(job)
+
+    def read(self, block: pa.RecordBatch) -> pa.RecordBatch:
+        return _columns_of(block)
+
+    def outputs(
+        self, closed: Sequence[Closed[pa.RecordBatch]], keys: KeyIds, output: pa.Schema | None
+    ) -> list[pa.RecordBatch]:
+        found: list[pa.RecordBatch] = []
+        for one in closed:
+            given = self._called(one, keys)
+            if given is not None and given.num_rows:
+                windows = pa.array(np.full(given.num_rows, one.at, np.int32))
+                times = pa.array(np.full(given.num_rows, one.times[0]))
+                found.append(_marked(given, windows, times))
+        return [concat_batches(self._job, found)] if found else []
+
+    def _called(self, one: Closed[pa.RecordBatch], keys: KeyIds) -> pa.RecordBatch | None:
+        rows, key = one.table.rows, keys.column(one.table.ids)
+        table = pa.Table.from_arrays([key, *rows.columns], names=[KEY, *rows.schema.names])
+        if self._ordered:
+            table = table.take(pc.sort_indices(table, sort_keys=[(TIME_COLUMN, "ascending")]))
+        assert isinstance(one.start, int) and isinstance(one.end, int)
+        with calling(self._role, self._function):
+            result = self._function(table, Window(instant(one.start), instant(one.end), one.timing))
+        if result is None or isinstance(result, pa.RecordBatch):
+            return result
+        if isinstance(result, pa.Table):
+            batches = result.combine_chunks().to_batches()
+            return batches[0] if batches else None
+        raise record_error(
+            self._role,
+            self._function,
+            f"returned {shown(result)}",
+            "return the outputs of the window as a pyarrow.Table or RecordBatch, or None",
+        )
+
+
+class _Tables(TableAlgebra):
+    """Rows as they came, with errors that name the job."""
+
+    def __init__(self, job: JobVertex) -> None:
+        self._job = job
+
+    def concat(self, parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+        return concat_batches(self._job, list(parts))
 
 
 class FunctionForm:

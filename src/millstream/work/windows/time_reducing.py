@@ -289,7 +289,7 @@ class _View(Generic[A]):
         return self.starts[bisect_left(self.starts, start) : bisect_left(self.starts, end)]
 
     def window(self, start: int, end: int) -> Table[A] | None:
-        """All rows of a window, merged by key."""
+        """All rows of a window, merged by key if they can be."""
         tables: list[Table[A]] = []
         for at in self._between(start, end):
             pane = self._pane(at)
@@ -297,8 +297,10 @@ class _View(Generic[A]):
             tables += [t for t in (pane, *loose, self._added.get(at)) if t is not None]
         if not tables:
             return None
+        ids = np.concatenate([table.ids for table in tables])
         rows = self._algebra.concat([table.rows for table in tables])
-        return folded(self._algebra, np.concatenate([table.ids for table in tables]), rows)
+        gather = folded if self._algebra.merges else ordered
+        return gather(self._algebra, ids, rows)
 
     def write(self, fragment: PaneFragment[A], horizon: int, epoch: int) -> None:
         """Put into a fragment what later windows need."""
