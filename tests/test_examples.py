@@ -8,16 +8,26 @@ from pathlib import Path
 
 import pytest
 
-EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
-MASTERS = [
-    pytest.param("local[2]", marks=pytest.mark.spark),
-    pytest.param("local-cluster[2,1,1024]", marks=[pytest.mark.spark, pytest.mark.cluster]),
-]
+FOLDER = Path(__file__).parent.parent / "examples"
+EXAMPLES = sorted(FOLDER.glob("*.py"))
+CLUSTER = "local-cluster[2,1,1024]"
+ON_A_CLUSTER = [FOLDER / "trends.py", FOLDER / "wordcount.py"]
 
 
-@pytest.mark.parametrize("master", MASTERS)
+@pytest.mark.spark
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
-def test_the_example_gives_the_batch_answer(example: Path, master: str) -> None:
+def test_the_example_gives_the_batch_answer(example: Path) -> None:
+    _run(example, "local[2]")
+
+
+@pytest.mark.spark
+@pytest.mark.cluster
+@pytest.mark.parametrize("example", ON_A_CLUSTER, ids=lambda path: path.stem)
+def test_the_example_gives_it_with_executors_of_their_own(example: Path) -> None:
+    _run(example, CLUSTER)
+
+
+def _run(example: Path, master: str) -> None:
     done = subprocess.run(
         [sys.executable, str(example), "--master", master],
         capture_output=True,

@@ -17,7 +17,7 @@ from millstream.sim.scenario import Failed, Scenario, draw, play, simulate
 from millstream.sim.spark import Malice, Shape
 from millstream.sim.windowed import VARIANTS
 
-SEEDS = 200
+SEEDS = 120
 
 
 @pytest.mark.slow
