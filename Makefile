@@ -23,15 +23,23 @@ setup: ## make .venv and find (or install) Java
 demo: setup ## see it run
 	@$(with_java) $(BIN)/millstream demo $(ARGS)
 
-# The suites with targets of their own: servers that are started, and processes that are killed.
+# The suites with targets of their own: servers that are started, processes that are killed, and
+# pages and examples that run as they stand.
 stores := tests/contract tests/stores
 chaos := tests/chaos tests/spark/test_kills.py tests/spark/test_speculation.py \
 	tests/spark/test_window_kills.py
+docs := tests/test_docs.py tests/test_examples.py
+side_by_side := -n 2 --dist worksteal
 
 .PHONY: test
 test: setup ## run the tests; ARGS="-m 'not spark and not cluster'" for the quick ones
 	@tools/setup servers
-	@$(with_java) $(BIN)/pytest -n 2 --dist worksteal $(addprefix --ignore=,$(stores) $(chaos)) $(ARGS)
+	@$(with_java) $(BIN)/pytest $(side_by_side) \
+		$(addprefix --ignore=,$(stores) $(chaos) $(docs)) $(ARGS)
+
+.PHONY: test-docs
+test-docs: setup ## run the examples, and what the docs show
+	@$(with_java) $(BIN)/pytest $(side_by_side) $(docs) $(ARGS)
 
 .PHONY: test-stores
 test-stores: setup ## hold all stores to their contract, against real servers
