@@ -54,4 +54,4 @@ class MapTask:
         self.shown.setdefault(sink, []).extend(chunk.records())
 
     def to_frame(self, frame: int, chunk: Chunk) -> None:
-        raise NotImplementedError("simulated workflows have no steps in the JVM")
+        raise TypeError("simulated workflows have no steps in the JVM")

@@ -5,6 +5,7 @@ Each key has some rows. An epoch reads those of the keys that it touches, and re
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -33,7 +34,7 @@ from millstream.work.windows.forms import Closed, Form
 A = TypeVar("A")
 
 
-class RowReducing(Generic[A]):
+class RowReducing(ABC, Generic[A]):
     """A job whose keys have rows; ``names`` are the columns beside their accumulators."""
 
     names: tuple[str, ...] = ()
@@ -45,20 +46,20 @@ class RowReducing(Generic[A]):
         self._form = form
         self._state: RowState[A] = RowState(form.algebra, self.names)
 
+    @abstractmethod
     def _step(self, new: KeyRows[A], unit: UnitContext) -> tuple[Ids, KeyRows[A], list[Closed[A]]]:
         """What an epoch does: the keys that it changes, all their rows, and what closes.
 
         The new rows are in the order in which they came.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def _shown(self, found: KeyRows[A]) -> Any:
         """What the rows of one key say to people."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _columns(self, block: pa.RecordBatch) -> dict[str, Any]:
         """The columns of the new rows of a block."""
-        raise NotImplementedError
 
     def reduce(
         self, blocks: Sequence[pa.RecordBatch], unit: UnitContext
