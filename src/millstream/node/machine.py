@@ -36,16 +36,14 @@ from millstream.node.messages import (
     Snapshot,
     UnitCopy,
 )
+from millstream.node.opening import key_type_in, opened, shown_part
 from millstream.node.safekeeper import Kept
 from millstream.node.store import SlotStore, UnknownJob
 from millstream.node.units import Block, Unit, Work
-from millstream.ring.masks import SlotMask, runs_of
+from millstream.ring.masks import SlotMask, common, runs_of
 from millstream.ring.placement import Placement, Share
 from millstream.ring.ring import NodeId
-from millstream.state.blocks import KEY, TIME, WINDOW, from_bytes
 from millstream.state.spilling import Spilling
-from millstream.state.values import unify_nulls
-from millstream.work.clocks import Tally, summed, tallies_of
 from millstream.work.pausing import without_collector
 from millstream.work.units import Reduced, UnitContext
 
@@ -198,18 +196,18 @@ class NodeMachine:
     def reduce(self, work: Work) -> tuple[Reduced[Any], Receipt]:
         """Reduce over the committed state into a private fragment; changes nothing."""
         feed, started = work.feed, self._clock()
-        batches, tallies = _opened(work.blocks)
+        batches, tallies = opened(work.blocks)
         unit = UnitContext(feed.slots, feed.time, feed.output, feed.read, feed.clock, feed.epoch)
         with without_collector():
             reduced = self.store.reducing[feed.job].reduce(batches, unit)
         outputs = reduced.outputs
         return reduced, replace(
-            _received(work),
+            work.receipt,
             keys=reduced.keys,
             outputs=sum(batch.num_rows for batch in outputs),
             seconds=self._clock() - started,
-            key_type=_key_type(batches),
-            output=_shown(outputs[0].schema) if outputs else None,
+            key_type=key_type_in(batches),
+            output=shown_part(outputs[0].schema) if outputs else None,
             tallies=tallies,
         )
 
@@ -293,7 +291,7 @@ class NodeMachine:
         """Keep what a primary was fed; it counts once the epoch is committed."""
         self.admit(feed)
         work = self._work(feed, blocks, end)
-        self._keep(Unit(_received(work), log=work))
+        self._keep(Unit(work.receipt, log=work))
 
     def _keep(self, unit: Unit) -> None:
         """Keep the first copy of a unit; if it is not the one that was frozen, its digest tells."""
@@ -460,7 +458,7 @@ class NodeMachine:
     def merged(self, job: int, slots: range, retained: Sequence[Retained]) -> bytes:
         """What retained fragments say of some slots, as one delta."""
         reducing = self.store.reducing[job]
-        parts = [reducing.part(kept.fragment, _both(kept.slots, slots)) for kept in retained]
+        parts = [reducing.part(kept.fragment, common(kept.slots, slots)) for kept in retained]
         return reducing.encode(reducing.merge(parts))
 
     def take_delta(self, delta: Delta) -> int:
@@ -474,41 +472,3 @@ class NodeMachine:
     def delivered(self, peer: NodeId, slots: range, through: int) -> None:
         """A backup has said how far it is."""
         self.store.checkpoints.acknowledge(peer, slots, through)
-
-
-def _received(work: Work) -> Receipt:
-    """The receipt of a feed that was not reduced yet."""
-    feed = work.feed
-    return Receipt(feed.job, feed.epoch, feed.try_, feed.slots, work.digest, feed.rows)
-
-
-def _opened(blocks: Sequence[Block]) -> tuple[list[pa.RecordBatch], tuple[Tally, ...]]:
-    """The rows of blocks, and apart from them what map tasks counted."""
-    rows: list[pa.RecordBatch] = []
-    tallies: list[Tally] = []
-    for block in blocks:
-        batch = from_bytes(block.data)
-        counted = tallies_of(batch)
-        if counted is None:
-            rows.append(batch)
-        else:
-            tallies.extend(counted)
-    return rows, summed(tallies)
-
-
-def _shown(schema: pa.Schema) -> pa.Schema:
-    """What readers see of outputs: without the columns that tell the window and time of rows."""
-    hidden = [at for at, name in enumerate(schema.names) if name in (WINDOW, TIME)]
-    for at in reversed(hidden):
-        schema = schema.remove(at)
-    return schema
-
-
-def _both(one: range, other: range) -> range:
-    """The slots of two ranges; of others, a retained fragment may say what is not so."""
-    return range(max(one.start, other.start), min(one.stop, other.stop))
-
-
-def _key_type(batches: Sequence[pa.RecordBatch]) -> pa.DataType | None:
-    """The type of the keys in a unit's blocks, which reducing has found to be one."""
-    return unify_nulls(b.schema.field(KEY).type for b in batches) if batches else None

@@ -34,6 +34,12 @@ class Work:
     def bytes(self) -> int:
         return sum(block.data.size for block in self.blocks)
 
+    @property
+    def receipt(self) -> Receipt:
+        """The receipt of a feed that was not reduced yet."""
+        feed = self.feed
+        return Receipt(feed.job, feed.epoch, feed.try_, feed.slots, self.digest, feed.rows)
+
 
 @dataclass
 class Unit:

@@ -30,3 +30,9 @@ def runs_of(mask: SlotMask, slots: range | None = None) -> Iterator[range]:
     edges = np.flatnonzero(np.diff(part, prepend=False, append=False))
     for start, stop in edges.reshape(-1, 2).tolist():
         yield range(within.start + start, within.start + stop)
+
+
+def common(one: range, other: range) -> range:
+    """The slots that two runs have in common; an empty run if there are none."""
+    start = max(one.start, other.start)
+    return range(start, max(start, min(one.stop, other.stop)))

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from millstream.ring.masks import SlotMask
+from millstream.ring.masks import SlotMask, common
 from millstream.state.deltas import canonical
 from millstream.state.panes.keys import Ids
 from millstream.state.panes.sliding import Slider
@@ -78,12 +78,12 @@ class PaneFragment(Generic[A]):
             mask = (part.slots >= slots.start) & (part.slots < slots.stop)
             return part.chosen(algebra, mask)
 
-        ranges = [(one, _both(one, slots)) for one in self.tightened]
-        gone = [(_both(one, slots), before) for one, before in self.gone]
+        tightened = [common(one, slots) for one in self.tightened]
+        gone = [(common(one, slots), before) for one, before in self.gone]
         return PaneFragment(
             _filtered(self.panes, within),
             _filtered(self.loose, within),
-            [cut for _, cut in ranges if cut],
+            [cut for cut in tightened if cut],
             [(cut, before) for cut, before in gone if cut],
             self.stacks if self.stacks is not None and self.stacks.slots == slots else None,
         )
@@ -94,10 +94,6 @@ def _filtered(
 ) -> dict[Any, Part[A]]:
     found = {at: choose(part) for at, part in parts.items()}
     return {at: part for at, part in found.items() if part is not None}
-
-
-def _both(one: range, other: range) -> range:
-    return range(max(one.start, other.start), min(one.stop, other.stop))
 
 
 def masked(
