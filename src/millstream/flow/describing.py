@@ -60,7 +60,7 @@ def windows_text(job: JobVertex) -> str:
     if job.windowing is None:
         return ""
     by_clock = ", by processing time" if job.windowing.processing_time else ""
-    return ", ".join(map(str, job.windowing.windows)) + by_clock
+    return f"{job.windowing}{by_clock}"
 
 
 def source_texts(plan: Plan) -> tuple[str, ...]:

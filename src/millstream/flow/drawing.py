@@ -17,7 +17,6 @@ from millstream.flow.labels import (
     sink_text,
     source_text,
     step_text,
-    windows_text,
 )
 from millstream.flow.layout import GAP_X, Box, Laid, Link, lay_out
 from millstream.flow.plan import Plan
@@ -126,10 +125,10 @@ def lines_of(vertex: Vertex) -> tuple[str, ...]:
         case JobVertex():
             mapped = "" if vertex.map is None else f"{map_text(vertex.map)} → "
             work = f"{mapped}{reduce_text(vertex.reducer)}"
-            windows = () if vertex.windowing is None else (windows_text(vertex),)
+            windows = () if vertex.windowing is None else (str(vertex.windowing),)
             return vertex.name, work, *windows
         case LedVertex():
-            return vertex.name, windows_text(vertex.job)
+            return vertex.name, str(vertex.job.windowing)
         case _:
             return (step_text(vertex),)
 

@@ -12,7 +12,6 @@ from millstream.flow.labels import (
     sink_text,
     source_text,
     step_text,
-    windows_text,
 )
 from millstream.flow.plan import Plan
 from millstream.flow.reducers import AggregateReducer, ArrowReducer, CombiningReducer, JoinReducer
@@ -144,7 +143,7 @@ class _Explained:
         if timing is None:
             yield from _lines("state", [_kept(job), *_store(job)])
             return
-        yield _line("window", windows_text(job))
+        yield _line("window", str(job.windowing))
         yield _line("time", self._time(job, timing))
         if timing.windowing.early is not None:
             yield _line(

@@ -170,9 +170,3 @@ def key_text(job: JobVertex) -> str:
     if isinstance(job.map, ArrowFunction):
         return "column key"
     return "of the pairs" if job.map is not None else "of the pairs, or column key"
-
-
-def windows_text(job: JobVertex) -> str:
-    """The windows of a job."""
-    assert job.windowing is not None
-    return ", ".join(map(str, job.windowing.windows))

@@ -137,6 +137,9 @@ class Windowing:
     ordered: bool = False
     panes: bool | None = None
 
+    def __str__(self) -> str:
+        return ", ".join(map(str, self.windows))
+
     @cached_property
     def time_windows(self) -> tuple[TimeWindow, ...]:
         """Its windows, if they are of time alone."""
