@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Protocol
 
+from millstream.coordinator.asking import ASK_TIMEOUT
 from millstream.coordinator.ledger import Ledger
 from millstream.coordinator.roster import Roster
 from millstream.node.messages import CopyOrder, Receipts
@@ -14,7 +15,6 @@ from millstream.ring.ring import NodeId
 from millstream.wire.net import Net
 
 _SUPPLY_TIMEOUT = 300.0
-_ASK_TIMEOUT = 5.0
 _NO_EPOCH = (-1, 0)
 
 
@@ -83,7 +83,7 @@ class Healing:
         """Ask nodes how far their copies are: they may be complete since the last commit."""
         healed, known = self._healed, list(nodes)
         answers = healed.net.gather(
-            [partial(healed.ask, node, "receipts", _NO_EPOCH, _ASK_TIMEOUT) for node in known]
+            [partial(healed.ask, node, "receipts", _NO_EPOCH, ASK_TIMEOUT) for node in known]
         )
         for node, answer in zip(known, answers, strict=True):
             if isinstance(answer, Receipts):

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from millstream.checkpoints.manifest import Staged
+from millstream.coordinator.asking import ASK_TIMEOUT, Asking
 from millstream.coordinator.commits import Commits, EveryEpoch, Remembered
 from millstream.coordinator.healing import Healing
 from millstream.coordinator.inquiry import Inquiry
@@ -44,10 +45,8 @@ from millstream.wire.net import Net
 
 log = logging.getLogger("millstream")
 
-_ASK_TIMEOUT = 5.0
 _PING_TIMEOUT = 1.0
 _ASK_AGAIN = 0.05
-_LOOK_AGAIN = 0.005
 _WATCH_EVERY = 2.0
 _ROUNDS = 3
 
@@ -87,7 +86,7 @@ class Coordinator:
         self._changing = net.lock()
         self._healing = Healing(self, self._lock, self._changing, self._tell)
         self._inquiry = Inquiry(self, patience or Patience())
-        self._addresses: dict[NodeId, str] = {}
+        self._asking = Asking(net)
         self._roster: Roster | None = None
         self._ledger: Ledger | None = None
         self._commits: Commits = Remembered()
@@ -121,7 +120,7 @@ class Coordinator:
         as it comes, or, with ``logs``, several at a time, which are then ``publish``-ed.
         """
         known = list(members)
-        self._addresses = {member.node: member.address for member in known}
+        self._asking.addresses = {member.node: member.address for member in known}
         self._healing.spare_owners = not logs
         self._on_lost = on_lost
         domains = {member.node: member.domain for member in known}
@@ -137,7 +136,7 @@ class Coordinator:
             self._commits.incarnation,
             jobs,
             self._roster,
-            self._addresses,
+            self._asking.addresses,
             known_types(types, self._commits.types()),
             logs=logs,
             committed=committed,
@@ -257,7 +256,7 @@ class Coordinator:
         lagging = self.ledger.lagging()
         self._net.gather(
             [
-                partial(self.ask, owner, "resend", (backup, *record.at), 2 * _ASK_TIMEOUT)
+                partial(self.ask, owner, "resend", (backup, *record.at), 2 * ASK_TIMEOUT)
                 for owner, backup in lagging
             ]
         )
@@ -295,9 +294,8 @@ class Coordinator:
 
     def seal(self) -> None:
         """Tell the nodes about the commit, and have them make the copies that are missing."""
-        for node in self.roster.nodes:
-            # Not awaited: the next feed carries the commit and implies the seal.
-            self._net.spawn(partial(self._quietly, node, "seal", self.ledger.committed), "seal")
+        # Not awaited: the next feed carries the commit and implies the seal.
+        self._asking.tell(self.roster.nodes, "seal", self.ledger.committed)
         if self.roster.is_short:
             self._net.spawn(self._heal, "heal")
         self._commits.after_commit()
@@ -336,56 +334,34 @@ class Coordinator:
                 log.warning("the newest epochs are not in the store, and run again: %s", problem)
             self._closed = True
             for node in self.roster.nodes if self._roster is not None else ():
-                self._quietly(node, "stop", None, timeout=1.0)
+                self._asking.quietly(node, "stop", None, timeout=1.0)
 
     # -- asking nodes --------------------------------------------------------------------
 
-    def ask(self, node: NodeId, action: str, body: object, timeout: float = _ASK_TIMEOUT) -> Any:
+    def ask(self, node: NodeId, action: str, body: object, timeout: float = ASK_TIMEOUT) -> Any:
         """Ask a node; raises ``Unreachable`` or what the node says."""
-        return self._net.call(self._addresses[node], action, body, timeout)
+        return self._asking.ask(node, action, body, timeout)
 
-    def ask_all(
-        self, action: str, body: object, timeout: float = _ASK_TIMEOUT
-    ) -> dict[NodeId, Any]:
+    def ask_all(self, action: str, body: object, timeout: float = ASK_TIMEOUT) -> dict[NodeId, Any]:
         """Ask all nodes side by side; each gives an answer or the exception that came instead."""
-        nodes = self.roster.nodes
-        answers = self._net.gather([partial(self.ask, n, action, body, timeout) for n in nodes])
-        return dict(zip(nodes, answers, strict=True))
+        return self._asking.all(self.roster.nodes, action, body, timeout)
 
     def _ask_living(self, action: str, body: object, timeout: float) -> dict[NodeId, Any]:
-        """Ask all nodes for what takes long; who is taken for dead meanwhile is not waited for."""
-        answers: dict[NodeId, Any] = {}
-
-        def ask(node: NodeId) -> None:
-            [answers[node]] = self._net.gather([partial(self.ask, node, action, body, timeout)])
-
-        asked = self.roster.nodes
-        for node in asked:
-            self._net.spawn(partial(ask, node), action)
-        while any(node not in answers for node in asked if node in self.roster.domains):
-            self._net.sleep(_LOOK_AGAIN)
-        return dict(answers)
-
-    def _quietly(self, node: NodeId, action: str, body: object, timeout: float = 10.0) -> None:
-        try:
-            self.ask(node, action, body, timeout)
-        except MillstreamError:
-            return  # who is gone is noticed elsewhere; a seal comes again with the next feed
+        roster = self.roster
+        return self._asking.living(roster.nodes, lambda: roster.domains, action, body, timeout)
 
     def _assignment(self) -> Assign:
         with self._lock:
             return Assign(
                 self.ledger.incarnation,
                 self.roster.placement,
-                self._addresses,
+                self._asking.addresses,
                 self.ledger.committed,
             )
 
     def _tell(self) -> None:
         """Tell all nodes the placement in force; who misses it will ask."""
-        message = self._assignment()
-        for node in self.roster.nodes:
-            self._net.spawn(partial(self._quietly, node, "assign", message), "assign")
+        self._asking.tell(self.roster.nodes, "assign", self._assignment())
 
     # -- nodes that go -------------------------------------------------------------------
 
@@ -418,8 +394,8 @@ class Coordinator:
             draw(self.roster.placement, self.roster.domains),
         )
         self._tell()
-        for node in dead:  # it may be alive, and only out of reach for others
-            self._net.spawn(partial(self._quietly, node, "stop", None), "stop")
+        # They may be alive, and only out of reach for others.
+        self._asking.tell(dead, "stop", None)
         if idle:
             self._net.spawn(self._heal, "heal")
 
