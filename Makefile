@@ -6,6 +6,7 @@
 SHELL := /bin/bash
 ARGS ?=
 SEEDS ?= 200
+EXAMPLES ?= 1000
 BIN := .venv/bin
 
 # Read when a recipe runs, because setup, run just before, may have written it.
@@ -66,6 +67,11 @@ format: setup ## format the code and fix what can be fixed safely
 .PHONY: sim
 sim: setup ## simulate runs with faults; SEEDS=1000, or ARGS="--seed 17" for the story of one
 	@$(BIN)/python -m millstream.sim --seeds $(SEEDS) $(ARGS)
+
+.PHONY: search
+search: setup ## try the properties on examples that nobody tried before; EXAMPLES=1000
+	@EXAMPLES=$(EXAMPLES) $(BIN)/pytest $(side_by_side) --hypothesis-profile=search \
+		-m "hypothesis and not spark and not cluster" $(ARGS)
 
 .PHONY: bench
 bench: setup ## take the first-look measurements

@@ -389,7 +389,7 @@ steps = st.lists(st.sampled_from(["commit", "commit", "collect", "claim"]), max_
 schedules = st.lists(st.tuples(st.integers(0, 2), st.integers(1, 12)), max_size=25)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=settings().max_examples * 3 // 2)
 @given(plans=st.lists(steps, min_size=2, max_size=3), schedule=schedules)
 def test_whoever_sleeps_whenever_there_is_one_history_and_nobody_believes_in_another(
     plans: list[list[str]], schedule: list[tuple[int, int]]

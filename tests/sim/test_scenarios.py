@@ -69,8 +69,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
 
 @pytest.mark.slow
 @settings(
-    max_examples=40,
-    deadline=None,
+    max_examples=settings().max_examples * 2 // 5,
     phases=[Phase.explicit, Phase.generate, Phase.shrink],
     suppress_health_check=[HealthCheck.too_slow],
 )

@@ -156,7 +156,10 @@ ACTS: tuple[Callable[[Any], None], ...] = (
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(
+    max_examples=settings().max_examples * 3 // 2,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 @given(data=st.data())
 def test_spilling_shows_to_nobody(table: ColdTable, data: st.DataObject) -> None:
     pool = data.draw(st.sampled_from(POOLS))

@@ -13,6 +13,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from millstream.flow.vertices import JobVertex
+from millstream.ring.ring import partition_slots
 from millstream.work.chunk import Chunk
 from millstream.work.clocks import JobClock, tally_block
 from millstream.work.keying import KeyedBatch, Pairs, keyed
@@ -80,10 +81,12 @@ class MapSide:
         """Give all that was packed, and what was counted."""
         for job, packer in self._packers.items():
             self._flush(job, packer)
+        parts = partition_slots(self._program.slots, self._program.partitions)
+        with_slots = next(part for part, slots in enumerate(parts) if slots)
         for job, (gate, windowed) in self._windowed.items():
             self._flush(job, windowed)
             if gate.tallies:
-                self._receiver.blocks(job, [(0, tally_block(gate.tallies))], 0)
+                self._receiver.blocks(job, [(with_slots, tally_block(gate.tallies))], 0)
 
     # -- the outlet of the fused steps -----------------------------------------------------
 

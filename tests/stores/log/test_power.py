@@ -85,7 +85,7 @@ class Machine:
     seed=st.integers(0, 2**32),
     lives=st.lists(st.tuples(st.integers(1, 25), st.integers(0, 40)), min_size=1, max_size=5),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=settings().max_examples * 3 // 2)
 def test_what_was_acknowledged_survives_power_failures(
     seed: int, lives: list[tuple[int, int]]
 ) -> None:
