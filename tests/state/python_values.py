@@ -8,6 +8,7 @@ import enum
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+from zoneinfo import ZoneInfo
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -89,7 +90,8 @@ ODD: list[Any] = [
     "\ud800",
     decimal.Decimal("1.50"),
     dt.datetime(2024, 5, 1, 12, tzinfo=dt.timezone(dt.timedelta(hours=2))),
-    dt.datetime(2024, 5, 1, 12),
+    dt.datetime(2024, 5, 1, 12, fold=1),
+    dt.datetime(2024, 5, 1, 12, tzinfo=ZoneInfo("UTC")),
     dt.time(3, 4),
     {1, 2},
     frozenset({"a"}),

@@ -16,6 +16,7 @@ from millstream.state.values import (
     ValueTypeError,
     decode_column,
     encode_column,
+    is_loose,
     is_pickled,
     shown,
     unify,
@@ -71,6 +72,23 @@ def test_values_of_one_plain_type_travel_as_arrow(values: list[Any], expected: p
     assert field.type == column.type == expected
     assert not is_pickled(field)
     assert same(decode_column(field, column), values)
+
+
+@pytest.mark.parametrize("time", [NOON, NOON.replace(tzinfo=dt.UTC)])
+def test_datetimes_travel_as_arrow_and_bind_nobody(time: dt.datetime) -> None:
+    field, column = encode_column("x", [time, None])
+
+    assert pa.types.is_timestamp(field.type)
+    assert not is_pickled(field)
+    assert is_loose(field)
+    assert same(decode_column(field, column), [time, None])
+    assert decode_column(field, column)[0].tzinfo is time.tzinfo
+
+
+def test_naive_and_aware_datetimes_stay_what_they_are() -> None:
+    times = [NOON, NOON.replace(tzinfo=dt.UTC)]
+
+    assert [time.tzinfo for time in round_trip(times)] == [None, dt.UTC]
 
 
 def test_one_true_and_one_point_zero_stay_three_values() -> None:

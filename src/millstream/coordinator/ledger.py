@@ -22,7 +22,7 @@ from millstream.node.messages import NOTHING_COMMITTED, Commit, CopyReceipt, Rec
 from millstream.ring.keys import canonical_type
 from millstream.ring.masks import SlotMask
 from millstream.ring.ring import NodeId
-from millstream.state.values import is_pickled, unify, unify_nulls
+from millstream.state.values import is_loose, unify, unify_nulls
 from millstream.work.clocks import BEGINNING, summed
 
 
@@ -297,7 +297,7 @@ class Ledger:
             return None
         fields = []
         for at, column in enumerate(schemas[0].names):
-            if any(is_pickled(schema.field(at)) for schema in schemas):
+            if any(is_loose(schema.field(at)) for schema in schemas):
                 return None
             kind = unify(schema.field(at).type for schema in schemas)
             if kind is None:

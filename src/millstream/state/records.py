@@ -11,6 +11,7 @@ import dataclasses
 from collections import namedtuple
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import repeat
 from typing import Any
 
 import pyarrow as pa
@@ -99,7 +100,13 @@ def decode_records(batch: pa.RecordBatch) -> list[Any]:
     if shape == "dict":
         names = batch.schema.names
         return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
-    return list(map(row_type(tuple(batch.schema.names))._make, zip(*columns, strict=True)))
+    return rows_of(batch.schema.names, columns)
+
+
+def rows_of(names: Sequence[str], columns: Sequence[Sequence[Any]]) -> list[Any]:
+    """Rows of a DataFrame, from its columns."""
+    # What _make does, without a call of Python for each row.
+    return list(map(tuple.__new__, repeat(row_type(tuple(names))), zip(*columns, strict=True)))
 
 
 @lru_cache(maxsize=256)

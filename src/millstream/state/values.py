@@ -15,9 +15,11 @@ from typing import Any
 import pyarrow as pa
 
 from millstream.errors import MillstreamError
+from millstream.state.instants import datetimes, timestamp_of
 from millstream.state.pickling import dumps, loads
 
 PICKLED = {b"millstream": b"pickled"}
+_LOOSE = {b"millstream": b"loose"}
 UNFIT = (pa.ArrowException, OverflowError, UnicodeError, TypeError, ValueError)
 """What Arrow and Python raise for a value that a column cannot hold."""
 _NONE = type(None)
@@ -52,10 +54,13 @@ def encode_column(
     if not kinds:
         return pa.field(name, pa.null()), pa.nulls(len(values))
     if len(kinds) == 1:
-        plain = _PLAIN.get(next(iter(kinds)))
+        [kind] = kinds
+        is_time = kind is datetime.datetime
+        plain = timestamp_of(values) if is_time else _PLAIN.get(kind)
         if plain is not None:
             try:
-                return pa.field(name, plain), pa.array(values, type=plain)
+                field = pa.field(name, plain, metadata=_LOOSE if is_time else None)
+                return field, pa.array(values, type=plain)
             except (pa.ArrowInvalid, OverflowError, UnicodeEncodeError):
                 pass  # an integer beyond 64 bits, a lone surrogate: only pickle carries it
     blobs = [
@@ -142,10 +147,17 @@ def is_pickled(field: pa.Field) -> bool:
     return bool(field.metadata) and field.metadata.get(b"millstream") == b"pickled"
 
 
+def is_loose(field: pa.Field) -> bool:
+    """Whether other values of the same column may have other types: they are objects in Python."""
+    return bool(field.metadata) and b"millstream" in field.metadata
+
+
 def decode_column(field: pa.Field, array: pa.Array) -> list[Any]:
     """Give back the Python values of a column."""
     if is_pickled(field):
         return [None if blob is None else loads(blob) for blob in array.to_pylist()]
+    if pa.types.is_timestamp(array.type):
+        return datetimes(array)
     return list(array.to_pylist())
 
 

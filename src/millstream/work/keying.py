@@ -27,7 +27,7 @@ from millstream.ring.keys import (
     encode_keys,
 )
 from millstream.state.blocks import KEY
-from millstream.state.records import encode_records, plain_columns, row_type, shape_of
+from millstream.state.records import encode_records, plain_columns, rows_of, shape_of
 from millstream.state.values import (
     UNFIT,
     ValueTypeError,
@@ -305,7 +305,7 @@ def column_values(batch: KeyedBatch) -> list[Any]:
     ]
     if len(columns) == 1:
         return columns[0]
-    return list(map(row_type(tuple(batch.values))._make, zip(*columns, strict=True)))
+    return rows_of(list(batch.values), columns)
 
 
 def encode_times(job: JobVertex, times: Sequence[Any]) -> pa.Array:

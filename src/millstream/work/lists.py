@@ -1,12 +1,13 @@
 """The values of each key in a block: one list per row.
 
-Plain values of one type travel as an Arrow list column, other objects pickled by key. Where all
-values of a block are one and the same (the ones of a word count), only their numbers travel.
+Plain values of one type, and tuples of them, travel as an Arrow list column, other objects pickled
+by key. Where all values of a block are one and the same (the ones of a word count), only their
+numbers travel.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, pairwise
 from typing import Any
 
@@ -42,13 +43,10 @@ def encode_repeated(counts: Iterable[int], value: Any) -> tuple[pa.Field, pa.Arr
 
 def encode_lists(job: JobVertex, lists: list[list[Any]]) -> tuple[pa.Field, pa.Array]:
     """Encode a list of values for every key: flat Arrow where exact, else pickled by key."""
-    flat = list(chain.from_iterable(lists))
-    kinds = set(map(type, flat))
-    if len(kinds) == 1 and next(iter(kinds)) in _PLAIN:
-        field, column = encode_column(VALUES, flat)
-        if not field.metadata:
-            lists_column = pa.ListArray.from_arrays(offsets_of(lists), column)
-            return pa.field(VALUES, lists_column.type), lists_column
+    column = _flat_column(list(chain.from_iterable(lists)))
+    if column is not None:
+        lists_column = pa.ListArray.from_arrays(offsets_of(lists), column)
+        return pa.field(VALUES, lists_column.type), lists_column
     try:
         blobs = [dumps(values) for values in lists]
     except Exception as problem:  # whatever a user's __reduce__ raises
@@ -59,6 +57,35 @@ def encode_lists(job: JobVertex, lists: list[list[Any]]) -> tuple[pa.Field, pa.A
             "give values without connections, locks or open files",
         ) from None
     return pa.field(VALUES, pa.binary(), metadata=PICKLED), pa.array(blobs, pa.binary())
+
+
+def _flat_column(values: list[Any]) -> pa.Array | None:
+    """Values, or the items of tuples, as Arrow gives them back; nothing if it cannot."""
+    kinds = set(map(type, values))
+    if kinds != {tuple}:
+        return _plain_column(values, kinds)
+    if len(set(map(len, values))) > 1 or not values[0]:
+        return None
+    items: list[pa.Array] = []
+    for column in zip(*values, strict=True):
+        found = _plain_column(column, set(map(type, column)))
+        if found is None:
+            return None
+        items.append(found)
+    return pa.StructArray.from_arrays(items, [str(at) for at in range(len(items))])
+
+
+def _plain_column(values: Sequence[Any], kinds: set[type]) -> pa.Array | None:
+    if len(kinds) != 1 or not kinds <= _PLAIN:
+        return None
+    field, column = encode_column(VALUES, values)
+    return None if field.metadata else column
+
+
+def _flat_values(column: pa.Array) -> list[Any]:
+    if not pa.types.is_struct(column.type):
+        return list(column.to_pylist())
+    return list(zip(*(items.to_pylist() for items in column.flatten()), strict=True))
 
 
 def offsets_of(lists: list[list[Any]]) -> pa.Array:
@@ -77,6 +104,6 @@ def decode_lists(block: pa.RecordBatch) -> Iterator[list[Any]]:
     if is_pickled(field):
         return iter(decode_column(field, column))
     offsets = column.offsets.to_numpy()
-    flat = column.values.slice(offsets[0], offsets[-1] - offsets[0]).to_pylist()
+    flat = _flat_values(column.values.slice(offsets[0], offsets[-1] - offsets[0]))
     cuts = (offsets - offsets[0]).tolist()
     return (flat[start:stop] for start, stop in pairwise(cuts))
