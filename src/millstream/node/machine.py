@@ -39,7 +39,7 @@ from millstream.node.messages import (
 from millstream.node.opening import key_type_in, opened, shown_part
 from millstream.node.safekeeper import Kept
 from millstream.node.store import SlotStore, UnknownJob
-from millstream.node.units import Block, Unit, Work
+from millstream.node.units import Block, Unit, Work, receipts_of
 from millstream.ring.masks import SlotMask, common, runs_of
 from millstream.ring.placement import Placement, Share
 from millstream.ring.ring import NodeId
@@ -316,7 +316,7 @@ class NodeMachine:
         owned, fed = self.store.holdings.owned, self.store.holdings.fed
         current = self.store.holdings.through == self._committed.epoch
         return Receipts(
-            tuple(r for u in self._units if self._counts(u) for r in u.receipts(owned & current)),
+            tuple(receipts_of(filter(self._counts, self._units), owned & current)),
             tuple(r for u in self._units for r in u.copy_receipts(fed)),
             reach,
             pending,

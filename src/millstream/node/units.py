@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,15 +73,23 @@ class Unit:
         """Whether its effect is known, and not only its input."""
         return self.fragment is not None or self.delta is not None
 
-    def receipts(self, owned: SlotMask) -> Iterator[Receipt]:
-        """The receipts for the slots that this node owns."""
-        for run in runs_of(owned, self.slots):
-            yield self.receipt.part(run)
-
     def copy_receipts(self, fed: SlotMask) -> Iterator[CopyReceipt]:
         """The receipts for the slots of which this node is a backup."""
         for run in runs_of(fed, self.slots):
             yield CopyReceipt(self.job, run, self.digest)
+
+
+def receipts_of(units: Iterable[Unit], owned: SlotMask) -> Iterator[Receipt]:
+    """The receipts for the slots that a node owns, one for each slot of a job.
+
+    Units may have slots in common: tuple logs of a feed that was cut otherwise after a takeover.
+    """
+    left: dict[int, SlotMask] = {}
+    for unit in units:
+        mine = left.setdefault(unit.job, owned.copy())
+        for run in runs_of(mine, unit.slots):
+            yield unit.receipt.part(run)
+        mine[unit.slots.start : unit.slots.stop] = False
 
 
 def covered(units: Sequence[Unit], jobs: Sequence[int], slots: int, *, effective: bool) -> SlotMask:
