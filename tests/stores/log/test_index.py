@@ -47,7 +47,7 @@ def test_an_index_answers_as_a_dictionary_would(digest: str) -> None:
     hash_of = poor_digest if digest == "poor" else digest_of
 
     @given(steps=STEPS)
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=settings().max_examples * 3 // 2)
     def run(steps: list[tuple[str, list[str]]]) -> None:
         segments = Catalogue()
         segment = segments.add("s", Header(1, 1))
@@ -82,6 +82,7 @@ def test_an_index_answers_as_a_dictionary_would(digest: str) -> None:
                 row = index.find(key)
                 assert (row and (row.stamp, row.kind)) == model.get(key)
                 assert row is None or row.offset == row.length == row.stamp
+            assert index.find_all(KEYS) == [index.find(key) for key in KEYS]
             values = {key for key, (_, kind) in model.items() if kind == Kind.VALUE}
             assert index.scan("") == values
             assert index.scan("k/1") == {key for key in values if key.startswith("k/1")}

@@ -12,7 +12,10 @@ if that is durable, too.
 from __future__ import annotations
 
 import time
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, groupby
+from operator import attrgetter
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +42,9 @@ from millstream.stores.log.writer import Stamps, Writer
 
 _SMALL = 8  # a segment is small below this part of the full size; so many are made into one
 
+_BUNCH = 64  # records that are copied before others have their turn
+_NAP = 1e-4  # seconds
+
 _FRAME = HEADER_BYTES + AROUND_BYTES  # what every segment has besides records: header and seal
 
 
@@ -56,6 +62,9 @@ class _Copy(NamedTuple):
     stamp: int
     kind: Kind
     value: bytes
+
+
+S = TypeVar("S", list[_Copy], npt.NDArray[np.int64])
 
 
 class Compactor:
@@ -162,20 +171,25 @@ class Compactor:
         self, segment: Segment, table: Table, needed: npt.NDArray[np.bool_]
     ) -> list[_Copy] | None:
         """What counts in a segment; None if it is damaged, or gone."""
-        chosen = np.flatnonzero((table.rows["segment"] == segment.number) & needed).tolist()
+        chosen = np.flatnonzero((table.rows["segment"] == segment.number) & needed)
         try:
             data = self._place.read("segments", segment.name, 0, segment.settled)
         except Gone:
             return None
         copies = []
-        for at in chosen:
-            stamp, offset, length, _, kind = table.rows[at].item()
-            key = table.key_at(at)
-            value = value_at(data, offset, key, length, stamp, segment.seed)
-            if value is None:
-                segment.damaged = True
-                return None
-            copies.append(_Copy(key, int(table.hashes[at]), stamp, Kind(kind), value))
+        for some in _bunches(chosen):
+            found = zip(
+                map(table.key_at, some.tolist()),
+                table.hashes[some].tolist(),
+                table.rows[some].tolist(),
+                strict=True,
+            )
+            for key, digest, (stamp, offset, length, _, kind) in found:
+                value = value_at(data, offset, key, length, stamp, segment.seed)
+                if value is None:
+                    segment.damaged = True
+                    return None
+                copies.append(_Copy(key, digest, stamp, Kind(kind), value))
         return copies
 
     def _write(self, copies: list[_Copy], sources: list[Segment]) -> int:
@@ -185,40 +199,61 @@ class Compactor:
         header = Header(self._writer.salt, self._stamps.take()[0])
         copies = sorted(copies, key=lambda each: each.stamp)
         pieces = [encode_header(header)]
-        offsets = []
-        at = HEADER_BYTES
-        for each in copies:
-            pieces += encode(
-                each.kind, [each.key], [each.value], [each.digest], [each.stamp], header.seed
-            )
-            offsets.append(at)
-            at += AROUND_BYTES + len(each.key) + len(each.value)
-        data = b"".join(pieces)
+        for some in _bunches(copies):
+            pieces.append(b"".join(_encoded(some, header.seed)))
         seal = encode_sign(Kind.SEAL, self._stamps.take()[0], header.seed)
         name = self._writer.new_name()
         if self._place.appends:
-            growing = self._place.patiently(lambda: self._place.grow(name, [data]))
+            growing = self._place.patiently(lambda: self._place.grow(name, pieces))
             # Only now: a seal says that all before it is synced.
             growing.append([seal])
         else:
-            growing = self._place.patiently(lambda: self._place.grow(name, [data, seal]))
+            growing = self._place.patiently(lambda: self._place.grow(name, [*pieces, seal]))
         growing.close()
         segment = self._segments.add(name, header)
-        for kind in (Kind.VALUE, Kind.TOMBSTONE):
-            some = [
-                (each, at) for each, at in zip(copies, offsets, strict=True) if each.kind == kind
-            ]
-            batch = Batch(
-                [each.key.decode() for each, _ in some],
-                [each.digest for each, _ in some],
-                [at for _, at in some],
-                [len(each.value) for each, _ in some],
-                [each.stamp for each, _ in some],
-                kind,
-            )
-            self._index.add(segment, batch)
-        segment.settled, segment.sealed = len(data) + len(seal), True
+        at = HEADER_BYTES
+        for some in _bunches(copies):
+            sizes = [record_size(len(each.key), len(each.value)) for each in some]
+            *offsets, at = accumulate(sizes, initial=at)
+            for kind in {each.kind for each in some}:
+                same = [
+                    (o, each) for o, each in zip(offsets, some, strict=True) if each.kind == kind
+                ]
+                batch = Batch(
+                    [each.key.decode() for _, each in same],
+                    [each.digest for _, each in same],
+                    [offset for offset, _ in same],
+                    [len(each.value) for _, each in same],
+                    [each.stamp for _, each in same],
+                    kind,
+                )
+                self._index.add(segment, batch)
+        segment.settled, segment.sealed = at + len(seal), True
         return segment.settled
+
+
+def _encoded(copies: Sequence[_Copy], seed: int) -> Iterator[bytes]:
+    for kind, group in groupby(copies, attrgetter("kind")):
+        same = list(group)
+        yield from encode(
+            kind,
+            [each.key for each in same],
+            [each.value for each in same],
+            [each.digest for each in same],
+            [each.stamp for each in same],
+            seed,
+        )
+
+
+def _bunches(items: S) -> Iterator[S]:
+    """Some of the items at a time; in between, those who put and get have their turn.
+
+    They wait for the interpreter twice in a call, each time until this has worked for as long as
+    Python lets a thread go on: ten times as long as the call takes.
+    """
+    for first in range(0, len(items), _BUNCH):
+        yield items[first : first + _BUNCH]
+        time.sleep(_NAP)
 
 
 def _live_bytes(table: Table, needed: npt.NDArray[np.bool_]) -> dict[int, int]:

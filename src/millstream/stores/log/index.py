@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from millstream.stores.log.format import Found, Kind, digest_of
 from millstream.stores.log.segments import Catalogue, Segment
@@ -112,6 +113,27 @@ class Index:
             if fresh is not None and (row is None or fresh.stamp >= row.stamp):
                 return fresh
         return row
+
+    def find_all(self, names: Sequence[str]) -> list[Row | None]:
+        """The newest row of each of several keys."""
+        if self._unsettled or self._hidden or len(names) <= _FEW:
+            return [self.find(name) for name in names]
+        active, merging, table = self._view
+        found: list[Row | None] = [None] * len(names)
+        left: Sequence[int] = range(len(names))
+        for recent in (active, merging):
+            places = [recent.places.get(names[at]) for at in left]
+            there = [
+                (at, place) for at, place in zip(left, places, strict=True) if place is not None
+            ]
+            rows = recent.rows.take([place for _, place in there]).tolist() if there else []
+            for (at, _), row in zip(there, rows, strict=True):
+                found[at] = Row._make(row)
+            left = [at for at, place in zip(left, places, strict=True) if place is None]
+        keys = [names[at].encode() for at in left]
+        for at, known in zip(left, table.find_all(keys, list(map(digest_of, keys))), strict=True):
+            found[at] = known
+        return found
 
     def _find(self, name: str) -> Row | None:
         active, merging, table = self._view
@@ -254,8 +276,12 @@ class Index:
             places = _without_hidden_twins(active) if self._hidden else active.places
             names = list(places)
             chosen = np.fromiter(places.values(), np.int64, len(names))
-            keys = [b"" if name.startswith(_HIDDEN) else name.encode() for name in names]
-            merged, replaced = table.merged(active.hashes[chosen], active.rows[chosen], keys)
+            if self._hidden:
+                names = ["" if name.startswith(_HIDDEN) else name for name in names]
+            keys = pa.array(names, pa.large_string()).cast(pa.large_binary())
+            merged, replaced = table.merged(
+                active.hashes.take(chosen), active.rows.take(chosen), keys
+            )
             superseded = np.ones(active.count, np.bool_)
             superseded[chosen] = False
             old_hashes = active.hashes[: active.count][superseded]
@@ -263,7 +289,7 @@ class Index:
             shadows = np.concatenate(
                 [
                     self.shadows,
-                    _shadows(replaced.hashes, replaced.rows["segment"]),
+                    _shadows(table.hashes[replaced], table.rows["segment"][replaced]),
                     _shadows(old_hashes, old_segments),
                 ]
             )

@@ -114,11 +114,9 @@ class Reader:
     def values(self, keys: Iterable[str], found: dict[str, bytes]) -> list[str]:
         """Read the values of keys; returns those that have none, as far as is known."""
         todo, missing = list(keys), []
-        find = self._index.find
         for attempt in range(_ATTEMPTS):
             wanted: list[_Wanted] = []
-            for key in todo:
-                row = find(key)
+            for key, row in zip(todo, self._index.find_all(todo), strict=True):
                 if row is None or row[4] != Kind.VALUE:
                     missing.append(key)
                 else:

@@ -96,6 +96,13 @@ class Table:
         at = self.position(key, digest)
         return None if at is None else Row._make(self.rows[at].item())
 
+    def find_all(self, keys: Sequence[bytes], digests: Sequence[int]) -> list[Row | None]:
+        """What is known of several keys."""
+        places = list(map(self.position, keys, digests))
+        there = [at for at in places if at is not None]
+        rows = iter(self.rows.take(there).tolist() if there else ())
+        return [None if at is None else Row._make(next(rows)) for at in places]
+
     def matching(self, prefix: bytes) -> Iterator[bytes]:
         """The keys that begin with a prefix and have a value."""
         chosen: npt.NDArray[np.bool_] = self.rows["kind"] == Kind.VALUE
@@ -118,19 +125,22 @@ class Table:
             return self
         return Table(self.hashes[chosen], self.rows[chosen], self.keys.filter(pa.array(chosen)))
 
-    def merged(self, hashes: U64, rows: Rows, keys: Sequence[bytes]) -> tuple[Table, Table]:
-        """This with newer rows in it, each for another key; and the rows that were replaced."""
+    def merged(
+        self, hashes: U64, rows: Rows, keys: pa.LargeBinaryArray
+    ) -> tuple[Table, npt.NDArray[np.int64]]:
+        """This with newer rows in it, each for another key; and which rows were replaced."""
         order = np.argsort(hashes, kind="stable")
-        hashes, rows = hashes[order], rows[order]
-        names = pa.array(keys, pa.large_binary()).take(pa.array(order))
+        # take, here and elsewhere: an index in brackets costs fifty times as much for such rows.
+        hashes, rows = hashes.take(order), rows.take(order)
+        names = keys.take(pa.array(order))
         old = self._positions(hashes, names)
         replaces = old >= 0
-        replaced = np.zeros(len(self), np.bool_)
-        replaced[old[replaces]] = True
         if replaces.all() and not self._hides(old):
             changed = self.rows.copy()
-            changed[old] = rows
-            return Table(self.hashes, changed, self.keys), self._only(old)
+            _words(changed)[old] = _words(rows)
+            return Table(self.hashes, changed, self.keys), old
+        replaced = np.zeros(len(self), np.bool_)
+        replaced[old[replaces]] = True
         kept = ~replaced
         into = np.searchsorted(self.hashes[kept], hashes) + np.arange(len(hashes))
         total = int(kept.sum()) + len(hashes)
@@ -144,12 +154,7 @@ class Table:
         source[comes_new] = len(self) + np.arange(len(hashes))
         source[~comes_new] = np.flatnonzero(kept)
         both = pa.concat_arrays([_plain(self.keys), names])
-        return Table(all_hashes, all_rows, both.take(pa.array(source))), self._only(old[replaces])
-
-    def _only(self, positions: npt.NDArray[np.int64]) -> Table:
-        chosen = np.zeros(len(self), np.bool_)
-        chosen[positions] = True
-        return Table(self.hashes[chosen], self.rows[chosen], self.keys.filter(pa.array(chosen)))
+        return Table(all_hashes, all_rows, both.take(pa.array(source))), old[replaces]
 
     def _hides(self, positions: npt.NDArray[np.int64]) -> bool:
         """Whether a key that damage has hidden is among some rows."""
@@ -171,6 +176,10 @@ class Table:
             found = self.position(keys[other].as_py(), int(hashes[other]))
             none[other] = -1 if found is None else found
         return none
+
+
+def _words(rows: Rows) -> U64:
+    return rows.view(np.uint64).reshape(len(rows), ROW.itemsize // 8)
 
 
 def _plain(array: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
