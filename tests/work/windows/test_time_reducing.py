@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,13 @@ import pytest
 
 import millstream as ms
 from millstream.flow.windows import TimeWindow
+from millstream.ring.keys import encode_keys
+from millstream.state.blocks import place_rows
 from millstream.work.clocks import JobClock
 from millstream.work.units import UnitContext
 from millstream.work.windows.forms import Window, form_of
 from millstream.work.windows.time_reducing import TimeWindowReducing
-from tests.work.windows.rig import Rig, Row, block_of, expected, job_of, packed
+from tests.work.windows.rig import SLOTS, Rig, Row, block_of, expected, job_of, packed
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -105,6 +108,77 @@ def test_built_in_aggregates(windows: tuple[TimeWindow, ...], seed: int) -> None
     for window in windows:
         wanted |= expected(epochs, window, lambda rows: sum(value for _, _, value in rows))
     assert found == wanted
+
+
+def early_results(
+    epochs: list[tuple[list[Row], int, bool]], windows: tuple[TimeWindow, ...], pane: int
+) -> list[tuple[Any, ...]]:
+    """The sums of open windows, of all keys in slots where a pane has changed since the last."""
+    found: list[tuple[Any, ...]] = []
+    news: set[tuple[int, int]] = set()
+    known: list[Row] = []
+    for rows, watermark, early in epochs:
+        known += rows
+        news |= {(time // pane * pane, slot_of(key)) for key, time, _ in rows}
+        for window in windows if early else ():
+            sums: dict[tuple[Any, int], int] = {}
+            for key, time, value in known:
+                first = (time - window.size) // window.slide * window.slide + window.slide
+                for start in range(first, time + 1, window.slide):
+                    panes = range(start, start + window.size, pane)
+                    fresh = any((at, slot_of(key)) in news for at in panes)
+                    if start + window.size > watermark and fresh:
+                        sums[key, start] = sums.get((key, start), 0) + value
+            found += [(key, total, s, s + window.size) for (key, s), total in sums.items()]
+        if early:
+            news.clear()
+    return found
+
+
+@cache
+def slot_of(key: str) -> int:
+    slots, _ = place_rows(encode_keys([key]), SLOTS)
+    return int(slots[0])
+
+
+@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("windows", WINDOWS, ids=str)
+def test_early_results_tell_what_is_new_whoever_has_the_slots(
+    windows: tuple[TimeWindow, ...], seed: int
+) -> None:
+    rng = random.Random(f"{seed} {windows}")
+    job = job_of(ms.sum(), *windows, early=5)
+    assert job.windowing is not None
+    rig = Rig(job, rng)
+    epochs = []
+    watermark = -10_000
+    for rows, now in stream(rng, 14):
+        early = rng.random() < 0.4
+        in_time = [row for row in rows if row[1] >= watermark]
+        watermark = max(watermark, now)
+        rig.run(in_time, watermark, folding=rng.random() < 0.8, early=early)
+        epochs.append((in_time, watermark, early))
+
+    found = [
+        (key, value, micros(start), micros(end))
+        for key, value, start, end, timing in rig.results
+        if timing == "early"
+    ]
+    assert sorted(found) == sorted(early_results(epochs, windows, job.windowing.pane))
+
+
+def test_news_go_with_slots_that_move_or_are_dropped() -> None:
+    rig = Rig(job_of(ms.sum(), TimeWindow(10, 10), early=5), random.Random(1), nodes=1)
+    rig.run([("a", 1, 7)], -100)
+    [owner] = rig.owners
+    rig.owners = [rig._new()]
+    rig.owners[0].apply(owner.snapshot(range(SLOTS)))
+    rig.run([], -100, early=True)
+    assert [(key, value, timing) for key, value, _, _, timing in rig.results] == [("a", 7, "early")]
+
+    rig.run([("a", 2, 1)], -100)
+    rig.owners[0].drop(np.ones(SLOTS, bool))
+    assert not rig.owners[0].snapshot(range(SLOTS))
 
 
 @pytest.mark.parametrize("seed", range(8))

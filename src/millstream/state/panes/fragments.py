@@ -17,6 +17,8 @@ from millstream.state.panes.tables import Algebra
 from millstream.state.pickling import dumps, loads
 
 A = TypeVar("A")
+News = dict[int, npt.NDArray[np.int32]]
+"""The slots in which panes, by their start, have changed since early results were given."""
 
 
 @dataclass(frozen=True)
@@ -58,18 +60,20 @@ class PaneFragment(Generic[A]):
 
     Rows of ``panes`` replace those of the same key; ``loose`` rows are those that an epoch has
     added to a pane without folding them. Loose rows of the slots in ``tightened`` were folded into
-    panes; of the slots in ``gone``, panes that start before a time are no more needed.
+    panes; of the slots in ``gone``, panes that start before a time are no more needed. Where early
+    results are given, ``news`` says of some slots which panes they know nothing of yet.
     """
 
     panes: dict[int, Part[A]] = field(default_factory=dict)
     loose: dict[tuple[int, int], Part[A]] = field(default_factory=dict)
     tightened: list[range] = field(default_factory=list)
     gone: list[tuple[range, int]] = field(default_factory=list)
+    news: list[tuple[range, News]] = field(default_factory=list)
     stacks: Stacks[A] | None = None
 
     def __bool__(self) -> bool:
         """Whether there is any change."""
-        return bool(self.panes or self.loose or self.tightened or self.gone)
+        return bool(self.panes or self.loose or self.tightened or self.gone or self.news)
 
     def part(self, algebra: Algebra[A], slots: range) -> PaneFragment[A]:
         """What it has for some slots."""
@@ -80,13 +84,21 @@ class PaneFragment(Generic[A]):
 
         tightened = [common(one, slots) for one in self.tightened]
         gone = [(common(one, slots), before) for one, before in self.gone]
+        news = [(common(one, slots), news_within(of_run, slots)) for one, of_run in self.news]
         return PaneFragment(
             _filtered(self.panes, within),
             _filtered(self.loose, within),
             [cut for cut in tightened if cut],
             [(cut, before) for cut, before in gone if cut],
+            [(cut, of_run) for cut, of_run in news if cut],
             self.stacks if self.stacks is not None and self.stacks.slots == slots else None,
         )
+
+
+def news_within(news: News, slots: range) -> News:
+    """What is new in some slots."""
+    found = {at: s[(s >= slots.start) & (s < slots.stop)] for at, s in news.items()}
+    return {at: s for at, s in found.items() if len(s)}
 
 
 def _filtered(
@@ -111,12 +123,13 @@ def encode_panes(fragment: PaneFragment[A], algebra: Algebra[A]) -> bytes:
     def plain(parts: dict[Any, Part[A]]) -> list[Any]:
         return [(at, p.keys, p.slots, algebra.pack(p.rows)) for at, p in parts.items()]
 
-    return dumps((plain(fragment.panes), plain(fragment.loose), fragment.tightened, fragment.gone))
+    rest = (fragment.tightened, fragment.gone, fragment.news)
+    return dumps((plain(fragment.panes), plain(fragment.loose), *rest))
 
 
 def decode_panes(data: Any, algebra: Algebra[A]) -> PaneFragment[A]:
     """Read what ``encode_panes`` wrote."""
-    panes, loose, tightened, gone = loads(data)
+    panes, loose, tightened, gone, news = loads(data)
 
     def parts(found: list[Any]) -> dict[Any, Part[A]]:
         return {
@@ -124,4 +137,4 @@ def decode_panes(data: Any, algebra: Algebra[A]) -> PaneFragment[A]:
             for at, keys, slots, rows in found
         }
 
-    return PaneFragment(parts(panes), parts(loose), tightened, gone)
+    return PaneFragment(parts(panes), parts(loose), tightened, gone, news)

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from millstream.ring.masks import SlotMask, mask_of
-from millstream.state.panes.fragments import PaneFragment, Part, Stacks, masked
+from millstream.state.panes.fragments import News, PaneFragment, Part, Stacks, masked, news_within
 from millstream.state.panes.keys import Ids, KeyIds
 from millstream.state.panes.tables import (
     Algebra,
@@ -33,6 +33,7 @@ class PaneState(Generic[A]):
         self._panes: dict[int, Table[A]] = {}
         self._loose: dict[int, dict[int, Table[A]]] = {}
         self._stacks: dict[range, Stacks[A]] = {}
+        self._news: News = {}
         self._sample: A | None = None
 
     def check(self, rows: A) -> None:
@@ -72,6 +73,10 @@ class PaneState(Generic[A]):
         """The stacks of a range of slots, if they are known and hold."""
         found = self._stacks.get(slots)
         return found if found is not None and found.generation is self.keys.generation else None
+
+    def news(self, slots: range) -> News:
+        """What has changed in some slots since early results were given."""
+        return news_within(self._news, slots)
 
     def _within(self, table: Table[A] | None, slots: range) -> Table[A] | None:
         if table is None:
@@ -119,7 +124,17 @@ class PaneState(Generic[A]):
             kept = without(self._algebra, old, np.unique(new.ids))
             of_epochs[epoch] = self._together(kept, new)
             self._count(of_epochs[epoch], 1)
+        for run, news in fragment.news:
+            mask = self._mask(run, slots)
+            self._forget_news(mask)
+            for start, at in news.items():
+                known = self._news.get(start, at[:0])
+                self._news[start] = np.union1d(known, at[mask[at]])
         self._settle_stacks(fragment, slots)
+
+    def _forget_news(self, slots: SlotMask) -> None:
+        left = {start: at[~slots[at]] for start, at in self._news.items()}
+        self._news = {start: at for start, at in left.items() if len(at)}
 
     def _together(self, kept: Table[A] | None, new: Table[A]) -> Table[A]:
         if kept is None:
@@ -208,11 +223,15 @@ class PaneState(Generic[A]):
                 table = self._within(rows, slots)
                 if table is not None:
                     taken.loose[start, epoch] = self.part(table)
+        news = self.news(slots)
+        if news:
+            taken.news.append((slots, news))
         return taken
 
     def drop(self, slots: SlotMask) -> None:
         """Forget all that some slots hold."""
         self._evict(self.starts, slots)
+        self._forget_news(slots)
         self.forget_stacks(slots)
         if not self.starts:
             self._sample = None  # of what is gone, not even the types count any more
@@ -271,4 +290,5 @@ def merge_panes(
     merged = scratch.snapshot(range(slots))
     merged.tightened = [run for fragment in fragments for run in fragment.tightened]
     merged.gone = [gone for fragment in fragments for gone in fragment.gone]
+    merged.news = [(run, scratch.news(run)) for fragment in fragments for run, _ in fragment.news]
     return merged

@@ -22,6 +22,7 @@ from millstream.ring.keys import decode_keys
 from millstream.ring.masks import SlotMask
 from millstream.state.blocks import KEY, PANE, SLOT
 from millstream.state.panes.fragments import (
+    News,
     PaneFragment,
     Stacks,
     decode_panes,
@@ -30,7 +31,16 @@ from millstream.state.panes.fragments import (
 from millstream.state.panes.keys import Ids
 from millstream.state.panes.sliding import Slider, flipped
 from millstream.state.panes.state import PaneState, merge_panes
-from millstream.state.panes.tables import Algebra, Table, folded, join, only, ordered, overlaid
+from millstream.state.panes.tables import (
+    Algebra,
+    Table,
+    chosen,
+    folded,
+    join,
+    only,
+    ordered,
+    overlaid,
+)
 from millstream.work.clocks import BEGINNING, JobClock
 from millstream.work.packing import key_type_of
 from millstream.work.pausing import without_collector
@@ -53,7 +63,7 @@ class TimeWindowReducing(Generic[A]):
         self._by_two_stacks = job.windowing.by_two_stacks
         self._slots = slots
         self._state = PaneState(form.algebra, slots)
-        self._news = _News()
+        self._tells_early = job.windowing.early is not None
 
     def reduce(
         self, blocks: Sequence[pa.RecordBatch], unit: UnitContext
@@ -83,10 +93,15 @@ class TimeWindowReducing(Generic[A]):
             if unit.read:
                 slider = self._close(at, window, clock, view, slider, folds, closed)
             sliders.append(slider)
-        if unit.read and self._news.is_due(unit, view.changed, clock.early):
-            closed.extend(self._early(clock, view, self._news.since(unit)))
-        fragment.stacks = Stacks(unit.slots, state.keys.generation, tuple(sliders))
         horizon = min(first_open_start(window, clock.watermark) for window in self._windows)
+        if unit.read and self._tells_early:
+            known = state.news(unit.slots)
+            news = self._news(known, taken, horizon)
+            if clock.early and news:
+                closed.extend(self._early(clock, view, news))
+            if known or news:
+                fragment.news.append((unit.slots, {} if clock.early else news))
+        fragment.stacks = Stacks(unit.slots, state.keys.generation, tuple(sliders))
         view.write(fragment, horizon, unit.epoch)
         if any(start < horizon for start in state.starts):
             fragment.gone.append((unit.slots, horizon))
@@ -146,15 +161,28 @@ class TimeWindowReducing(Generic[A]):
         # What no later window needs leaves the stacks as it leaves the state.
         return slider.without_before(algebra, first_open_start(window, clock.watermark))
 
-    def _early(self, clock: JobClock, view: _View[A], news: set[int]) -> Iterator[Closed[A]]:
-        """The windows that are open, and have something new."""
+    def _news(self, known: News, taken: Mapping[int, Table[A]], horizon: int) -> News:
+        """What has come since early results were given, now and before, and is still needed."""
+        news = dict(known)
+        for start, table in taken.items():
+            slots = self._state.keys.slots(table.ids)
+            news[start] = np.union1d(news[start], slots) if start in news else np.unique(slots)
+        return {start: slots for start, slots in news.items() if start >= horizon}
+
+    def _early(self, clock: JobClock, view: _View[A], news: News) -> Iterator[Closed[A]]:
+        """The windows that are open, where they have something new."""
         for at, window in enumerate(self._windows):
             last = max(news) + window.size + window.slide
-            starts = sorted(news)
-            for end in ends_within(window, clock.watermark, last, starts, self._pane):
-                table = view.window(end - window.size, end)
+            for end in ends_within(window, clock.watermark, last, sorted(news), self._pane):
+                start = end - window.size
+                table = view.window(start, end)
+                touched = [slots for pane, slots in news.items() if start <= pane < end]
+                if table is None or not touched:
+                    continue
+                has_news = np.isin(self._state.keys.slots(table.ids), np.concatenate(touched))
+                table = chosen(self._form.algebra, table, has_news)
                 if table is not None:
-                    yield Closed(at, end - window.size, end, "early", table)
+                    yield Closed(at, start, end, "early", table)
 
     # -- state ---------------------------------------------------------------------------
 
@@ -199,29 +227,6 @@ def _shown(panes: Mapping[int, Any]) -> dict[datetime, Any]:
 def _distinct(tables: Any) -> int:
     found = [table.ids for table in tables]
     return len(np.unique(np.concatenate(found))) if found else 0
-
-
-class _News:
-    """Which panes have changed since early results were given; only on this node."""
-
-    def __init__(self) -> None:
-        self._changed: dict[range, dict[int, set[int]]] = {}
-        self._given: dict[range, int] = {}
-
-    def is_due(self, unit: UnitContext, changed: Mapping[int, Ids], due: bool) -> bool:
-        """Take note of what an epoch changed; whether early results are to be given."""
-        of_slots = self._changed.setdefault(unit.slots, {})
-        of_slots[unit.epoch] = set(changed)
-        given = self._given.get(unit.slots, -1)
-        for epoch in [epoch for epoch in of_slots if epoch <= given < unit.epoch]:
-            del of_slots[epoch]
-        if due:
-            self._given[unit.slots] = unit.epoch
-        return due and any(of_slots.values())
-
-    def since(self, unit: UnitContext) -> set[int]:
-        """The panes that have changed."""
-        return set().union(*self._changed[unit.slots].values())
 
 
 class _View(Generic[A]):
