@@ -74,8 +74,11 @@ def test_jobs_that_share_panes_each_give_their_own_windows(spark: SparkSession) 
         job = rows.map_reduce(name, map=timed, reduce=ms.sum(), window=ms.tumbling(size))
         job.sink(f"{name}_out", ms.callback(note(name)))
 
-    run_to_end(spark, flow)
+    with ms.start(flow, spark=spark, nodes=2) as run:
+        run.await_termination()
+        progress = run.progress.recent
 
+    assert {name: job.leads for name, job in progress[0].jobs.items()} == {"short": ("long",)}
     for name, size in sizes.items():
         expected: Counter[tuple[str, datetime, datetime]] = Counter()
         for row in ROWS:

@@ -22,7 +22,8 @@ class JobProgress:
     A windowed job also tells how many values it could not take, how far event time has come, and
     how far that ``lag``s behind the clock; both are None before the first event time, and after
     the end. ``panes`` are shared by windows, or its values are kept one by one, as ``rate``, the
-    values of a key per second, suggests.
+    values of a key per second, suggests. The jobs that it ``leads`` read the same values: their
+    windows are reduced along with its own, and counted here.
     """
 
     rows: int
@@ -37,6 +38,7 @@ class JobProgress:
     lag: timedelta | None = None
     panes: Panes | None = None
     rate: float | None = None
+    leads: tuple[str, ...] = ()
 
     def rows_per_second(self, seconds: float) -> float:
         return self.rows / seconds if seconds else 0.0
