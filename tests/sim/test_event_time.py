@@ -55,6 +55,37 @@ def test_windows_close_by_the_watermark_of_the_epochs_before() -> None:
     assert given.state(2, SLIDES) == {"k": {at(8): (3,)}}
 
 
+def test_early_results_are_of_open_windows_that_have_news() -> None:
+    job = Job(
+        SLIDES,
+        {SOURCE: ORIGIN},
+        [Sliding(4 * SECOND, 2 * SECOND)],
+        sorted_values,
+        early=2 * SECOND,
+    )
+    given = EventTimeAnswer((job,), read)
+    given.add([[("k", (1, 1))]], Moment(0))
+    given.add([[("l", (2, 1))]], Moment(1 * SECOND))
+    given.add([[]], Moment(2 * SECOND))
+    given.add([[]], Moment(4 * SECOND))
+    given.add([[("k", (3, 1))]], Moment(5 * SECOND))
+    given.add([[("l", (4, 5))]], Moment(7 * SECOND))
+
+    both = [("k", (1,)), ("l", (2,))]
+    ends = [(at(-2), at(2)), (at(0), at(4))]
+    assert [epoch[SLIDES] for epoch in given.outputs[:5]] == [
+        [],
+        [],
+        [(*one, *end) for one in both for end in ends],
+        [],
+        [],
+    ]
+    # The pane of 0 s has news, and so have all keys in its slot; that of 5 s, too.
+    assert ("k", (1, 3), at(0), at(4)) in given.outputs[5][SLIDES]
+    assert ("l", (2,), at(0), at(4)) in given.outputs[5][SLIDES]
+    assert ("l", (4,), at(4), at(8)) in given.outputs[5][SLIDES]
+
+
 def test_sessions_end_a_gap_after_their_last_value() -> None:
     given = answer()
     given.add([[("k", (2, 2)), ("k", (1, 1)), ("k", (3, 4))]], Moment(0))
@@ -96,7 +127,7 @@ def test_the_input_of_a_workload_leaves_nothing_out(variant: int) -> None:
     workload = windowed(variant)
     seen: dict[int, int] = {}
     for seed in range(20):
-        given = workload.answer()
+        given = workload.answer(8)
         for now, tasks in islice(workload.epochs(random.Random(seed), 2), 7):
             given.add(tasks, Moment(now))
         for outputs in given.outputs:

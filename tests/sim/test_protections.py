@@ -33,7 +33,7 @@ from millstream.sim.scenario import Failed, simulate
 from millstream.sim.spark import SparkBody
 from millstream.state.blocks import PANE
 from millstream.state.keyed import GONE, Change, KeyedFragment, State
-from millstream.state.panes.fragments import PaneFragment
+from millstream.state.panes.fragments import PaneFragment, decode_panes
 from millstream.state.panes.state import PaneState
 from millstream.work.clocks import summed
 from millstream.work.keyed_reducing import FunctionReducing
@@ -248,13 +248,22 @@ def no_forgetting_of_stacks(patch: Patch) -> None:
     patch.setattr(PaneState, "forget_stacks", lambda state, slots: None)
 
 
+def no_news_with_copies(patch: Patch) -> None:
+    """What has come since early results were given is known to the one that took it only."""
+
+    def without_news(data: Any, algebra: Any) -> PaneFragment[Any]:
+        return replace(decode_panes(data, algebra), news=[])
+
+    patch.setattr("millstream.work.windows.time_reducing.decode_panes", without_news)
+
+
 # A seed that was seen to fail without the protection comes first; the others only if it no longer
 # does.
 @pytest.mark.parametrize(
     ("switch_off", "known"),
     [
         (no_receipts, 6),
-        (no_freezing, 16),
+        (no_freezing, 66),
         (no_fence, 3),
         (no_continuity, 5),
         (no_end_markers, 10),
@@ -276,6 +285,7 @@ def no_forgetting_of_stacks(patch: Patch) -> None:
         (no_eviction_by_slot, 1),
         (no_counting_once, 27),
         (no_forgetting_of_stacks, 183),
+        (no_news_with_copies, 11),
     ],
 )
 def test_without_a_protection_a_promise_is_broken(

@@ -75,7 +75,7 @@ class Driver:
         self.journal: Journal | None = None
         self.cluster: Cluster | None = None
         self.checks: Checks | None = None
-        self.reference: Answer = place.workload.answer()
+        self.reference: Answer = place.workload.answer(size.slots)
         self.ends: list[int] = []  # of the epochs, as positions of the source
         self.is_over = False
         self.error: MillstreamError | None = None

@@ -11,12 +11,17 @@ from datetime import UTC, datetime, timedelta
 from math import gcd
 from typing import Any
 
+import pyarrow as pa
+
+from millstream.ring.hashing import hash_key
 from millstream.sim.workload import Moment, Outputs, Pair, in_order
 from millstream.work.clocks import BEGINNING, END, Tally
 
 _START = datetime(1970, 1, 1, tzinfo=UTC)
 Read = Callable[[Pair], tuple[int, str, int, int | None, Any]]
 """The source, key, value and time of a record, and the time as it was given."""
+News = frozenset[tuple[int, int]]
+"""The panes and slots in which something has come since early results were given."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,7 @@ class Job:
     show: Callable[[list[Any]], Any]
     follows: int | None = None
     sides: Mapping[str, int] = field(default_factory=dict)
+    early: int | None = None  # how often results of open windows are given
 
     @property
     def pane(self) -> int:
@@ -82,6 +88,7 @@ class Facts:
     watermark: int
     origins: Mapping[int, Tally]
     after: int
+    early: int = 0  # when early results were last due
 
 
 @dataclass(frozen=True)
@@ -93,14 +100,21 @@ class Epoch:
     open: Mapping[int, tuple[Value, ...]]
     states: Mapping[int, Mapping[str, Any]]
     outputs: Outputs
+    news: Mapping[int, News]
 
 
 class EventTimeAnswer:
-    """What windowed jobs must give; those that follow others come after them."""
+    """What windowed jobs must give; those that follow others come after them.
 
-    def __init__(self, jobs: tuple[Job, ...], read: Read, epochs: Iterable[Epoch] = ()) -> None:
+    Early results are given slot by slot, where there is news; that alone depends on slots.
+    """
+
+    def __init__(
+        self, jobs: tuple[Job, ...], read: Read, slots: int = 1, epochs: Iterable[Epoch] = ()
+    ) -> None:
         self._jobs = jobs
         self._read = read
+        self._slots = slots
         self._epochs = list(epochs)
 
     @property
@@ -118,7 +132,7 @@ class EventTimeAnswer:
         ]
 
     def upto(self, epoch: int) -> EventTimeAnswer:
-        return EventTimeAnswer(self._jobs, self._read, self._epochs[: epoch + 1])
+        return EventTimeAnswer(self._jobs, self._read, self._slots, self._epochs[: epoch + 1])
 
     def state(self, epoch: int, job: int) -> Mapping[str, Any]:
         if epoch < 0:
@@ -134,6 +148,7 @@ class EventTimeAnswer:
         open_: dict[int, tuple[Value, ...]] = {}
         outputs: Outputs = {}
         given: dict[int, list[Value]] = {}
+        news: dict[int, News] = {}
         records = [self._read(record) for task in tasks for record in task]
         for job in self._jobs:
             history = [epoch.facts[job.at] for epoch in self._epochs]
@@ -149,14 +164,45 @@ class EventTimeAnswer:
             watermark = max(closed, mark, moment.asked)
             known = before.open[job.at] if before is not None else ()
             rows, given[job.at], open_[job.at] = _close(job, [*known, *taken], closed, watermark)
+            last = history[-1].early if history else now
+            if job.early is not None:
+                fresh = {(v.time // job.pane * job.pane, self._slot(v.key)) for v in taken}
+                news[job.at] = frozenset(fresh | (before.news[job.at] if before else set()))
+                if history and now - last >= job.early:
+                    early = self._early(job, open_[job.at], news[job.at], watermark)
+                    rows += early[0]
+                    given[job.at] += early[1]
+                    last, news[job.at] = now, frozenset()
+                news[job.at] = frozenset(
+                    n for n in news[job.at] if _last_end(job, n[0]) > watermark
+                )
             outputs[job.at] = in_order(rows)
             after = watermark
             if watermark == END:
                 seen = [t for past in history for t in past.origins.values()]
                 after = max(closed, _rest(job, [*seen, *tallies.values()], facts))
-            facts[job.at] = Facts(now, is_first, closed, watermark, tallies, after)
+            facts[job.at] = Facts(now, is_first, closed, watermark, tallies, after, last)
         states = {job.at: _state(job, open_[job.at]) for job in self._jobs}
-        self._epochs.append(Epoch(moment, facts, open_, states, outputs))
+        self._epochs.append(Epoch(moment, facts, open_, states, outputs, news))
+
+    def _slot(self, key: str) -> int:
+        return hash_key(key, pa.string()) % self._slots
+
+    def _early(
+        self, job: Job, values: Iterable[Value], news: News, watermark: int
+    ) -> tuple[list[Any], list[Value]]:
+        """What open windows give in slots where they have news, and the same for who follows."""
+        rows: list[Any] = []
+        given: list[Value] = []
+        values = list(values)
+        for window in job.windows:
+            for (start, key), members in _members(window, values, watermark, END).items():
+                panes = range(start, start + window.size, job.pane)
+                if any((pane, self._slot(key)) in news for pane in panes):
+                    row, value = _result(job, window, key, start, members, "early")
+                    rows.append(row)
+                    given.append(value)
+        return rows, given
 
 
 # -- watermarks ------------------------------------------------------------------------------
@@ -260,21 +306,37 @@ def _close(
     rows: list[Any] = []
     given: list[Value] = []
     for window in job.windows:
-        found: dict[tuple[int, str], list[Any]] = {}
-        for value in values:
-            start = value.time // window.slide * window.slide
-            while start + window.size > value.time:
-                if closed < start + window.size <= watermark:
-                    found.setdefault((start, value.key), []).append(value.value)
-                start -= window.slide
-        for (start, key), members in found.items():
-            result = job.show(members)
-            rows.append(_row(key, result, start, start + window.size))
-            shown = result.values() if isinstance(result, dict) else ()
-            seconds = window.size // 1_000_000
-            given.append(Value(key[0], (seconds, *shown), start + window.size - 1))
+        for (start, key), members in _members(window, values, closed, watermark).items():
+            row, value = _result(job, window, key, start, members, "on_time")
+            rows.append(row)
+            given.append(value)
     kept = [v for v in values if _last_end(job, v.time // job.pane * job.pane) > watermark]
     return rows, given, tuple(kept)
+
+
+def _members(
+    window: Sliding, values: Iterable[Value], after: int, upto: int
+) -> dict[tuple[int, str], list[Any]]:
+    """The values of the windows that end within a span of time, by start and key."""
+    found: dict[tuple[int, str], list[Any]] = {}
+    for value in values:
+        start = value.time // window.slide * window.slide
+        while start + window.size > value.time:
+            if after < start + window.size <= upto:
+                found.setdefault((start, value.key), []).append(value.value)
+            start -= window.slide
+    return found
+
+
+def _result(
+    job: Job, window: Sliding, key: str, start: int, members: list[Any], timing: str
+) -> tuple[Any, Value]:
+    """What a window gives, as readers see it, and as those who follow take it."""
+    result = job.show(members)
+    shown = result.values() if isinstance(result, dict) else ()
+    seconds = window.size // 1_000_000
+    value = Value(key[0], (seconds, *shown), start + window.size - 1)
+    return _row(key, result, start, start + window.size, timing), value
 
 
 def _close_sessions(
@@ -305,11 +367,11 @@ def _sessions(window: Session, values: Iterable[Value]) -> Iterator[tuple[str, l
         yield key, found
 
 
-def _row(key: str, result: Any, start: int, end: int) -> Any:
+def _row(key: str, result: Any, start: int, end: int, timing: str = "on_time") -> Any:
     """A result as readers see it."""
     bounds = _instant(start), _instant(end)
     if isinstance(result, dict):
-        return (key, *result.values(), *bounds, "on_time")
+        return (key, *result.values(), *bounds, timing)
     return (key, result, *bounds)
 
 

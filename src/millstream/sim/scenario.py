@@ -182,7 +182,7 @@ class _Run:
         self._cluster = Cluster(
             world, scenario.size, world.process(DRIVER), workload=self._workload
         )
-        self._reference = self._workload.answer()
+        self._reference = self._workload.answer(scenario.size.slots)
         self._checks = Checks(self._cluster, self._reference)
         self._sink = Shown()
         self._input = random.Random(f"input {scenario.seed}")

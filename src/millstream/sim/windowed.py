@@ -2,7 +2,8 @@
 
 Two sources with event times that come out of order, late, too far ahead or not at all. Sliding
 windows over both; behind them a function over tumbling windows, which inherits their watermark;
-and sessions of one source. Variants differ in reducers, and in whether panes are folded.
+and sessions of one source. Variants differ in reducers, in whether panes are folded, and in early
+results.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ _SLIDING: list[tuple[list[tuple[int, int]], bool | None]] = [
     ([(6, 2), (5, 5)], False),
     ([(24, 2), (8, 4)], True),
 ]
+_EARLY = {1: 3 * SECOND, 2: 5 * SECOND}
 
 
 def timed(record: Pair) -> Iterator[tuple[str, int, datetime | None]]:
@@ -83,6 +85,7 @@ class _Windowed(Workload):
 
     def __init__(self, variant: int) -> None:
         self._lists = variant % 2 == 1
+        self._early = _EARLY.get(variant)
         self._windows, panes = _SLIDING[variant]
         workflow = Workflow("simulated")
         sources = {
@@ -107,6 +110,7 @@ class _Windowed(Workload):
                     for size, slide in self._windows
                 ],
                 panes=panes,
+                early_every=None if self._early is None else timedelta(microseconds=self._early),
             )
         )
         behind = slides.map_reduce(
@@ -147,7 +151,7 @@ class _Windowed(Workload):
         for at, vertex in self.plan.sinks:
             yield (at, vertex), self.plan.inputs[at]
 
-    def answer(self) -> Answer:
+    def answer(self, slots: int) -> Answer:
         at, origins = self._at, {self._sources[name]: o for name, o in _ORIGINS.items()}
         left = self._sources[LEFT]
         slides = Job(
@@ -156,6 +160,7 @@ class _Windowed(Workload):
             [Sliding(size * SECOND, slide * SECOND) for size, slide in self._windows],
             _show_list if self._lists else _show_sums,
             sides={side: at[side] for side in ("late", "ahead", "untimed")},
+            early=self._early,
         )
         behind = Job(
             at["behind"],
@@ -171,7 +176,7 @@ class _Windowed(Workload):
             _show_sums if self._lists else _show_values,
             sides={"late": at["late-for-sessions"]},
         )
-        return EventTimeAnswer((slides, behind, sessions), self._read)
+        return EventTimeAnswer((slides, behind, sessions), self._read, slots)
 
     def _read(self, record: Pair) -> tuple[int, str, int, int | None, Any]:
         key, (source, value, time) = record

@@ -76,7 +76,7 @@ class Workload(ABC):
         return timings_of(self.plan)
 
     @abstractmethod
-    def answer(self) -> Answer:
+    def answer(self, slots: int) -> Answer:
         """What must come out, before the first epoch."""
 
     @abstractmethod
@@ -107,7 +107,7 @@ class _Plain(Workload):
         first.sink("histories", Sink())
         super().__init__(workflow)
 
-    def answer(self) -> Answer:
+    def answer(self, slots: int) -> Answer:
         return Reference()
 
     def epochs(self, rng: random.Random, tasks: int) -> Iterator[tuple[int, list[list[Pair]]]]:
