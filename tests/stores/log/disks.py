@@ -125,6 +125,8 @@ class MemoryDisk:
         inode.changed = self.clock
 
     def read(self, file: int, offset: int, size: int) -> bytes:
+        if size < 0:
+            raise OSError(errno.EINVAL, "Invalid argument")
         if file not in self._open:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         return bytes(self._open[file].data[offset : offset + size])

@@ -166,6 +166,51 @@ def test_a_reader_with_an_older_index_finds_what_was_moved() -> None:
     assert reader.get(expected) == expected
 
 
+@pytest.mark.parametrize("call", ["create", "append", "sync", "sync_folder"])
+def test_who_looks_around_while_a_segment_is_made_does_not_take_it_for_anothers(
+    call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = MemoryDisk()
+    expected = sparse(disk)
+    store = open_log(disk, "c")
+    original, looking = getattr(disk, call), False
+
+    def looked_at(*arguments: object) -> object:
+        nonlocal looking
+        done = original(*arguments)
+        if not looking:
+            looking = True
+            store.scan()
+            looking = False
+        return done
+
+    monkeypatch.setattr(disk, call, looked_at)
+    for number in range(4):
+        store.put({"more": b"m" * 5000, f"more/{number}": b"m"})
+        expected |= {"more": b"m" * 5000, f"more/{number}": b"m"}
+        store.compact()
+        check(store, expected)
+    names = [segment.name for segment in store._segments.all()]
+    assert len(names) == len(set(names))
+    while store.compact().removed:
+        check(store, expected)
+    check(open_log(disk, "d"), expected)
+
+
+def test_a_segment_whose_header_comes_after_one_looked_is_read_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk = MemoryDisk()
+    reader, writer = open_log(disk, "r"), open_log(disk, "w")
+    writer.put({"a": b"1"})
+    version = disk.version
+    with monkeypatch.context() as patch:
+        patch.setattr(disk, "version", lambda path: version(path)._replace(size=0))
+        assert reader.get(["a"]) == {}
+
+    assert reader.get(["a"]) == {"a": b"1"}
+
+
 def test_a_tombstone_stays_while_an_older_value_is_anywhere() -> None:
     disk = MemoryDisk()
     one, two = open_log(disk, "one"), open_log(disk, "two")

@@ -202,15 +202,12 @@ class Compactor:
         for some in _bunches(copies):
             pieces.append(b"".join(_encoded(some, header.seed)))
         seal = encode_sign(Kind.SEAL, self._stamps.take()[0], header.seed)
-        name = self._writer.new_name()
-        if self._place.appends:
-            growing = self._place.patiently(lambda: self._place.grow(name, pieces))
-            # Only now: a seal says that all before it is synced.
-            growing.append([seal])
-        else:
-            growing = self._place.patiently(lambda: self._place.grow(name, [*pieces, seal]))
-        growing.close()
-        segment = self._segments.add(name, header)
+        segment = self._segments.add(self._writer.new_name(), header, growing=True)
+        try:
+            self._fill(segment.name, pieces, seal)
+        except BaseException:
+            self._segments.drop([segment])
+            raise
         at = HEADER_BYTES
         for some in _bunches(copies):
             sizes = [record_size(len(each.key), len(each.value)) for each in some]
@@ -229,7 +226,18 @@ class Compactor:
                 )
                 self._index.add(segment, batch)
         segment.settled, segment.sealed = at + len(seal), True
+        segment.growing = False
         return segment.settled
+
+    def _fill(self, name: str, pieces: list[bytes], seal: bytes) -> None:
+        """Write a whole segment."""
+        if self._place.appends:
+            growing = self._place.patiently(lambda: self._place.grow(name, pieces))
+            # Only now: a seal says that all before it is synced.
+            growing.append([seal])
+        else:
+            growing = self._place.patiently(lambda: self._place.grow(name, [*pieces, seal]))
+        growing.close()
 
 
 def _encoded(copies: Sequence[_Copy], seed: int) -> Iterator[bytes]:

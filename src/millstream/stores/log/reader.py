@@ -86,6 +86,8 @@ class Reader:
             elif segment.seen == version:
                 return
             start = segment.settled
+            if version.size < start:
+                return  # its header came after we looked
             data = self._place.read("segments", name, start, version.size - start)
         except Gone:
             return

@@ -50,9 +50,15 @@ class Catalogue:
         """The segment of a name."""
         return self._names.get(name)
 
-    def add(self, name: str, header: Header, number: int | None = None) -> Segment:
-        """Note a segment, under a number that rows hold already or under the next."""
-        segment = Segment(self._next if number is None else number, name, header)
+    def add(
+        self, name: str, header: Header, number: int | None = None, *, growing: bool = False
+    ) -> Segment:
+        """Note a segment, under a number that rows hold already or under the next.
+
+        One that is ``growing`` is noted before there is a file: else somebody who looks around
+        would find it, and note it as another's.
+        """
+        segment = Segment(self._next if number is None else number, name, header, growing=growing)
         self._next = max(self._next, segment.number + 1)
         self._all[segment.number] = self._names[name] = segment
         return segment

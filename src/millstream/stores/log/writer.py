@@ -191,10 +191,13 @@ class Writer:
         # A seal says that all before it is synced: only what is written at once may hold its own.
         sealed = not self._place.appends
         pieces = [encode_header(header), *data, *([self._seal()] if sealed else [])]
-        name = self.new_name()
-        growing = self._place.grow(name, pieces)
-        segment = self._segments.add(name, header)
-        segment.sealed, segment.growing = sealed, True
+        segment = self._segments.add(self.new_name(), header, growing=True)
+        try:
+            growing = self._place.grow(segment.name, pieces)
+        except BaseException:
+            self._segments.drop([segment])
+            raise
+        segment.sealed = sealed
         return _Tail(segment, growing, sum(map(len, pieces)))
 
     def _extend(self, tail: _Tail, data: list[bytes]) -> int:
