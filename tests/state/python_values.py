@@ -92,6 +92,7 @@ ODD: list[Any] = [
     dt.datetime(2024, 5, 1, 12, tzinfo=dt.timezone(dt.timedelta(hours=2))),
     dt.datetime(2024, 5, 1, 12, fold=1),
     dt.datetime(2024, 5, 1, 12, tzinfo=ZoneInfo("UTC")),
+    dt.datetime(2024, 5, 1, 12, tzinfo=dt.timezone(dt.timedelta(0), "GMT")),
     dt.time(3, 4),
     {1, 2},
     frozenset({"a"}),

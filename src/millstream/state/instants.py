@@ -1,7 +1,8 @@
 """Datetimes and timestamps.
 
 Arrow asks the time zone about every single timestamp that it decodes; here they are counted from
-one epoch, at a thirtieth of the cost. UTC is always ``datetime.UTC``.
+one epoch, at a thirtieth of the cost, and UTC is ``datetime.UTC``. Nanoseconds and other zones are
+left to Arrow.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ def timestamp_of(values: Sequence[dt.datetime | None]) -> pa.DataType | None:
     """The type whose timestamps come back as just these datetimes, if there is one."""
     found = [value for value in values if value is not None]
     zone = found[0].tzinfo
-    if zone not in (None, dt.UTC) or any(value.tzinfo is not zone or value.fold for value in found):
+    # By identity: GMT with a name of its own is equal to UTC, and a user's zone may compare badly.
+    if not (zone is None or zone is dt.UTC) or any(v.tzinfo is not zone or v.fold for v in found):
         return None
     return pa.timestamp("us", None if zone is None else "UTC")

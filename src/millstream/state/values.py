@@ -1,8 +1,9 @@
 """Columns of Python values in Arrow, exactly.
 
 Values that users' functions exchange come back as they were: columns of one plain type travel
-as Arrow, everything else is pickled and marked so in the field's metadata. With a declared
-type the column is that Arrow type, or a ``ValueTypeError``.
+as Arrow, everything else is pickled and marked so in the field's metadata. Datetimes travel as
+Arrow, too, with a mark that says that they are *loose*: others of the column may be of another
+kind. With a declared type the column is that Arrow type, or a ``ValueTypeError``.
 """
 
 from __future__ import annotations

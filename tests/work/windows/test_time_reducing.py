@@ -17,6 +17,7 @@ from millstream.ring.keys import encode_keys
 from millstream.state.blocks import place_rows
 from millstream.work.clocks import JobClock
 from millstream.work.units import UnitContext
+from millstream.work.windows.choice import windowed
 from millstream.work.windows.forms import Window, form_of
 from millstream.work.windows.time_reducing import TimeWindowReducing
 from tests.work.windows.rig import SLOTS, Rig, Row, block_of, expected, job_of, packed
@@ -165,6 +166,47 @@ def test_early_results_tell_what_is_new_whoever_has_the_slots(
         if timing == "early"
     ]
     assert sorted(found) == sorted(early_results(epochs, windows, job.windowing.pane))
+
+
+def with_news(*epochs: int) -> tuple[Any, list[Any]]:
+    """A node that took a value in each of some epochs, and the fragments of these."""
+    job = job_of(ms.sum(), TimeWindow(10, 10), early=5)
+    node, fragments = windowed(job, SLOTS), []
+    for epoch in epochs:
+        unit = UnitContext(range(SLOTS), 0, None, True, JobClock(-100, -100), epoch)
+        reduced = node.reduce(block_of(job, [("a", epoch, 7)], True), unit)
+        node.apply(reduced.fragment)
+        fragments.append(reduced.fragment)
+    return node, fragments
+
+
+def test_an_epoch_without_values_says_nothing_of_news_that_wait() -> None:
+    node, _ = with_news(0)
+    unit = UnitContext(range(SLOTS), 0, None, True, JobClock(-100, -100), 1)
+
+    assert not node.reduce([], unit).fragment
+
+
+def test_merged_fragments_tell_news_once() -> None:
+    node, fragments = with_news(0, 1, 11, 12)
+    merged = node.merge([node.merge(fragments[:2]), node.merge(fragments[2:])])
+
+    [(slots, news)] = merged.news
+    assert slots == range(SLOTS)
+    assert {start: at.tolist() for start, at in news.items()} == {
+        0: [slot_of("a")],
+        10: [slot_of("a")],
+    }
+
+
+def test_news_go_when_nobody_asks_for_early_results_any_more() -> None:
+    node, _ = with_news(0)
+    other = windowed(job_of(ms.sum(), TimeWindow(10, 10)), SLOTS)
+    other.apply(node.snapshot(range(SLOTS)))
+    unit = UnitContext(range(SLOTS), 0, None, True, JobClock(-100, 50), 1)
+    other.apply(other.reduce([], unit).fragment)
+
+    assert not other.snapshot(range(SLOTS))
 
 
 def test_news_go_with_slots_that_move_or_are_dropped() -> None:

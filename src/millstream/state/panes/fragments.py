@@ -101,6 +101,11 @@ def news_within(news: News, slots: range) -> News:
     return {at: s for at, s in found.items() if len(s)}
 
 
+def same_news(left: News, right: News) -> bool:
+    """Whether the same slots of the same panes have news."""
+    return left.keys() == right.keys() and all(np.array_equal(left[at], right[at]) for at in left)
+
+
 def _filtered(
     parts: dict[Any, Part[A]], choose: Callable[[Part[A]], Part[A] | None]
 ) -> dict[Any, Part[A]]:

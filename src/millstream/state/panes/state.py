@@ -128,8 +128,9 @@ class PaneState(Generic[A]):
             mask = self._mask(run, slots)
             self._forget_news(mask)
             for start, at in news.items():
-                known = self._news.get(start, at[:0])
-                self._news[start] = np.union1d(known, at[mask[at]])
+                taken = at[mask[at]]
+                if len(taken):
+                    self._news[start] = np.union1d(self._news.get(start, taken), taken)
         self._settle_stacks(fragment, slots)
 
     def _forget_news(self, slots: SlotMask) -> None:
@@ -290,5 +291,6 @@ def merge_panes(
     merged = scratch.snapshot(range(slots))
     merged.tightened = [run for fragment in fragments for run in fragment.tightened]
     merged.gone = [gone for fragment in fragments for gone in fragment.gone]
-    merged.news = [(run, scratch.news(run)) for fragment in fragments for run, _ in fragment.news]
+    told = dict.fromkeys(run for fragment in fragments for run, _ in fragment.news)
+    merged.news = [(run, scratch.news(run)) for run in told]
     return merged

@@ -27,6 +27,7 @@ from millstream.state.panes.fragments import (
     Stacks,
     decode_panes,
     encode_panes,
+    same_news,
 )
 from millstream.state.panes.keys import Ids
 from millstream.state.panes.sliding import Slider, flipped
@@ -94,13 +95,15 @@ class TimeWindowReducing(Generic[A]):
                 slider = self._close(at, window, clock, view, slider, folds, closed)
             sliders.append(slider)
         horizon = min(first_open_start(window, clock.watermark) for window in self._windows)
+        known = state.news(unit.slots)
+        news: News = {}
         if unit.read and self._tells_early:
-            known = state.news(unit.slots)
             news = self._news(known, taken, horizon)
-            if clock.early and news:
+            if clock.early:
                 closed.extend(self._early(clock, view, news))
-            if known or news:
-                fragment.news.append((unit.slots, {} if clock.early else news))
+                news = {}
+        if not same_news(news, known):
+            fragment.news.append((unit.slots, news))
         fragment.stacks = Stacks(unit.slots, state.keys.generation, tuple(sliders))
         view.write(fragment, horizon, unit.epoch)
         if any(start < horizon for start in state.starts):
@@ -171,15 +174,15 @@ class TimeWindowReducing(Generic[A]):
 
     def _early(self, clock: JobClock, view: _View[A], news: News) -> Iterator[Closed[A]]:
         """The windows that are open, where they have something new."""
-        for at, window in enumerate(self._windows):
+        for at, window in enumerate(self._windows if news else ()):
             last = max(news) + window.size + window.slide
             for end in ends_within(window, clock.watermark, last, sorted(news), self._pane):
                 start = end - window.size
                 table = view.window(start, end)
-                touched = [slots for pane, slots in news.items() if start <= pane < end]
-                if table is None or not touched:
+                if table is None:
                     continue
-                has_news = np.isin(self._state.keys.slots(table.ids), np.concatenate(touched))
+                touched = np.concatenate([news[pane] for pane in news if start <= pane < end])
+                has_news = np.isin(self._state.keys.slots(table.ids), touched)
                 table = chosen(self._form.algebra, table, has_news)
                 if table is not None:
                     yield Closed(at, start, end, "early", table)
