@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field
 
 from millstream.stores.log.disk import Version
@@ -32,9 +33,13 @@ class Segment:
 
 
 class Catalogue:
-    """All segments by number and by name; numbers are never used again."""
+    """All segments by number and by name; numbers are never used again.
+
+    Those who write, compact and read note segments from threads of their own.
+    """
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._all: dict[int, Segment] = {}
         self._names: dict[str, Segment] = {}
         self._next = 0
@@ -58,17 +63,21 @@ class Catalogue:
         One that is ``growing`` is noted before there is a file: else somebody who looks around
         would find it, and note it as another's.
         """
-        segment = Segment(self._next if number is None else number, name, header, growing=growing)
-        self._next = max(self._next, segment.number + 1)
-        self._all[segment.number] = self._names[name] = segment
-        return segment
+        with self._lock:
+            chosen = self._next if number is None else number
+            segment = Segment(chosen, name, header, growing=growing)
+            self._next = max(self._next, segment.number + 1)
+            self._all[segment.number] = self._names[name] = segment
+            return segment
 
     def drop(self, segments: list[Segment]) -> None:
         """Forget segments that are gone."""
-        for segment in segments:
-            self._all.pop(segment.number, None)
-            self._names.pop(segment.name, None)
+        with self._lock:
+            for segment in segments:
+                self._all.pop(segment.number, None)
+                self._names.pop(segment.name, None)
 
     def all(self) -> list[Segment]:
         """Every segment that is known."""
-        return list(self._all.values())
+        with self._lock:
+            return list(self._all.values())
