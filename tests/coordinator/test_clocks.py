@@ -119,7 +119,8 @@ def test_an_origin_that_never_had_data_holds_the_job_back_for_a_while() -> None:
     story.epoch(0, seen(LEFT, 100))
 
     assert story.watermark(29, seen(LEFT, 120)) is None
-    assert story.watermark(30, seen(LEFT, 130)) == 120 - LATE
+    assert story.watermark(30, seen(LEFT, 130)) is None
+    assert story.watermark(31) == 130 - LATE
 
 
 def test_before_anybody_had_data_nothing_goes_on() -> None:
@@ -136,7 +137,24 @@ def test_an_idle_origin_does_not_hold_others_back() -> None:
     story.epoch(15, seen(LEFT, 115))
 
     assert story.watermark(29, seen(LEFT, 129)) == 50 - LATE
-    assert story.watermark(30, seen(LEFT, 130)) == 129 - LATE
+    assert story.watermark(30, seen(LEFT, 130)) == 50 - LATE
+    assert story.watermark(31) == 130 - LATE
+
+
+def test_a_slow_epoch_is_no_silence_of_those_who_could_not_be_heard() -> None:
+    story = two()
+    story.epoch(0, seen(LEFT, 100), seen(RIGHT, 50))
+    assert story.watermark(45, seen(LEFT, 145), seen(RIGHT, 95)) == 50 - LATE
+    assert story.watermark(90, seen(LEFT, 190)) == 95 - LATE  # nothing of the right one so far
+    assert story.watermark(91) == 190 - LATE
+
+
+def test_a_slow_epoch_is_no_silence_before_the_first_value_either() -> None:
+    story = two()
+    story.epoch(0, seen(LEFT, 100))
+
+    assert story.watermark(45, seen(RIGHT, 70)) is None
+    assert story.watermark(46) == 70 - LATE
 
 
 def test_an_origin_that_wakes_up_counts_again_but_puts_nothing_back() -> None:
@@ -153,8 +171,8 @@ def test_when_all_are_idle_the_watermark_goes_on_with_the_clock() -> None:
     story = one()
     story.epoch(0, seen(LEFT, 100))
 
-    assert story.watermark(29) == 100 - LATE
-    assert story.watermark(30) == 130 - LATE
+    assert story.watermark(30) == 100 - LATE
+    assert story.watermark(31) == 131 - LATE
     assert story.watermark(77) == 177 - LATE
 
 
@@ -163,7 +181,9 @@ def test_the_one_that_was_furthest_goes_on_when_all_are_idle() -> None:
     story.epoch(0, seen(LEFT, 1000), seen(RIGHT, 50))
     story.epoch(5, seen(RIGHT, 60))
 
-    assert story.watermark(31, seen(RIGHT, 61)) == 60 + 0  # the left one is idle, the right not
+    story.epoch(31, seen(RIGHT, 60))
+    assert story.watermark(32, seen(RIGHT, 61)) == 60  # the left one is idle, the right not
+    story.epoch(99)
     assert story.watermark(100) == 1000 - LATE + 100
 
 
@@ -171,6 +191,7 @@ def test_late_values_are_a_sign_of_life() -> None:
     """A stream that comes back with old values must not find the clock running away from it."""
     story = one()
     story.epoch(0, seen(LEFT, 100))
+    story.epoch(59)
     assert story.watermark(60, tally(LEFT, late=3)) == 160 - LATE
     assert story.watermark(80, tally(LEFT, late=3)) == 160 - LATE
     assert story.watermark(100, seen(LEFT, 165)) == 160 - LATE
@@ -211,8 +232,18 @@ def test_what_is_inherited_counts_among_the_origins() -> None:
     story.epoch(2)
 
     assert story.record.clocks[SECOND_JOB].watermark == 98 * SECOND
-    story.epoch(101)  # both silent: what is tracked goes on with the clock, as does the first job
-    assert story.record.clocks[SECOND_JOB].watermark == (100 + 100 - 2) * SECOND
+    story.epoch(101)
+    story.epoch(102)  # both are silent: what is inherited goes on with the clock
+    assert story.record.clocks[SECOND_JOB].watermark == (100 + 101 - 2) * SECOND
+
+
+def test_an_idle_origin_does_not_hold_back_what_is_inherited() -> None:
+    story = chain(tracked(RIGHT, lateness=0))
+    story.epoch(0, seen(LEFT, 100), others={SECOND_JOB: Counted((seen(RIGHT, 60),))})
+    for at in range(10, 200, 10):
+        story.epoch(at, seen(LEFT, 100 + 10 * at))
+
+    assert story.record.clocks[SECOND_JOB].watermark == (100 + 10 * 180 - 2) * SECOND
 
 
 def test_an_inherited_watermark_that_has_not_begun_holds_back_even_idle_jobs() -> None:
@@ -221,6 +252,29 @@ def test_an_inherited_watermark_that_has_not_begun_holds_back_even_idle_jobs() -
     story.epoch(1000)
 
     assert story.record.clocks[SECOND_JOB].watermark == BEGINNING
+
+
+def test_an_advance_leaves_time_for_results_that_are_older_than_it() -> None:
+    late = timing(job=SECOND_JOB, inherited=(FIRST,), delays={FIRST: 30 * SECOND})
+    third = timing(job=9, inherited=(SECOND_JOB,), delays={SECOND_JOB: 5 * SECOND})
+    story = Story(timing(tracked(LEFT)), late, third)
+    story.epoch(0, seen(LEFT, 100))
+    story.epoch(1, asked=150 * SECOND)
+    marks = [story.record.clocks[job].watermark for job in (FIRST, SECOND_JOB, 9)]
+    assert marks == [150 * SECOND, 120 * SECOND, 115 * SECOND]
+
+    story.epoch(2, asked=END)
+    assert {clock.watermark for clock in story.record.clocks.values()} == {END}
+
+
+def test_after_the_end_a_job_rests_where_older_results_still_count() -> None:
+    late = timing(job=SECOND_JOB, inherited=(FIRST,), delays={FIRST: 3600 * SECOND})
+    story = Story(timing(tracked(LEFT)), late)
+    story.epoch(0, seen(LEFT, 36_300))
+    story.epoch(1, asked=END)
+
+    first, second = (story.clocks.jobs[job].watermark for job in (FIRST, SECOND_JOB))
+    assert second == TUMBLING.last_end(first - 3600 * SECOND - 1) < first
 
 
 def test_a_job_waits_for_results_that_may_be_older_than_the_watermark_they_come_with() -> None:
@@ -306,7 +360,8 @@ def test_values_without_time_say_nothing() -> None:
     story.epoch(0, seen(LEFT, 100))
     story.epoch(20, tally(LEFT, untimed=9))
 
-    assert story.watermark(30) == 130 - LATE  # still silent
+    story.epoch(30)
+    assert story.watermark(31) == 131 - LATE  # still silent
 
 
 # -- on demand ---------------------------------------------------------------------------------
@@ -348,8 +403,17 @@ def test_the_time_in_which_nobody_listened_is_no_silence() -> None:
     story.restart()
 
     assert story.watermark(10_000) == 100 - LATE
-    assert story.watermark(10_029) == 100 - LATE
-    assert story.watermark(10_030) == 10_130 - LATE
+    assert story.watermark(10_030) == 100 - LATE
+    assert story.watermark(10_031) == 131 - LATE
+
+
+def test_after_a_restart_an_origin_without_data_is_waited_for_again() -> None:
+    story = two()
+    story.epoch(0, seen(LEFT, 100))
+    story.restart()
+
+    assert [story.watermark(at) for at in (3600, 3629, 3630)] == [None, None, None]
+    assert story.watermark(3631, seen(LEFT, 110)) is not None
 
 
 def test_what_comes_after_a_long_pause_is_not_too_far_ahead() -> None:
@@ -574,7 +638,7 @@ def test_no_active_origin_is_overtaken_unless_it_is_asked_for(epochs: list[Any])
         before = states[number - 1].jobs[FIRST]
         for origin in FLOW[0].tracked:
             known = before.origins[origin.at]
-            if known.newest is not None and time - known.alive < origin.idle:
+            if known.newest is not None and states[number - 1].time - known.alive < origin.idle:
                 bound = max(found[number - 1][FIRST].watermark, known.newest - origin.lateness)
                 assert found[number][FIRST].watermark <= bound
 
@@ -588,7 +652,9 @@ def test_a_silent_stream_closes_its_windows(epochs: list[Any]) -> None:
     newest = last.jobs[FIRST].newest
     assert newest is not None
 
-    clock = last.at(last.time + IDLE + newest + LATENESS, 1)[FIRST]
+    story = Story(clocks=last)
+    story.epoch(last.time / SECOND + IDLE / SECOND)
+    clock = story.clocks.at(last.time + IDLE + newest + LATENESS, 1)[FIRST]
 
     assert clock.watermark >= newest
 

@@ -117,9 +117,10 @@ def test_a_silent_source_goes_on_with_the_clock_but_not_right_after_a_restart() 
     given.add([[]], Moment(12 * SECOND, incarnation=2))
     waiting = given.outputs[1][SLIDES]
     given.add([[]], Moment(24 * SECOND, incarnation=2))
+    given.add([[]], Moment(25 * SECOND, incarnation=2))
 
-    assert waiting == []
-    assert len(given.outputs[2][SLIDES]) == 2
+    assert waiting == given.outputs[2][SLIDES] == []
+    assert len(given.outputs[3][SLIDES]) == 2
 
 
 @pytest.mark.parametrize("variant", range(VARIANTS))

@@ -103,9 +103,11 @@ class Clocks:
 
     def at(self, time: int, incarnation: int, asked: int = BEGINNING) -> dict[int, JobClock]:
         """The clocks of the next epoch; watermarks are at least what the user has ``asked`` for."""
-        # Nobody has listened since the last incarnation, so nobody can have been silent.
-        resumed = incarnation != self.incarnation
+        # Silence is what committed epochs have shown: while a slow one is under way, sources go on
+        # unheard. And nobody has listened since the last incarnation.
+        heard = self.time if incarnation == self.incarnation else None
         found: dict[int, JobClock] = {}
+        at_least: dict[int, int] = {}
         for timing in self.timings:
             known = self.jobs.get(timing.job, JobTime())
             if timing.windowing.processing_time:
@@ -114,12 +116,13 @@ class Clocks:
                 inherited = [
                     found[job].watermark - timing.delays.get(job, 0) for job in timing.inherited
                 ]
-                mark = min([*_marks(timing, known, time, resumed), *inherited], default=BEGINNING)
+                mark = min([*_marks(timing, known, time, heard), *inherited], default=BEGINNING)
                 limits = {
                     origin.at: known.origins.get(origin.at, Seen()).limit(origin, time)
                     for origin in timing.tracked
                 }
-            watermark = max(known.watermark, mark, asked)
+            at_least[timing.job] = _asked_of(timing, asked, at_least)
+            watermark = max(known.watermark, mark, at_least[timing.job])
             found[timing.job] = JobClock(
                 known.watermark,
                 watermark,
@@ -148,9 +151,12 @@ class Clocks:
         clock = record.clocks[timing.job]
         tallies = {tally.origin: tally for tally in summed(counted.tallies)}
         origins = {}
+        resumed = record.incarnation != self.incarnation
+        if resumed and before.began is not None:
+            before = replace(before, began=time)
         for origin in timing.tracked:
             seen = before.origins.get(origin.at, Seen())
-            if record.incarnation != self.incarnation:
+            if resumed:
                 seen = replace(seen, alive=time)
             origins[origin.at] = seen.plus(tallies.get(origin.at, Tally(origin.at)), time)
         after = replace(before, origins=origins)
@@ -217,29 +223,39 @@ def _is_early(timing: JobTiming, known: JobTime, time: int) -> bool:
     return every is not None and known.early is not None and time - known.early >= every
 
 
-def _marks(timing: JobTiming, known: JobTime, time: int, resumed: bool) -> list[int]:
+def _asked_of(timing: JobTiming, asked: int, upstream: Mapping[int, int]) -> int:
+    """What the user asked for, of a job that may have to wait for others to catch up with it."""
+    if asked == END or not timing.inherited:
+        return asked
+    return min(upstream[job] - timing.delays.get(job, 0) for job in timing.inherited)
+
+
+def _marks(timing: JobTiming, known: JobTime, time: int, heard: int | None) -> list[int]:
     """How far each tracked origin lets the watermark go; of those that are idle, only if all are.
 
-    Then it is as if the one that was furthest had gone on with the clock.
+    Then it is as if the one that was furthest had gone on with the clock. Origins were listened to
+    until they were last ``heard``.
     """
     active: list[int] = []
     silent: list[int] = []
     for origin in timing.tracked:
         seen = known.origins.get(origin.at, Seen())
+        since = known.began if seen.newest is None else seen.alive
+        is_idle = heard is not None and since is not None and heard - since >= origin.idle
         if seen.newest is None:
-            others = known.began is not None and time - known.began >= origin.idle
-            if not others:
-                active.append(BEGINNING)
-        elif not resumed and time - seen.alive >= origin.idle:
-            silent.append(seen.newest - origin.lateness + (time - seen.taken))
+            active.extend([] if is_idle else [BEGINNING])
+        elif is_idle:
+            silent.append(seen.newest - origin.lateness + (time - seen.alive))
         else:
             active.append(seen.newest - origin.lateness)
-    return active or ([max(silent)] if silent else [])
+    # Windowed jobs that are read go on, each in its own way.
+    return active or ([max(silent)] if silent and not timing.inherited else [])
 
 
 def _rest(timing: JobTiming, after: JobTime, upstream: Mapping[int, JobTime]) -> int:
     """The watermark of a job all of whose windows were closed: what comes later has its own."""
-    times = [upstream[job].watermark - 1 for job in timing.inherited]
+    delays = timing.delays
+    times = [upstream[job].watermark - delays.get(job, 0) - 1 for job in timing.inherited]
     newest = max([*times, BEGINNING if after.newest is None else after.newest])
     return BEGINNING if newest <= BEGINNING else timing.windowing.last_end(newest)
 

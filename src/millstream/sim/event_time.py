@@ -211,19 +211,22 @@ class EventTimeAnswer:
 def _mark(job: Job, history: list[Facts], now: int, is_first: bool) -> int:
     """How far the origins let the watermark go."""
     with_time = [facts for facts in history if any(t.rows for t in facts.origins.values())]
+    heard = history[-1].time if history else now
+    resumed = max((facts.time for facts in history if facts.is_first), default=now)
     active: list[int] = []
     silent: list[int] = []
     for at, origin in job.origins.items():
         came = [facts for facts in history if at in facts.origins]
         took = [facts for facts in came if facts.origins[at].rows]
         if not took:
-            if not (with_time and now - with_time[0].time >= origin.idle):
+            began = max(with_time[0].time, resumed) if with_time else heard
+            if is_first or heard - began < origin.idle:
                 active.append(BEGINNING)
             continue
         newest = max(facts.origins[at].latest for facts in took)
         alive = max(f.time for f in history if f.is_first or _timed(f.origins.get(at)))
-        if not is_first and now - alive >= origin.idle:
-            silent.append(newest - origin.lateness + now - took[-1].time)
+        if not is_first and heard - alive >= origin.idle:
+            silent.append(newest - origin.lateness + now - alive)
         else:
             active.append(newest - origin.lateness)
     if active:
