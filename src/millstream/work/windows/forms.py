@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from itertools import repeat
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -33,6 +34,7 @@ from millstream.state.panes.algebras import (
 )
 from millstream.state.panes.keys import KeyIds
 from millstream.state.panes.tables import Algebra, Table
+from millstream.state.pickling import dumps, loads
 from millstream.state.records import encode_records
 from millstream.state.values import ValueTypeError, encode_column, shown
 from millstream.work.failures import calling, record_error, user_error
@@ -44,6 +46,9 @@ A = TypeVar("A")
 _INTERNAL = "millstream."
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _STAMP = pa.timestamp("us", "UTC")
+_FROZEN = frozenset(
+    {int, float, str, bytes, bool, type(None), complex, datetime, date, timedelta, Decimal}
+)
 
 
 class Window(NamedTuple):
@@ -141,6 +146,19 @@ def form_of(job: JobVertex) -> Form[Any]:
 def instant(time: int) -> datetime:
     """A time in microseconds as people see it."""
     return _EPOCH + timedelta(microseconds=time)
+
+
+def own(value: Any) -> Any:
+    """A value that a user's function may change: the state, and other windows, keep theirs."""
+    return value if _is_frozen(value) else loads(dumps(value))
+
+
+def _is_frozen(value: Any) -> bool:
+    if type(value) in _FROZEN:
+        return True
+    # Rows are tuples, too; a class of tuples with attributes beside its items has a __dict__.
+    is_tuple = isinstance(value, tuple) and not hasattr(value, "__dict__")
+    return is_tuple and all(map(_is_frozen, value))
 
 
 def _columns_of(block: pa.RecordBatch) -> pa.RecordBatch:
@@ -361,9 +379,9 @@ class FunctionForm:
 
     def _in_order(self, values: list[Any], times: list[int]) -> list[Any]:
         if not self._ordered:
-            return list(values)
+            return list(map(own, values))
         order = np.argsort(np.asarray(times, np.int64), kind="stable")
-        return list(map(values.__getitem__, order.tolist()))
+        return [own(values[at]) for at in order.tolist()]
 
 
 def _windows(job: JobVertex, one: Closed[Any]) -> Iterator[AnyWindow]:

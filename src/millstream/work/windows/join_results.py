@@ -20,6 +20,7 @@ from millstream.state.records import encode_records
 from millstream.state.values import ValueTypeError, encode_column, shown
 from millstream.work.failures import record_error, user_error
 from millstream.work.keying import INSTANT
+from millstream.work.windows.forms import own
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ class JoinResults:
         try:
             rows = zip(names, found.left.tolist(), found.right.tolist(), strict=True)
             for key, left, right in rows:
-                result = function(key, left, right)
+                result = function(key, own(left), own(right))
                 if isinstance(result, list) or hasattr(result, "__next__"):
                     records.extend(result)
                 elif result is not None:
