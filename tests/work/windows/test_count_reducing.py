@@ -46,9 +46,6 @@ def run(
     for rows, watermark in stream(rng, 25, "abcd"):
         closed, given = rig.watermark, len(rig.times)
         taken = rig.run(rows, watermark)
-        # Results have an event time that came with the epoch, but none that would be late behind.
-        newest = max([time for _, time, _ in taken], default=closed)
-        assert all(closed <= time <= max(closed, newest) for time in rig.times[given:])
         for row in taken:
             of_key = seen[row[0]]
             of_key.append(row)
@@ -56,6 +53,10 @@ def run(
             if end % window.slide == 0:
                 start = max(0, end - window.size)
                 wanted[row[0], plain(of_key[start:end]), start, end] += 1
+        # Results have the newest event time of their key, but none that would be late behind.
+        newest = {key: max(time for _, time, _ in of_key) for key, of_key in seen.items()}
+        for result, time in zip(rig.results[given:], rig.times[given:], strict=True):
+            assert time == max(closed, newest[result[0]])
         check(rig, seen)
     assert len(wanted) > 15
     return rig, wanted
@@ -123,3 +124,29 @@ def test_functions_keep_only_what_windows_to_come_need() -> None:
     rows = rig.run([("a", 0, value) for value in range(20)], 0)
     [owner] = rig.owners
     assert dict(owner.items(ALL)) == {"a": [value for _, _, value in rows[-3:]]}
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 4])
+@pytest.mark.parametrize("reduce", [ms.count(), lambda key, values, window: (key, len(values))])
+def test_the_time_of_results_does_not_depend_on_what_else_is_on_a_node(
+    reduce: object, nodes: int
+) -> None:
+    rig = Rig(job_of(reduce, CountWindow(1, 1)), random.Random(1), nodes=nodes)
+
+    rig.run([(key, key * 10, 1) for key in range(8)], 0)
+
+    found = sorted((result[0], time) for result, time in zip(rig.results, rig.times, strict=True))
+    assert found == [(key, key * 10) for key in range(8)]
+
+
+@pytest.mark.parametrize("reduce", [ms.count(), lambda key, values, window: (key, len(values))])
+def test_results_have_the_newest_time_of_their_key_whenever_it_came(reduce: object) -> None:
+    rig = Rig(job_of(reduce, CountWindow(2, 2)), random.Random(1), nodes=1)
+
+    rig.run([("a", 70, 1), ("b", 20, 1)], 0)
+    rig.run([("b", 10, 1), ("a", 30, 1), ("b", 5, 1)], 0)
+    rig.run([("b", 5, 1)], 50)  # closes up to 50, so that results may not be earlier from then on
+    rig.run([("b", 5, 1), ("b", 5, 1)], 50)
+
+    found = [(result[0], time) for result, time in zip(rig.results, rig.times, strict=True)]
+    assert found == [("b", 20), ("a", 70), ("b", 20), ("b", 50)]

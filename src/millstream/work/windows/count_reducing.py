@@ -11,8 +11,8 @@ long windows are. Functions see whole values, which are kept as they are.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from math import gcd
 from typing import Any, TypeVar
 
@@ -24,13 +24,13 @@ from millstream.flow.windows import CountWindow
 from millstream.state.aggregates.grouping import Ints
 from millstream.state.panes.algebras import Objects, objects
 from millstream.state.panes.keys import Ids
-from millstream.state.panes.rows import KeyRows, RowFragment, by_id, no_rows, stacked
+from millstream.state.panes.rows import KeyRows, by_id, no_rows, stacked
 from millstream.state.panes.scans import prefixes, suffixes
 from millstream.state.panes.tables import Algebra, Table
-from millstream.work.clocks import JobClock
+from millstream.work.clocks import BEGINNING, JobClock
 from millstream.work.lists import TIMES
 from millstream.work.placing import LAST
-from millstream.work.units import Reduced, UnitContext
+from millstream.work.units import UnitContext
 from millstream.work.windows.forms import Closed, Form
 from millstream.work.windows.row_reducing import RowReducing
 
@@ -61,33 +61,15 @@ class _Blocks:
         return ((index + self.span) % self.slide == 0) & (index % self.span != 0)
 
 
-class _Counting(RowReducing[A]):
-    """What counts values, and gives results the newest event time that came with them."""
-
-    def reduce(
-        self, blocks: Sequence[pa.RecordBatch], unit: UnitContext
-    ) -> Reduced[RowFragment[A]]:
-        return super().reduce(blocks, replace(unit, time=_newest(blocks, unit)))
-
-
-def _newest(blocks: Sequence[pa.RecordBatch], unit: UnitContext) -> int:
-    """The newest event time of some blocks; never one that is late for the jobs behind."""
-    columns = [
-        block.column(LAST) if LAST in block.schema.names else block.column(TIMES).flatten()
-        for block in blocks
-    ]
-    found = [int(column.to_numpy().max()) for column in columns if len(column)]
-    return max([*found, (unit.clock or JobClock()).closed])
-
-
-class CountReducing(_Counting[A]):
+class CountReducing(RowReducing[A]):
     """A job with count windows, and a reducer that folds.
 
     Of each key there is the running result of this block, which also says how many panes the key
-    has had: ``index`` is the number of a pane. So a key is never forgotten.
+    has had: ``index`` is the number of a pane. So a key is never forgotten. All its rows say the
+    newest event time that it has had.
     """
 
-    names = (_ROLE, _INDEX, _FILLED)
+    names = (_ROLE, _INDEX, _FILLED, LAST)
 
     def __init__(self, job: JobVertex, form: Form[A]) -> None:
         super().__init__(job, form)
@@ -97,7 +79,8 @@ class CountReducing(_Counting[A]):
 
     def _columns(self, block: pa.RecordBatch) -> dict[str, Any]:
         one = np.ones(block.num_rows, np.int64)
-        return {_ROLE: one * _PARTIAL, _INDEX: one * 0, _FILLED: one}
+        last = block.column(LAST).to_numpy()
+        return {_ROLE: one * _PARTIAL, _INDEX: one * 0, _FILLED: one, LAST: last}
 
     def _step(self, new: KeyRows[A], unit: UnitContext) -> tuple[Ids, KeyRows[A], list[Closed[A]]]:
         algebra, blocks = self._form.algebra, self._blocks
@@ -111,6 +94,11 @@ class CountReducing(_Counting[A]):
         done[before.ids] = before.columns[_INDEX] + 1
         came = stacked(
             algebra, [_having(algebra, old, _PARTIAL), KeyRows(keys, new.columns, new.rows)]
+        )
+        lasts = _newest(
+            np.concatenate([old.ids, keys]),
+            np.concatenate([old.columns[LAST], new.columns[LAST]]),
+            len(ids),
         )
         panes = self._folded(came, done)
         is_full = panes.columns[_FILLED] == blocks.pane
@@ -127,7 +115,7 @@ class CountReducing(_Counting[A]):
         ends = by_id(
             algebra, stacked(algebra, [_having(algebra, old, _SUFFIX), _as(_SUFFIX, ends)]), _INDEX
         )
-        closed = self._closed(ids, running, ends, done, unit.time)
+        closed = self._closed(ids, running, ends, done, _times(lasts, unit))
 
         index = ends.columns[_INDEX]
         needed = (blocks.of(index) == blocks.of(now)[ends.ids] - 1) & (
@@ -144,7 +132,8 @@ class CountReducing(_Counting[A]):
             ],
         )
         kept = by_id(algebra, kept)
-        return ids, KeyRows(ids[kept.ids], kept.columns, kept.rows), [closed]
+        columns = {**kept.columns, LAST: lasts[kept.ids]}
+        return ids, KeyRows(ids[kept.ids], columns, kept.rows), [closed]
 
     def _folded(self, came: KeyRows[A], done: Ints) -> KeyRows[A]:
         """Panes of what a key had in an unfinished one and what came, after those that are done."""
@@ -167,6 +156,7 @@ class CountReducing(_Counting[A]):
             _ROLE: np.full(len(at), _PARTIAL),
             _INDEX: index[at],
             _FILLED: np.add.reduceat(weights, at),
+            LAST: np.maximum.reduceat(came.columns[LAST], at),
         }
         return KeyRows(came.ids[at], columns, rows)
 
@@ -181,9 +171,9 @@ class CountReducing(_Counting[A]):
         return KeyRows(table.ids, table.columns, rows)
 
     def _closed(
-        self, ids: Ids, running: KeyRows[A], ends: KeyRows[A], done: Ints, time: int
+        self, ids: Ids, running: KeyRows[A], ends: KeyRows[A], done: Ints, times: Ints
     ) -> Closed[A]:
-        """The windows that end with a pane which is full now."""
+        """The windows that end with a pane which is full now; ``times`` are those of keys."""
         algebra, blocks = self._form.algebra, self._blocks
         end = running.columns[_INDEX] + 1
         at = np.flatnonzero((end > done[running.ids]) & (end % blocks.slide == 0))
@@ -202,7 +192,7 @@ class CountReducing(_Counting[A]):
             tails = algebra.merge(algebra.concat([heads, tails]), groups, len(at))
         starts = np.maximum(end - blocks.span, 0) * blocks.pane
         table: Table[Any] = Table(ids[keys], tails)
-        return Closed(0, starts, end * blocks.pane, "on_time", table, time)
+        return _in_time(algebra, starts, end * blocks.pane, table, times[keys])
 
     def _shown(self, found: KeyRows[A]) -> Any:
         """The result so far of the window that comes next; None if it has no values."""
@@ -229,20 +219,46 @@ def _as(role: int, table: KeyRows[A]) -> KeyRows[A]:
     return KeyRows(table.ids, columns, table.rows)
 
 
-class CountListReducing(_Counting[Objects]):
+def _newest(keys: Ints, lasts: Ints, count: int) -> Ints:
+    """The newest event time of each key; keys are so many numbers from 0 on."""
+    found = np.full(count, BEGINNING)
+    np.maximum.at(found, keys, lasts)
+    return found
+
+
+def _times(lasts: Ints, unit: UnitContext) -> Ints:
+    """The event times of results, by the newest of their keys."""
+    # Windows behind this job may have closed the time of values that were late.
+    return np.maximum(lasts, (unit.clock or JobClock()).closed)
+
+
+def _in_time(
+    algebra: Algebra[A], starts: Ints, ends: Ints, table: Table[A], times: Ints
+) -> Closed[A]:
+    """Results in the order of time: those of one time go on together."""
+    order = np.argsort(times, kind="stable")
+    if len(order):
+        table = Table(table.ids[order], algebra.take(table.rows, order))
+    return Closed(0, starts[order], ends[order], "on_time", table, times[order])
+
+
+class CountListReducing(RowReducing[Objects]):
     """A job with count windows, and a function that sees all their values.
 
-    A key has one row: the values that windows to come need, and the number of all it has had.
+    A key has one row: the values that windows to come need, the number of all it has had, and the
+    newest of their times.
     """
 
-    names = (_COUNT,)
+    names = (_COUNT, LAST)
 
     def __init__(self, job: JobVertex, form: Form[Objects]) -> None:
         super().__init__(job, form)
         self._window = _window_of(job)
 
     def _columns(self, block: pa.RecordBatch) -> dict[str, Any]:
-        return {_COUNT: np.zeros(block.num_rows, np.int64)}
+        times = block.column(TIMES).to_pylist()  # of each row at least one
+        last = np.fromiter(map(max, times), np.int64, len(times))
+        return {_COUNT: np.zeros(block.num_rows, np.int64), LAST: last}
 
     def _step(
         self, new: KeyRows[Objects], unit: UnitContext
@@ -254,7 +270,9 @@ class CountListReducing(_Counting[Objects]):
         old = self._state.of(ids)
         given = stacked(algebra, [old, new])
         assert given.rows is not None
-        rows = algebra.merge(given.rows, np.searchsorted(ids, given.ids), len(ids))
+        at = np.searchsorted(ids, given.ids)
+        rows = algebra.merge(given.rows, at, len(ids))
+        lasts = _newest(at, given.columns[LAST], len(ids))
         before = np.zeros(len(ids), np.int64)
         before[np.searchsorted(ids, old.ids)] = old.columns[_COUNT]
         counts = before + np.bincount(np.searchsorted(ids, new.ids), _lengths(new.rows)).astype(
@@ -275,9 +293,10 @@ class CountListReducing(_Counting[Objects]):
             needed = max(self._following(count) - self._window.size - first, 0)
             kept.append((values[needed:], times[needed:]))
         starts, ends = np.array(bounds, np.int64).reshape(-1, 2).T
-        table = Table(ids[np.array(keys, np.int64)], objects(windows))
-        closed = Closed(0, starts, ends, "on_time", table, unit.time)
-        return ids, KeyRows(ids, {_COUNT: counts}, objects(kept)), [closed]
+        of = np.array(keys, np.int64)
+        table = Table(ids[of], objects(windows))
+        closed = _in_time(algebra, starts, ends, table, _times(lasts, unit)[of])
+        return ids, KeyRows(ids, {_COUNT: counts, LAST: lasts}, objects(kept)), [closed]
 
     def _bounds(self, had: int, count: int) -> Iterator[tuple[int, int]]:
         """The windows that end after so many values, and by so many."""
