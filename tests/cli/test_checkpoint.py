@@ -20,6 +20,7 @@ from millstream.cli import main
 from millstream.stores.opening import open_store
 from millstream.stores.store import Store
 from tests.checkpoints.written import Job, Writer, count, counting
+from tests.coordinator.spark_notes import note
 from tests.work.running import SLOTS, job_of
 
 NAMES = [f"key{number}" for number in range(20)]
@@ -232,6 +233,45 @@ def test_restore_refuses_an_epoch_that_is_not_complete(
     assert main(["checkpoint", "restore", str(folder), "1", "--yes"]) == 1
     assert "epoch 1 cannot be brought back" in capsys.readouterr().err
     assert main(["checkpoint", "restore", str(folder), "2", "--yes"]) == 0  # it has a base
+
+
+def test_restore_refuses_an_epoch_of_which_spark_has_no_offsets(
+    folder: Path, ask: Ask, capsys: pytest.CaptureFixture[str]
+) -> None:
+    note(folder / "spark", 1, range(1, 3))
+
+    assert main(["checkpoint", "restore", str(folder), "0", "--yes"]) == 1
+    assert "one can go back to epochs from 1 to 2" in capsys.readouterr().err
+    assert ask("ls")["epochs"][-1]["epoch"] == 2
+    assert ask("restore", 1, "--yes")["done"]
+
+
+def test_restore_refuses_where_spark_has_no_offsets_at_all(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "spark").mkdir()
+
+    assert main(["checkpoint", "restore", str(folder), "0", "--yes"]) == 1
+    assert "nor those of any other" in capsys.readouterr().err
+
+
+def test_without_sparks_notes_restore_goes_back_only_as_far_as_they_reach_for_sure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"files://{tmp_path}/store"
+    store = open_store(url, "writer")
+    run = Writer(store)
+    for _ in range(104):
+        run.commit([])
+
+    assert main(["checkpoint", "restore", url, "3", "--yes"]) == 1
+    assert "offsets of epochs before 4" in capsys.readouterr().err
+    assert Chain(store).read().epoch == 103
+    assert main(["checkpoint", "restore", url, "5", "--yes"]) == 0
+    # Spark had come to epoch 103 all the same.
+    assert main(["checkpoint", "restore", url, "3", "--yes"]) == 1
+    assert main(["checkpoint", "restore", url, "4", "--yes"]) == 0
+    store.close()
 
 
 def test_restore_gives_way_to_a_run_that_goes_on(

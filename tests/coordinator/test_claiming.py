@@ -26,6 +26,7 @@ from millstream.checkpoints.manifest import (
 from millstream.checkpoints.records import base_key, piece_key
 from millstream.checkpoints.restoring import EpochIncomplete
 from millstream.coordinator.claiming import CheckpointDamaged, Claimed, WouldWithdraw, claim
+from millstream.errors import MillstreamError
 from millstream.stores.framing import frame
 from millstream.stores.store import CorruptRecord, Store
 from tests.checkpoints.memory_store import MemoryStore
@@ -313,6 +314,52 @@ def test_an_epoch_that_was_taken_back_cannot_be_asked_for(store: MemoryStore) ->
 
     with pytest.raises(EpochIncomplete):
         take(store, restore_epoch=3)
+
+
+class Gone(MillstreamError):
+    """What is kept elsewhere does not reach an epoch."""
+
+
+def noted_since(oldest: int) -> Callable[[Lineage, int], None]:
+    """As if Spark had notes from an epoch on."""
+
+    def require(seen: Lineage, epoch: int) -> None:
+        if epoch < oldest:
+            raise Gone(epoch)
+
+    return require
+
+
+def test_an_epoch_of_which_spark_has_no_notes_is_refused_before_anything_is_taken_back(
+    store: MemoryStore,
+) -> None:
+    run_of(store, 12)
+    links = store.scan("chain/")
+
+    with pytest.raises(Gone):
+        take(store, restore_epoch=4, require_notes=noted_since(8))
+    assert store.scan("chain/") == links
+    assert take(store, require_notes=noted_since(8)).after == 11
+
+
+def test_a_fresh_checkpoint_needs_no_notes(store: MemoryStore) -> None:
+    assert take(store, require_notes=noted_since(0)).after == -1
+
+
+def test_notes_that_go_while_another_driver_commits_are_looked_for_again(
+    store: MemoryStore,
+) -> None:
+    claimed, lineage = run_of(store, 2)
+    asked = []
+
+    def require(seen: Lineage, epoch: int) -> None:
+        asked.append(epoch)
+        if len(asked) == 1:
+            commit(store, claimed, lineage)
+            raise Gone(epoch)
+
+    assert take(store, require_notes=require).after == 2
+    assert asked == [1, 2]
 
 
 # -- several at once -----------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from millstream.coordinator.service import Coordinator
 from millstream.errors import ConfigError
 from millstream.flow.plan import plan
 from millstream.node.machine import Durability
-from millstream.spark.notes import SparkNotes
+from millstream.spark.notes import EpochNotRetained, SparkNotes
 from millstream.spark.options import Options
 from millstream.spark.sinks import FileWriter
 from tests.contract.backends import Harm
@@ -165,6 +165,19 @@ def test_an_epoch_that_is_not_there_cannot_be_gone_back_to(place: Place) -> None
         place.run(restore_epoch=7)
 
     assert place.lineage().incarnation == 1
+
+
+def test_an_epoch_that_spark_has_no_notes_of_is_refused_with_nothing_changed(place: Place) -> None:
+    place.add(*TEXTS[:3])
+    place.run()
+    for kind in ("offsets", "commits"):
+        (place.checkpoint / "spark" / "000001" / kind / "0").unlink()
+
+    with pytest.raises(EpochNotRetained, match="no offsets of epoch 0, only of epochs 1 to 2"):
+        place.run(restore_epoch=0)
+
+    assert place.lineage().incarnation == 1
+    assert place.run()["count"] == place.counts()
 
 
 def lengths(pair: tuple[str, int]) -> Iterator[tuple[str, int]]:

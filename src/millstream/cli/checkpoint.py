@@ -27,6 +27,7 @@ from millstream.checkpoints.records import DATA
 from millstream.checkpoints.restoring import EpochIncomplete
 from millstream.checkpoints.tables import as_text
 from millstream.cli import checkpoint_text as text
+from millstream.cli.going_back import require_offsets
 from millstream.cli.key_text import TYPES, parse_key
 from millstream.cli.listing import listing
 from millstream.errors import ConfigError, MillstreamError
@@ -185,6 +186,7 @@ def _restore(store: Store, asked: argparse.Namespace) -> int:
     found = check_epoch(store, lineage, asked.epoch)
     if not found.ok:
         raise EpochIncomplete(asked.epoch, _why(found))
+    require_offsets(asked.checkpoint, chain, lineage, asked.epoch)
     taken_back = [m.epoch for m in lineage.manifests if m.epoch > asked.epoch]
     facts = {"epoch": asked.epoch, "taken_back": taken_back, "done": asked.yes}
     if asked.yes:

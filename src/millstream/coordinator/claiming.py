@@ -10,7 +10,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -79,8 +79,13 @@ def claim(
     restore_epoch: int | None,
     recovery: Recovery,
     can_withdraw: bool,
+    require_notes: Callable[[Lineage, int], None] = lambda seen, epoch: None,
 ) -> Claimed:
-    """Find the epoch to go on from, and claim the checkpoint after it."""
+    """Find the epoch to go on from, and claim the checkpoint after it.
+
+    ``require_notes`` raises if what is kept elsewhere does not reach an epoch of the chain. It is
+    asked before the claim, which takes back later epochs for good.
+    """
     chain = Chain(store)
     while True:
         damages: list[Damage] = []
@@ -121,6 +126,13 @@ def claim(
             else evolve(found.workflow, workflow, meant, number)
         )
         chosen = seen.manifest(after)
+        if chosen is not None:
+            try:
+                require_notes(seen, after)
+            except MillstreamError:
+                if chain.has_grown(seen):
+                    continue
+                raise
         lineage = chain.claim(
             seen, after, round(time.time() * 1e6), socket.gethostname(), os.getpid()
         )

@@ -23,16 +23,18 @@ from pyspark.sql import DataFrame, SparkSession
 
 from millstream.checkpoints.chain import Chain, CommitUnknown, Superseded
 from millstream.checkpoints.finding import log_url
+from millstream.checkpoints.lineage import Lineage
 from millstream.checkpoints.manifest import JobNote, WorkflowNote
 from millstream.coordinator.claiming import Claimed, claim
 from millstream.coordinator.journal import Journal
+from millstream.coordinator.noted import Noted
 from millstream.coordinator.sinks import begin_anew, bring_in_line
 from millstream.errors import ConfigError
 from millstream.flow.describing import form_of, reducer_text, source_texts, windows_text
 from millstream.flow.plan import Plan
 from millstream.spark.engine import publish
 from millstream.spark.folder import Folder
-from millstream.spark.notes import SparkNotes, source_folders
+from millstream.spark.notes import EpochNotRetained, SparkNotes, source_folders
 from millstream.spark.options import RunConfig
 from millstream.spark.sinks import FileWriter, SinkWriter
 from millstream.stores.opening import open_store
@@ -90,10 +92,11 @@ def take_hold(
     url = _store_url(root, config.store)
     store = open_store(url, f"driver-{uuid.uuid4().hex[:12]}")
     cleanup.callback(store.close)
-    claimed = _claim(store, url, planned, config, sinks)
+    noted = Folder(spark, root.text("spark"))
+    claimed = _claim(store, url, planned, config, sinks, noted)
     journal = _journal(store, claimed, planned, config)
     ids = {at: note.id for at, note in _numbered(planned, claimed.workflow)}
-    notes = SparkNotes(spark, root.text("spark"))
+    notes = SparkNotes(spark, noted.text(""))
     hold = Hold("", url, journal, ids, Chain(store))
     try:
         location = notes.derive(
@@ -142,7 +145,12 @@ def _without_password(url: str) -> str:
 
 
 def _claim(
-    store: Store, url: str, planned: Plan, config: RunConfig, sinks: Mapping[str, SinkWriter]
+    store: Store,
+    url: str,
+    planned: Plan,
+    config: RunConfig,
+    sinks: Mapping[str, SinkWriter],
+    noted: Folder,
 ) -> Claimed:
     return claim(
         store,
@@ -152,7 +160,15 @@ def _claim(
         restore_epoch=config.restore_epoch,
         recovery=config.recovery,
         can_withdraw=all(isinstance(writer, FileWriter) for writer in sinks.values()),
+        require_notes=partial(require_notes, noted),
     )
+
+
+def require_notes(folder: Folder, seen: Lineage, epoch: int) -> None:
+    """Raise ``EpochNotRetained`` if Spark no longer has what it needs to go on behind an epoch."""
+    noted = Noted(folder, seen)
+    if not noted.reach(epoch):
+        raise EpochNotRetained(folder.text(""), epoch, noted.span)
 
 
 def note_of(planned: Plan, slots: int) -> WorkflowNote:
