@@ -10,8 +10,10 @@ from fsspec.implementations.memory import (  # type: ignore[import-untyped]
     MemoryFileSystem,
 )
 
+from millstream.stores.log.index import Batch
 from millstream.stores.log.objects import ObjectPlace
 from millstream.stores.log.options import LogOptions
+from millstream.stores.log.segments import Segment
 from millstream.stores.log.store import LogStore
 from millstream.stores.store import CorruptRecord, StoreUnavailable
 
@@ -53,6 +55,26 @@ def test_a_log_in_an_object_store_keeps_everything(url: str) -> None:
     assert "build" in again.timings
     assert again.get(["a/1", "late"]) == {"a/1": b"new", "late": b"seen"}
     assert not list(again.verify())
+
+
+def test_an_index_that_is_flushed_during_a_put_does_not_hide_it(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_log(url, "w")
+    plain = store._index.add
+
+    def flush_first(segment: Segment, batch: Batch) -> None:
+        store.flush()
+        plain(segment, batch)
+
+    monkeypatch.setattr(store._index, "add", flush_first)
+    store.put({"a": b"1"})
+
+    other = open_log(url, "x")
+    assert "build" in other.timings
+    assert other.get(["a"]) == {"a": b"1"}
+    other.compact()
+    assert open_log(url, "y").get(["a"]) == {"a": b"1"}
 
 
 def test_own_keys_are_written_and_read_without_listing(

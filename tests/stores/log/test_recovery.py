@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from millstream.stores.log.segments import Segment
 from millstream.stores.log.store import LogStore
 from tests.stores.log.disks import ROOT, MemoryDisk, abandon, open_log
 
@@ -93,6 +94,58 @@ def test_an_index_that_speaks_of_segments_that_are_gone_is_still_good() -> None:
     assert before - set(disk.files("segments"))
     disk.file("index", name)[:] = old
     check(disk, expected)
+
+
+def test_a_segment_that_came_and_went_during_a_flush_leaves_no_rows() -> None:
+    disk = MemoryDisk()
+    store = open_log(disk, "w")
+    store.put({"a": b"1"})
+    other = open_log(disk, "o")
+    other.put({"ghost": b"g" * 500})
+    other.close()
+    store.scan()
+    # As a flush finds it that looked for segments before this one came, and for rows in between.
+    [name] = [name for name in disk.files("segments") if name.startswith("o.")]
+    ghost = store._segments.named(name)
+    assert ghost is not None
+    disk.erase("segments", name)
+    store._segments.drop([ghost])
+    store.flush()
+
+    again = open_log(disk, "r")
+    again.put({"b": b"2"})
+    assert "build" in again.timings
+    assert again.get(["a", "b", "ghost"]) == {"a": b"1", "b": b"2"}
+    assert again.scan() == ["a", "b"]
+
+
+def test_what_is_sealed_during_a_flush_is_noted_to_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk = MemoryDisk()
+    store, writer = open_log(disk, "r"), open_log(disk, "w")
+    writer.put({"a": b"1", "b": b"2"})
+    store.scan()
+    [segment] = store._segments.all()
+    looks: list[str] = []
+
+    def look(segment: Segment, name: str) -> object:
+        value = object.__getattribute__(segment, name)
+        if name in ("sealed", "settled"):
+            looks.append(name)
+            if len(looks) == 1:
+                writer.close()
+                store.scan()
+        return value
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Segment, "__getattribute__", look)
+        store.flush()
+    again = open_log(disk, "s")
+    assert "build" in again.timings
+    [known] = again._segments.all()
+    assert (known.sealed, known.settled) == (True, segment.settled)
+    assert again.get(["a", "b"]) == {"a": b"1", "b": b"2"}
 
 
 def test_indexes_that_say_less_are_removed() -> None:

@@ -18,7 +18,7 @@ import pyarrow as pa
 from millstream.stores.log.format import Header
 from millstream.stores.log.index import SHADOW, Index
 from millstream.stores.log.places import Gone, Place
-from millstream.stores.log.segments import Catalogue
+from millstream.stores.log.segments import Catalogue, Segment
 from millstream.stores.log.table import ROW, Table
 from millstream.stores.store import Damage
 
@@ -51,25 +51,14 @@ class _Meta(NamedTuple):
 def flush(place: Place, writer: str, segments: Catalogue, index: Index) -> int:
     """Write the index, and remove those of others that say less; how many bytes it has."""
     # In this order: what is settled now is in the table after the merge.
-    known: list[dict[str, Any]] = [
-        {
-            "number": segment.number,
-            "name": segment.name,
-            "salt": segment.header.salt,
-            "created": segment.header.created,
-            "settled": segment.settled,
-            "sealed": segment.sealed,
-            "damaged": segment.damaged,
-        }
-        for segment in segments.all()
-    ]
+    known = [_facts_of(segment) for segment in segments.all()]
     index.merge()
     table, shadows = index.table, index.shadows
-    # The rows and the shadows may speak of younger segments, too.
+    # The rows and the shadows may speak of younger segments, too, some of which are gone again:
+    # whoever opens this gives their numbers to others.
     numbers = [each["number"] for each in known]
-    if any(segment.number not in numbers for segment in segments.all()):
-        table = table.keep(np.isin(table.rows["segment"], numbers))
-        shadows = shadows[np.isin(shadows["segment"], numbers)]
+    table = table.keep(np.isin(table.rows["segment"], numbers))
+    shadows = shadows[np.isin(shadows["segment"], numbers)]
     offsets = table.key_offsets
     pieces = [
         table.hashes.tobytes(),
@@ -99,6 +88,22 @@ def flush(place: Place, writer: str, segments: Catalogue, index: Index) -> int:
     if less:
         place.remove("index", less)
     return size
+
+
+def _facts_of(segment: Segment) -> dict[str, Any]:
+    """What is noted of a segment, which others may seal meanwhile."""
+    settled = segment.settled
+    sealed = segment.sealed
+    return {
+        "number": segment.number,
+        "name": segment.name,
+        "salt": segment.header.salt,
+        "created": segment.header.created,
+        # One that is sealed by now is settled to its end, and nobody looks behind what is noted.
+        "settled": segment.settled if sealed else settled,
+        "sealed": sealed,
+        "damaged": segment.damaged,
+    }
 
 
 def load(place: Place, segments: Catalogue, index: Index, timings: dict[str, float]) -> None:

@@ -180,7 +180,9 @@ class Writer:
             self._index.add(tail.segment, batch)
         tail.segment.settled = tail.size
         self.appended += size
-        if tail.segment.sealed:
+        if not self._place.appends:
+            # Only now: nobody looks again for rows in a segment that is sealed.
+            tail.segment.sealed = True
             self._leave(tail)
         elif tail.size >= self._options.segment:
             self._end(tail)
@@ -189,15 +191,14 @@ class Writer:
         """A new segment that begins with some records."""
         header = Header(self.salt, self._stamps.take()[0])
         # A seal says that all before it is synced: only what is written at once may hold its own.
-        sealed = not self._place.appends
-        pieces = [encode_header(header), *data, *([self._seal()] if sealed else [])]
+        seals = [] if self._place.appends else [self._seal()]
+        pieces = [encode_header(header), *data, *seals]
         segment = self._segments.add(self.new_name(), header, growing=True)
         try:
             growing = self._place.grow(segment.name, pieces)
         except BaseException:
             self._segments.drop([segment])
             raise
-        segment.sealed = sealed
         return _Tail(segment, growing, sum(map(len, pieces)))
 
     def _extend(self, tail: _Tail, data: list[bytes]) -> int:
