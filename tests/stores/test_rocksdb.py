@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from rocksdict import Rdict
+from rocksdict import DBRecoveryMode, Rdict
 
 from millstream.errors import ConfigError
 from millstream.stores.opening import open_store
-from millstream.stores.rocksdb import RocksStore
+from millstream.stores.rocksdb import RocksStore, home
 from millstream.stores.rocksdb.errors import first_bad_record, translate
-from millstream.stores.rocksdb.home import options
+from millstream.stores.rocksdb.home import OpenHome, Stamps, options
+from millstream.stores.rocksdb.others import Other
 from millstream.stores.store import CorruptRecord, Store, StoreError, StoreFull, StoreUnavailable
 from millstream.stores.waiting import Away
 
@@ -37,6 +41,9 @@ class Folder:
 
     def writers(self) -> list[str]:
         return sorted(os.listdir(self.path / "writers"))
+
+    def removed(self) -> list[str]:
+        return os.listdir(self.path / "removed")
 
     def files(self, writer: str, kind: str) -> list[Path]:
         return sorted((self.path / "writers" / writer / "db").glob(f"*.{kind}"))
@@ -250,6 +257,118 @@ def test_a_database_that_lacks_a_file_is_damaged_and_not_empty(folder: Folder, k
 
     assert len(list(reader.verify())) == 1
     assert reader.get(["l"]) == {"l": b"2"}
+
+
+def half_removed(folder: Folder, writer: str) -> Path:
+    """The home of a writer without keys, as a removal leaves it that was cut off."""
+    path = folder.path / "writers" / writer
+    (path / "db").mkdir(parents=True)
+    for name in ("lock", "db/LOCK", "db/000004.log"):
+        (path / name).touch()
+    return path
+
+
+def half_made(folder: Folder, writer: str) -> Path:
+    """The home of a writer that was killed before its database was complete."""
+    path = folder.path / "writers" / writer
+    (path / "db").mkdir(parents=True)
+    (path / "lock").touch()
+    (path / "db" / "MANIFEST-000001").write_bytes(b"the beginning of it")
+    return path
+
+
+@pytest.mark.parametrize("make", [half_removed, half_made])
+def test_a_home_without_a_database_is_no_damage_and_is_tidied(
+    folder: Folder, make: Callable[[Folder, str], Path]
+) -> None:
+    make(folder, "gone")
+
+    reader = folder.store("reader")
+    assert reader.get(["k"]) == {}
+    assert reader.scan() == []
+    assert not list(reader.verify())
+    assert folder.writers() == ["gone"]  # who only reads changes nothing
+
+    folder.store("one").put({"k": b"1"})
+
+    assert folder.writers() == ["one"]
+    assert folder.removed() == []
+    assert reader.get(["k"]) == {"k": b"1"}
+
+
+@pytest.mark.parametrize("make", [half_removed, half_made])
+def test_a_writer_may_come_back_to_a_home_without_a_database(
+    folder: Folder, make: Callable[[Folder, str], Path]
+) -> None:
+    make(folder, "one")
+    one = OpenHome(folder.path / "writers" / "one", options(1 << 20, 1 << 20))
+    one.write({"k": b"1"}, Stamps())
+    one.close()
+
+    assert folder.store("reader").get(["k"]) == {"k": b"1"}
+
+
+def test_what_was_in_a_home_does_not_outlive_it(folder: Folder) -> None:
+    one, reader = folder.store("one"), folder.store("reader")
+    one.put({"k": b"1"})
+    one.close()
+    before = reader.scan()
+    folder.store("two").delete(["k"])
+    half_made(folder, "one")
+
+    assert before == ["k"]
+    assert reader.scan() == []
+
+
+def test_a_home_that_somebody_is_about_to_use_is_not_tidied(folder: Folder) -> None:
+    path = half_made(folder, "new")
+    with open(path / "lock") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        folder.store("one").put({"k": b"1"})
+
+    assert folder.writers() == ["new", "one"]
+
+
+def test_a_home_is_removed_out_of_sight(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = folder.store("one")
+    one.put_if_absent("a", b"1")
+    removing, steps = shutil.rmtree, []
+
+    def killed(path: Path, *args: Any, **options: Any) -> None:
+        if folder.path in Path(path).parents:
+            steps.append(f"remove from {path.parent.name}")
+        else:
+            removing(path, *args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(home, "sync_folder", lambda path: steps.append(f"sync {path.name}"))
+        patch.setattr(shutil, "rmtree", killed)
+        one.close()
+
+    assert steps == ["sync writers", "remove from removed"]
+    assert folder.writers() == []
+    assert len(folder.removed()) == 1
+    assert folder.store("reader").get(["a", "b"]) == {"a": b"1"}
+
+    folder.store("two").put({"k": b"1"})
+
+    assert folder.removed() == []
+
+
+def test_a_home_that_goes_while_it_is_opened_is_no_damage(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = folder.store("one")
+    one.put_if_absent("a", b"1")
+    opening = Other._open
+
+    def late(other: Other, recovery: DBRecoveryMode) -> Rdict:
+        one.close()
+        return opening(other, recovery)
+
+    monkeypatch.setattr(Other, "_open", late)
+
+    assert folder.store("reader").get(["a", "k"]) == {"a": b"1"}
 
 
 def test_a_damaged_claim_is_told(folder: Folder) -> None:

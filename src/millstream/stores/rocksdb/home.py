@@ -4,6 +4,9 @@ RocksDB has one writer per database, so every writer has its own, and others onl
 wants a key of somebody else's database gone leaves a *deletion* there: a file with keys and a
 stamp, that hides what is older from every reader at once, and that the owner carries out. If the
 owner is gone, whoever gets the lock does it in its place.
+
+A home without keys is removed: first it is renamed to where no reader looks, so that a crash leaves
+a whole home or none. What it leaves there, the next writer removes.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import os
 import shutil
 import threading
 import time
+import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -111,7 +115,15 @@ class Home:
         return frozenset(found)
 
     def exists(self) -> bool:
-        return bool(self.files())
+        """Whether there is a database, be it damaged.
+
+        Without ``CURRENT`` and without rows there is none: it was never complete, or was being
+        removed. With rows, ``CURRENT`` was lost, and so were they.
+        """
+        files = self.files()
+        if (self.database / "CURRENT").exists():
+            return bool(files)
+        return any(size and name.endswith((".log", ".sst")) for name, size in files)
 
     def deletions(self) -> Iterator[tuple[Path, int, list[str]]]:
         """What others want gone: the file, its stamp, and the keys."""
@@ -179,6 +191,9 @@ class OpenHome(Home):
         self._durable.sync = True
         self._db: Rdict | None = None
         try:
+            if not self.exists():
+                # RocksDB makes no database where an old log is.
+                shutil.rmtree(self.database, ignore_errors=True)
             self.open()
         except BaseException:
             os.close(self._lock)
@@ -265,7 +280,8 @@ class OpenHome(Home):
             unused = self.is_empty()
             self._let_go()
             if unused:
-                shutil.rmtree(self.path, ignore_errors=True)
+                with contextlib.suppress(OSError):
+                    _remove(self.path)
         finally:
             self._let_go()
             os.close(self._lock)
@@ -276,6 +292,42 @@ class OpenHome(Home):
             # It is closed also if it could not write out what its log has.
             with contextlib.suppress(Exception):
                 db.close()
+
+
+def tidy(writers: Path) -> None:
+    """Remove what crashes have left of homes that were being made or removed."""
+    for name in os.listdir(writers):
+        if not Home(writers / name).exists():
+            # Whoever is about to make a database there has the lock.
+            with contextlib.suppress(OSError):
+                _remove_rest(writers / name)
+    sync_folder(writers)
+    for rest in _removed(writers).glob("*"):
+        shutil.rmtree(rest, ignore_errors=True)
+
+
+def _remove_rest(path: Path) -> None:
+    lock = _lock(path)
+    try:
+        if not Home(path).exists():
+            _remove(path)
+    finally:
+        os.close(lock)
+
+
+def _remove(path: Path) -> None:
+    """Remove a home of which one has the lock: for readers, all of it at once."""
+    removed = _removed(path.parent)
+    removed.mkdir(exist_ok=True)
+    rest = removed / uuid.uuid4().hex
+    path.rename(rest)
+    # Before any of its files: else a power cut could bring back a part of it.
+    sync_folder(path.parent)
+    shutil.rmtree(rest, ignore_errors=True)
+
+
+def _removed(writers: Path) -> Path:
+    return writers.with_name("removed")
 
 
 def _lock(path: Path) -> int:

@@ -142,8 +142,10 @@ class Other:
                 # A file may vanish between its name and its opening: the owner goes on.
                 if left:
                     time.sleep(_PAUSE)
-                else:
+                elif self.home.exists():
                     self._go_on_with(problem.damage)
+                else:
+                    self._forget()
         self.hidden = hidden
 
     def _go_on_with(self, damage: Damage) -> None:
@@ -153,6 +155,11 @@ class Other:
             self._replace(self._open(DBRecoveryMode.point_in_time()))
         except CorruptRecord:
             self.close()
+
+    def _forget(self) -> None:
+        """The owner has removed it meanwhile, since it was empty."""
+        self.damage, self._seen = None, None
+        self.close()
 
     def _open(self, recovery: DBRecoveryMode) -> Rdict:
         chosen = options(_BUFFER, _CACHE)

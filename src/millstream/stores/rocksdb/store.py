@@ -6,6 +6,7 @@ On disk, below the folder of the URL::
     writers/<writer>/db/        the database that a writer alone writes
     writers/<writer>/deletions/ what others want gone from it
     writers/<writer>/lock       held while the writer is there
+    removed/                    what was in ``writers`` and is being removed
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from rocksdict import Rdict
 
 from millstream.stores.rocksdb.claims import Claims, sync_folder
 from millstream.stores.rocksdb.errors import translated
-from millstream.stores.rocksdb.home import OpenHome, Stamps, options
+from millstream.stores.rocksdb.home import OpenHome, Stamps, options, tidy
 from millstream.stores.rocksdb.others import Found, Other, names_in, values_in
 from millstream.stores.store import (
     CorruptRecord,
@@ -107,6 +108,7 @@ class RocksStore:
         return self._own
 
     def _make_own(self) -> OpenHome:
+        tidy(self._writers)
         chosen = options(self._config.buffer, self._config.cache)
         try:
             own = OpenHome(self._writers / self._writer, chosen)
@@ -232,6 +234,8 @@ class RocksStore:
                 if other.home.exists():
                     other.refresh()
                     self._others[name] = other
+                elif self._others.pop(name, None) is not None:
+                    other.close()
 
     def _other(self, name: str) -> Other:
         return Other(self._writers / name, Path(self._scratch.name))
