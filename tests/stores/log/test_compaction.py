@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import threading
 import time
+from collections.abc import Sequence
 
 import pytest
 
 from millstream.stores.log.format import (
+    AROUND_BYTES,
     HEAD_BYTES,
     HEADER_BYTES,
     Header,
@@ -15,6 +19,7 @@ from millstream.stores.log.format import (
     read_records,
 )
 from millstream.stores.log.store import LogStore
+from millstream.stores.store import StoreUnavailable
 from tests.stores.log.disks import MemoryDisk, PowerFailure, abandon, open_log
 
 HOUR = 3600 * 10**9
@@ -348,3 +353,53 @@ def test_the_owner_gives_space_back_by_itself(monkeypatch: pytest.MonkeyPatch) -
     assert len(disk.files("segments")) < 5
     assert store.get(["k"]) == {"k": b"%d" % number * 500}
     store.close()
+
+
+def test_a_seal_that_fails_is_told_and_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = MemoryDisk()
+    expected = sparse(disk)
+    store = open_log(disk, "c")
+    plain = disk.append
+
+    def fail(file: int, pieces: Sequence[bytes]) -> None:
+        if len(pieces) == 1 and len(pieces[0]) == AROUND_BYTES:
+            raise OSError(errno.EIO, "a moment")
+        plain(file, pieces)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(disk, "append", fail)
+        opened = set(disk._open)
+        with pytest.raises(StoreUnavailable, match="sealed"):
+            store.compact()
+        store._place.close()  # what it holds open for reading
+        assert set(disk._open) <= opened
+    check(store, expected)
+    check(open_log(disk, "d"), expected)
+    while store.compact().removed:
+        check(store, expected)
+    check(open_log(disk, "e"), expected)
+
+
+def test_the_owner_goes_on_after_an_error_and_tells_each_kind_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("millstream.stores.log.store._PAUSE", 0.001)
+    store = open_log(MemoryDisk(), "w")
+    errors: list[Exception] = [ValueError("one"), ValueError("two"), KeyError("three")]
+    done = threading.Event()
+
+    def compact(*, own_only: bool) -> None:
+        if errors:
+            store._writer.appended += 1  # there is something to look at again
+            raise errors.pop(0)
+        done.set()
+
+    monkeypatch.setattr(store._compactor, "compact", compact)
+    with caplog.at_level("WARNING", "millstream"):
+        store.put({"a": b"1"})
+        assert done.wait(10)
+    store.close()
+    assert [record.getMessage().rpartition(": ")[2] for record in caplog.records] == [
+        "one",
+        "'three'",
+    ]

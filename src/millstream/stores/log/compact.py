@@ -39,6 +39,8 @@ from millstream.stores.log.reader import Reader
 from millstream.stores.log.segments import Catalogue, Segment
 from millstream.stores.log.table import Table
 from millstream.stores.log.writer import Stamps, Writer
+from millstream.stores.store import StoreUnavailable
+from millstream.stores.waiting import Away
 
 _SMALL = 8  # a segment is small below this part of the full size; so many are made into one
 
@@ -233,11 +235,17 @@ class Compactor:
         """Write a whole segment."""
         if self._place.appends:
             growing = self._place.patiently(lambda: self._place.grow(name, pieces))
-            # Only now: a seal says that all before it is synced.
-            growing.append([seal])
+            try:
+                # Only now: a seal says that all before it is synced.
+                growing.append([seal])
+            except Away as away:
+                # Not again: a second sync that succeeds says nothing about the first.
+                path = self._place.path("segments", name)
+                raise StoreUnavailable(f"{path} could not be sealed ({away})") from away.__cause__
+            finally:
+                growing.close()
         else:
-            growing = self._place.patiently(lambda: self._place.grow(name, [*pieces, seal]))
-        growing.close()
+            self._place.patiently(lambda: self._place.grow(name, [*pieces, seal])).close()
 
 
 def _encoded(copies: Sequence[_Copy], seed: int) -> Iterator[bytes]:

@@ -260,6 +260,9 @@ class FolderPlace:
         with self._opening:
             self._open.clear()
 
+    def __repr__(self) -> str:
+        return f"FolderPlace({self._root!r})"
+
 
 class _GrowingFile:
     """A segment file that is being appended to."""

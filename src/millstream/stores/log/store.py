@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import threading
 import time
@@ -25,6 +26,8 @@ from millstream.stores.log.reader import SUFFIX, Reader
 from millstream.stores.log.segments import Catalogue
 from millstream.stores.log.writer import Stamps, Writer
 from millstream.stores.store import MAX_KEY_BYTES, Damage, StoreError, Usage, check_key
+
+log = logging.getLogger("millstream")
 
 _WORTH_FLUSHING: Final = 4 << 20  # bytes that would have to be read again, on closing
 _PAUSE: Final = 10.0  # seconds between two looks at what can be given back
@@ -62,6 +65,7 @@ class LogStore:
         self._wake = threading.Event()
         self._closed = False
         self._keeper: threading.Thread | None = None
+        self._warned: set[type[Exception]] = set()
         flushed.load(place, self._segments, self._index, self.timings)
         began = time.perf_counter()
         self._reader.refresh()
@@ -213,6 +217,17 @@ class LogStore:
             except StoreError:
                 # Those who put and get meet the same, and say so.
                 continue
+            except Exception as error:
+                # Without this thread the log would only grow.
+                self._warn(error)
+
+    def _warn(self, error: Exception) -> None:
+        kind = type(error)
+        if kind not in self._warned:
+            self._warned.add(kind)
+            log.warning(
+                "%r could not be tidied up, and is tried again: %s", self, error, exc_info=error
+            )
 
     def close(self) -> None:
         if self._closed:
