@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,14 @@ from millstream.stores.rocksdb import RocksStore, home
 from millstream.stores.rocksdb.errors import first_bad_record, translate
 from millstream.stores.rocksdb.home import OpenHome, Stamps, options
 from millstream.stores.rocksdb.others import Other
-from millstream.stores.store import CorruptRecord, Store, StoreError, StoreFull, StoreUnavailable
+from millstream.stores.store import (
+    CorruptRecord,
+    Damage,
+    Store,
+    StoreError,
+    StoreFull,
+    StoreUnavailable,
+)
 from millstream.stores.waiting import Away
 
 
@@ -383,6 +390,84 @@ def test_a_damaged_claim_is_told(folder: Folder) -> None:
 
     assert [damage.place for damage in store.verify()] == [str(damaged)]
     assert store.get(["b"]) == {"b": b"B" * 100}
+
+
+def killed(folder: Folder, writer: str, items: Mapping[str, bytes]) -> Path:
+    """A writer that put items one by one and was killed; its log."""
+    path, saved = folder.path / "writers" / writer, folder.path.with_name("saved")
+    store = folder.store(writer)
+    for key, value in items.items():
+        store.put({key: value})
+    shutil.copytree(path, saved)
+    store.close()
+    shutil.rmtree(path)
+    saved.rename(path)
+    [log] = folder.files(writer, "log")
+    return log
+
+
+def test_damage_in_the_log_of_a_dead_writer_keeps_nobody_from_claiming(folder: Folder) -> None:
+    log = killed(folder, "dead", {f"k{n}": bytes([65 + n]) * 100 for n in range(3)})
+    flip(log, b"B" * 100)
+
+    one, two = folder.store("one"), folder.store("two")
+    answers = [one.put_if_absent("a", b"1"), two.put_if_absent("a", b"2")]
+
+    assert answers == [True, False]
+    assert two.get(["a"]) == {"a": b"1"}
+    assert not two.put_if_absent("k0", b"late")
+    with pytest.raises(CorruptRecord):
+        two.get(["k1"])
+
+
+def test_names_that_cannot_be_read_keep_nobody_from_claiming(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.store("one").put({"k": b"1"})
+    damage = Damage(None, "000009.sst", 0, "block checksum mismatch")
+
+    def damaged(other: Other, keys: list[str]) -> list[str]:
+        raise CorruptRecord(damage)
+
+    monkeypatch.setattr(Other, "holds", damaged)
+
+    assert folder.store("two").put_if_absent("a", b"1")
+
+
+def test_a_value_that_is_damaged_is_not_taken_for_absent(folder: Folder) -> None:
+    one = folder.store("one")
+    values = {f"k{n}": os.urandom(5000) for n in range(3)}
+    one.put(values)
+    one.close()
+    folder.flush("one")
+    [table] = folder.files("one", "sst")
+    flip(table, values["k1"])
+
+    two = folder.store("two")
+
+    assert not two.put_if_absent("k1", b"late")
+    with pytest.raises(CorruptRecord):
+        two.get(["k1"])
+
+
+def test_an_own_value_is_not_claimed(folder: Folder) -> None:
+    one = folder.store("one")
+    one.put({"k": b"1"})
+
+    assert not one.put_if_absent("k", b"2")
+    assert one.get(["k"]) == {"k": b"1"}
+
+
+def test_a_damaged_claim_stays_claimed(folder: Folder) -> None:
+    one, two = folder.store("one"), folder.store("two")
+    one.put_if_absent("a", b"A" * 100)
+    [claim] = (folder.path / "claims").iterdir()
+    flip(claim, b"A" * 100)
+
+    assert not two.put_if_absent("a", b"2")
+    assert folder.writers() == ["one"]  # nothing was made for the attempt
+    with pytest.raises(CorruptRecord):
+        two.get(["a"])
 
 
 def test_whole_logs_have_no_bad_record(folder: Folder) -> None:

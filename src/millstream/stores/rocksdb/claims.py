@@ -45,6 +45,13 @@ class Claims:
         sync_folder(self._folder)
         return won
 
+    def holds(self, key: str) -> bool:
+        """Whether a key is claimed; if it is, durably."""
+        if not self._path(key).exists():
+            return False
+        sync_folder(self._folder)
+        return True
+
     def get(self, key: str) -> bytes | None:
         """A claim's value."""
         path = self._path(key)

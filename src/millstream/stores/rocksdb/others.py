@@ -93,6 +93,18 @@ def _stamp_by_name(db: Rdict, place: Path, key: str) -> int:
     return _NEWEST if data is None else stamp_of(data)
 
 
+def held_in(db: Rdict, place: Path, keys: list[str], hidden: Mapping[str, int]) -> list[str]:
+    """Those of some keys that a database has; their values may be damaged."""
+    with translated(place):
+        rows = db.get([NAMES + key.encode() for key in keys])
+    assert isinstance(rows, list)
+    return [
+        key
+        for key, data in zip(keys, rows, strict=True)
+        if data is not None and stamp_of(data) > hidden.get(key, 0)
+    ]
+
+
 def names_in(db: Rdict, place: Path, prefix: str) -> Iterator[tuple[str, int]]:
     """The keys of a database that begin with a prefix, with their stamps."""
     start = NAMES + prefix.encode()
@@ -200,14 +212,7 @@ class Other:
         """Those of some keys that are there."""
         if self._db is None:
             return []
-        with translated(self.home.database):
-            rows = self._db.get([NAMES + key.encode() for key in keys])
-        assert isinstance(rows, list)
-        return [
-            key
-            for key, data in zip(keys, rows, strict=True)
-            if data is not None and stamp_of(data) > self.hidden.get(key, 0)
-        ]
+        return held_in(self._db, self.home.database, keys, self.hidden)
 
     def is_empty(self) -> bool:
         """Whether there is no key at all, as far as one can see."""

@@ -25,7 +25,7 @@ from rocksdict import Rdict
 from millstream.stores.rocksdb.claims import Claims, sync_folder
 from millstream.stores.rocksdb.errors import translated
 from millstream.stores.rocksdb.home import OpenHome, Stamps, options, tidy
-from millstream.stores.rocksdb.others import Found, Other, names_in, values_in
+from millstream.stores.rocksdb.others import Found, Other, held_in, names_in, values_in
 from millstream.stores.store import (
     CorruptRecord,
     Damage,
@@ -129,12 +129,23 @@ class RocksStore:
             return self._patiently(lambda: self._put_if_absent(key, value))
 
     def _put_if_absent(self, key: str, value: bytes) -> bool:
-        try:
-            if self._get([key]):
-                return False
-        except CorruptRecord:
+        if self._is_taken(key):
             return False
         return self._claims.claim(key, value, self._open_own().path)
+
+    def _is_taken(self, key: str) -> bool:
+        """Whether a key has a value, be it a damaged one.
+
+        Not by ``get``, to which no key is absent while somebody's database is damaged: such keys
+        are claimed and never put, and who claims one first is decided by the link alone.
+        """
+        if self._claims.holds(key):
+            return True
+        self._refresh()
+        db, place = self._own_db, self._writers / self._writer
+        if db is not None and held_in(db, place, [key], self._hidden):
+            return True
+        return any(_holds(other, key) for other in list(self._others.values()))
 
     def delete(self, keys: Iterable[str]) -> None:
         """Forget keys, also those that others wrote."""
@@ -283,3 +294,10 @@ class RocksStore:
                     self._own.close()
             finally:
                 self._scratch.cleanup()
+
+
+def _holds(other: Other, key: str) -> bool:
+    try:
+        return bool(other.holds([key]))
+    except CorruptRecord:
+        return False
