@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
@@ -17,7 +18,7 @@ from rocksdict import DBRecoveryMode, Rdict
 
 from millstream.errors import ConfigError
 from millstream.stores.opening import open_store
-from millstream.stores.rocksdb import RocksStore, home
+from millstream.stores.rocksdb import RocksStore, claims, home
 from millstream.stores.rocksdb.errors import first_bad_record, translate
 from millstream.stores.rocksdb.home import OpenHome, Stamps, options
 from millstream.stores.rocksdb.others import Other
@@ -54,6 +55,9 @@ class Folder:
 
     def files(self, writer: str, kind: str) -> list[Path]:
         return sorted((self.path / "writers" / writer / "db").glob(f"*.{kind}"))
+
+    def drafts(self, writer: str) -> list[Path]:
+        return list((self.path / "writers" / writer).glob("claim-*"))
 
     def flush(self, writer: str) -> None:
         db = Rdict(str(self.path / "writers" / writer / "db"), options(1 << 20, 1 << 20))
@@ -468,6 +472,76 @@ def test_a_damaged_claim_stays_claimed(folder: Folder) -> None:
     assert folder.writers() == ["one"]  # nothing was made for the attempt
     with pytest.raises(CorruptRecord):
         two.get(["a"])
+
+
+class Unsynced:
+    """Lets the first sync of the claims' folder fail."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.failed = 0
+        self._sync = claims.sync_folder
+        patch.setattr(claims, "sync_folder", self)
+
+    def __call__(self, folder: Path) -> None:
+        if not self.failed:
+            self.failed += 1
+            raise OSError(errno.EIO, "a moment")
+        self._sync(folder)
+
+
+def test_who_has_won_a_claim_is_told_so_though_the_first_sync_failed(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = folder.store("one")
+    one.put({"k": b"1"})
+    unsynced = Unsynced(monkeypatch)
+
+    won = one.put_if_absent("a", b"1")
+
+    assert unsynced.failed == 1
+    assert won
+    assert one.get(["a"]) == {"a": b"1"}
+    assert not one.put_if_absent("a", b"1")
+    assert folder.drafts("one") == []
+
+
+def test_who_has_lost_a_claim_is_told_so_though_the_first_sync_failed(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = folder.store("one"), folder.store("two")
+    two.put_if_absent("b", b"")
+    drafting = claims.Claims.draft
+
+    def overtaken(self: claims.Claims, key: str, value: bytes, scratch: Path) -> Path:
+        draft = drafting(self, key, value, scratch)
+        with monkeypatch.context() as patch:
+            patch.setattr(claims.Claims, "draft", drafting)
+            assert two.put_if_absent(key, value)
+        Unsynced(monkeypatch)
+        return draft
+
+    monkeypatch.setattr(claims.Claims, "draft", overtaken)
+
+    assert not one.put_if_absent("a", b"the same")
+    assert folder.drafts("one") == []
+
+
+def test_a_draft_that_could_not_be_written_is_not_left(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = folder.store("one")
+    one.put({"k": b"1"})
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(StoreFull):
+            one.put_if_absent("a", b"1")
+
+    assert folder.drafts("one") == []
+    assert one.put_if_absent("a", b"1")
 
 
 def test_whole_logs_have_no_bad_record(folder: Folder) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
@@ -25,22 +26,27 @@ class Claims:
         self._names: dict[str, str] = {}
         self._numbers = count()
 
-    def claim(self, key: str, value: bytes, scratch: Path) -> bool:
-        """Write a value unless there is one; whether it was written."""
-        path = self._path(key)
-        self._folder.mkdir(parents=True, exist_ok=True)
+    def draft(self, key: str, value: bytes, scratch: Path) -> Path:
+        """Write what a claim is to be; it is durable, but claims nothing yet."""
         draft = scratch / f"claim-{next(self._numbers)}"
         with open(draft, "xb") as file:
-            file.write(frame(key, _with_key(key, value)))
-            file.flush()
-            os.fsync(file.fileno())
-        try:
+            try:
+                file.write(frame(key, _with_key(key, value)))
+                file.flush()
+                os.fsync(file.fileno())
+            except BaseException:
+                discard(draft)
+                raise
+        return draft
+
+    def claim(self, key: str, draft: Path) -> bool:
+        """Claim a key with a draft; whether it has the key now. May be tried again."""
+        path = self._path(key)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError):
             os.link(draft, path)
-            won = True
-        except FileExistsError:
-            won = False
-        finally:
-            draft.unlink()
+        # Not by what the link said: an attempt before this one may have won and not been synced.
+        won = os.path.samefile(draft, path)
         # The loser as well: it may act on what it lost to.
         sync_folder(self._folder)
         return won
@@ -120,6 +126,12 @@ def _key_of(path: Path) -> str:
         return ""
     length = int.from_bytes(head[:_KEY_LENGTH], "little")
     return head[_KEY_LENGTH : _KEY_LENGTH + length].decode(errors="replace")
+
+
+def discard(draft: Path) -> None:
+    """Remove a draft that nobody needs any more; one that stays goes with its folder."""
+    with suppress(OSError):
+        draft.unlink()
 
 
 def sync_folder(folder: Path) -> None:

@@ -22,7 +22,7 @@ from typing import TypeVar
 
 from rocksdict import Rdict
 
-from millstream.stores.rocksdb.claims import Claims, sync_folder
+from millstream.stores.rocksdb.claims import Claims, discard, sync_folder
 from millstream.stores.rocksdb.errors import translated
 from millstream.stores.rocksdb.home import OpenHome, Stamps, options, tidy
 from millstream.stores.rocksdb.others import Found, Other, held_in, names_in, values_in
@@ -126,12 +126,20 @@ class RocksStore:
         """Write a value unless the key has one; whether it was written. Durable."""
         check_key(key)
         with self._writing:
-            return self._patiently(lambda: self._put_if_absent(key, value))
+            draft = self._patiently(lambda: self._draft(key, value))
+            if draft is None:
+                return False
+            # One draft for all attempts: by it, a claim is known as one's own.
+            try:
+                return self._patiently(lambda: self._claims.claim(key, draft))
+            finally:
+                discard(draft)
 
-    def _put_if_absent(self, key: str, value: bytes) -> bool:
+    def _draft(self, key: str, value: bytes) -> Path | None:
+        """The draft of a claim, unless the key has a value."""
         if self._is_taken(key):
-            return False
-        return self._claims.claim(key, value, self._open_own().path)
+            return None
+        return self._claims.draft(key, value, self._open_own().path)
 
     def _is_taken(self, key: str) -> bool:
         """Whether a key has a value, be it a damaged one.
