@@ -309,6 +309,36 @@ def test_a_driver_can_ask_whether_it_was_replaced(store: MemoryStore) -> None:
         Chain(store).require_newest(lineage)
 
 
+def test_the_commits_of_an_incarnation_are_told_from_links_of_others(store: MemoryStore) -> None:
+    seen = claimed(store)
+    newest = committed(store, seen, 2)
+    assert not Chain(store).was_claimed(seen) and not Chain(store).was_claimed(newest)
+
+    claimed(store)
+    assert Chain(store).was_claimed(seen) and Chain(store).was_claimed(newest)
+
+
+def test_a_link_that_cannot_be_read_may_be_a_claim(store: MemoryStore) -> None:
+    seen = claimed(store)
+    committed(store, seen)
+    store.flip(key(1))
+
+    assert Chain(store).was_claimed(seen)
+
+
+def test_a_claim_is_withdrawn_unless_somebody_has_built_on_it(store: MemoryStore) -> None:
+    driver = committed(store, claimed(store), 3)
+    Chain(store).withdraw(claimed(store, after=0))
+    driver = committed(store, driver)
+    assert Chain(store).read() == driver
+
+    mine = claimed(store, after=0)
+    newer = claimed(store)
+    with pytest.raises(Superseded, match="incarnation 3"):
+        Chain(store).withdraw(mine)
+    assert Chain(store).read() == newer
+
+
 def test_a_driver_hears_of_its_successor_after_all_that_has_happened_since(
     store: MemoryStore,
 ) -> None:

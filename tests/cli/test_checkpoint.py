@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from millstream.checkpoints.chain import Chain
 from millstream.checkpoints.checking import Findings, check_epoch
 from millstream.checkpoints.finding import open_checkpoint
+from millstream.checkpoints.garbage import Garbage, garbage, remove
 from millstream.checkpoints.lineage import Lineage
 from millstream.checkpoints.records import DATA, piece_key
 from millstream.cli import main
@@ -321,6 +323,73 @@ def test_gc_refuses_a_chain_with_a_hole_until_somebody_goes_on_without_it(
 
     assert main(["checkpoint", "restore", str(folder), "1", "--yes"]) == 0
     assert main(["checkpoint", "gc", str(folder)]) == 0
+
+
+def gc_while(monkeypatch: pytest.MonkeyPatch, happens: Callable[[Lineage], object]) -> None:
+    """Let something happen while gc finds out what is not needed."""
+
+    def meanwhile(lineage: Lineage, keys: list[str], retain: int | None) -> Garbage:
+        happens(lineage)
+        return garbage(lineage, keys, retain)
+
+    monkeypatch.setattr("millstream.cli.checkpoint.garbage", meanwhile)
+
+
+def test_gc_deletes_nothing_that_somebody_has_just_gone_back_to(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with closing(open_checkpoint(folder)) as store:
+        keys = store.scan(DATA)
+        gc_while(monkeypatch, lambda seen: Chain(store).claim(seen, 0, 0, "host", 8))
+
+        assert main(["checkpoint", "gc", str(folder), "--retain", "1"]) == 1
+        assert "has just claimed it" in capsys.readouterr().err
+        assert store.scan(DATA) == keys and Chain(store).read().epoch == 0
+
+
+def test_gc_is_not_kept_from_its_work_by_commits(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(open_checkpoint(folder)) as store:
+
+        def go_on(seen: Lineage) -> None:
+            assert seen.newest is not None
+            Chain(store).commit(seen, replace(seen.newest, epoch=3, parent=2, pieces=()))
+
+        gc_while(monkeypatch, go_on)
+
+        assert main(["checkpoint", "gc", str(folder), "--retain", "1"]) == 0
+        assert [found.epoch for found in Chain(store).read().manifests] == [2, 3]
+
+
+def test_what_a_claim_goes_on_from_and_is_missing_is_told_and_nothing_more_is_deleted(
+    folder: Path, say: Say, capsys: pytest.CaptureFixture[str]
+) -> None:
+    say("restore", 0, "--yes")
+    with closing(open_checkpoint(folder)) as store:
+        store.delete(["chain/000000000000", "chain/000000000001"])
+        keys = store.scan()
+
+        assert "manifest of epoch 0, from which incarnation 3 goes" in say("verify", status=1)
+        assert main(["checkpoint", "gc", str(folder)]) == 1
+        assert "manifest of epoch 0" in capsys.readouterr().err
+        assert store.scan() == keys
+
+
+def test_restore_takes_its_claim_back_if_the_epoch_was_deleted_meanwhile(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def check_while_it_is_deleted(store: Store, lineage: Lineage, epoch: int) -> Findings:
+        found = check_epoch(store, lineage, epoch)
+        remove(store, garbage(lineage, store.scan(DATA), 1))
+        return found
+
+    monkeypatch.setattr("millstream.cli.checkpoint.check_epoch", check_while_it_is_deleted)
+
+    assert main(["checkpoint", "restore", str(folder), "0", "--yes"]) == 1
+    assert "was deleted meanwhile" in capsys.readouterr().err
+    with closing(open_checkpoint(folder)) as store:
+        assert Chain(store).read().epoch == 2
 
 
 def test_the_installed_command_needs_neither_spark_nor_java(folder: Path) -> None:

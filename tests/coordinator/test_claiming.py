@@ -14,6 +14,7 @@ import pytest
 
 from millstream.checkpoints.chain import Chain, Superseded, key_of
 from millstream.checkpoints.evolution import Changes, WorkflowChanged, changes
+from millstream.checkpoints.garbage import garbage, remove
 from millstream.checkpoints.lineage import Lineage
 from millstream.checkpoints.manifest import (
     Base,
@@ -23,7 +24,7 @@ from millstream.checkpoints.manifest import (
     WorkflowNote,
     encode,
 )
-from millstream.checkpoints.records import base_key, piece_key
+from millstream.checkpoints.records import DATA, base_key, piece_key
 from millstream.checkpoints.restoring import EpochIncomplete
 from millstream.coordinator.claiming import CheckpointDamaged, Claimed, WouldWithdraw, claim
 from millstream.errors import MillstreamError
@@ -360,6 +361,64 @@ def test_notes_that_go_while_another_driver_commits_are_looked_for_again(
 
     assert take(store, require_notes=require).after == 2
     assert asked == [1, 2]
+
+
+# -- going back beside somebody who tidies up ------------------------------------------------------
+
+FLEETING = replace(NOTE, jobs=(replace(NOTE.jobs[0], durable=False),))
+
+
+@dataclass
+class _Overtaken(MemoryStore):
+    """Lets something happen right after a link was put."""
+
+    then: Callable[[], None] | None = None
+
+    def put_if_absent(self, key: str, value: bytes) -> bool:
+        won = super().put_if_absent(key, value)
+        if self.then is not None:
+            then, self.then = self.then, None
+            then()
+        return won
+
+
+def test_what_a_claim_went_back_to_and_somebody_deleted_is_missed(store: MemoryStore) -> None:
+    _, lineage = run_of(store, 12, note=FLEETING)
+    decided = garbage(lineage, store.scan(DATA), 3)
+    assert take(store, FLEETING, restore_epoch=4).after == 4
+    remove(store, decided)
+    links = store.scan("chain/")
+
+    for wanted in (None, 4):
+        with pytest.raises(
+            CheckpointDamaged, match=r"epoch 4, from which incarnation 2 goes on, is missing"
+        ):
+            take(store, FLEETING, restore_epoch=wanted, can_withdraw=False)
+    assert store.scan("chain/") == links
+
+
+def test_what_was_deleted_while_it_was_claimed_is_not_gone_back_to() -> None:
+    store = _Overtaken()
+    _, lineage = run_of(store, 12, note=FLEETING)
+    decided = garbage(lineage, store.scan(DATA), 3)
+    store.then = lambda: remove(store, decided)
+
+    with pytest.raises(EpochIncomplete, match="from 9 to 11"):
+        take(store, FLEETING, restore_epoch=4)
+    claimed = take(store, FLEETING)
+    assert (claimed.after, claimed.withdrawn) == (11, False)
+
+
+@pytest.mark.parametrize("recovery", ["eager", "lazy"])
+def test_records_that_were_deleted_while_it_was_claimed_are_missed_too(recovery: str) -> None:
+    store = _Overtaken()
+    run_of(store, 4)
+    links = store.scan("chain/")
+    store.then = lambda: store.delete([piece_of(store, 0)])
+
+    with pytest.raises(CorruptRecord, match="the record is missing"):
+        take(store, restore_epoch=2, recovery=recovery)
+    assert store.scan("chain/") == links
 
 
 # -- several at once -----------------------------------------------------------------------------

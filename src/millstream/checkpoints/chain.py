@@ -105,6 +105,11 @@ class Chain:
             return None
         return seen.then(claim)
 
+    def withdraw(self, claimed: Lineage) -> None:
+        """Take a claim back on which nobody has built, or raise ``Superseded``."""
+        self.require_newest(claimed)
+        self._store.delete([key_of(claimed.position - 1)])
+
     def commit(self, seen: Lineage, manifest: Manifest) -> Lineage:
         """Commit epochs: the manifest becomes the next link, or ``Superseded`` is raised."""
         manifest = replace(manifest, position=seen.position, token=uuid.uuid4().hex)
@@ -119,6 +124,18 @@ class Chain:
     def has_grown(self, seen: Lineage) -> bool:
         """Whether somebody has added links since."""
         return bool(self._later(seen.position - 1))
+
+    def was_claimed(self, seen: Lineage) -> bool:
+        """Whether links have come since that are not commits of the incarnation that was seen."""
+        keys = [key_of(position) for position in self._later(seen.position - 1)]
+        try:
+            found = self._store.get(keys)
+            links = [self._link(key, found) for key in keys]
+        except CorruptRecord:
+            return True  # nobody knows what it said
+        return any(
+            isinstance(link, Claim) or link.incarnation != seen.incarnation for link in links
+        )
 
     def require_newest(self, seen: Lineage) -> None:
         """Raise ``Superseded`` if the chain has grown since it was seen."""
@@ -178,6 +195,21 @@ class Chain:
 def key_of(position: int) -> str:
     """Where a link is in the store; keys are in the order of positions."""
     return f"{PREFIX}{position:012d}"
+
+
+def lost_origin(lineage: Lineage) -> Damage | None:
+    """What is wrong if the newest claim goes on from an epoch that is no longer in the chain.
+
+    Links that are missing at the front were deleted, as a rule because nobody needs them.
+    """
+    claim = lineage.claim
+    if claim is None or claim.after <= lineage.epoch:
+        return None
+    return _broken(
+        key_of(claim.position),
+        f"the manifest of epoch {claim.after}, from which incarnation {claim.incarnation} goes "
+        "on, is missing",
+    ).damage
 
 
 def _who(claim: Claim) -> str:

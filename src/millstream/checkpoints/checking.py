@@ -12,13 +12,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from millstream.checkpoints.chain import PREFIX, Chain
+from millstream.checkpoints.chain import PREFIX, Chain, key_of, lost_origin
 from millstream.checkpoints.garbage import named
 from millstream.checkpoints.lineage import Lineage, lineage_of
 from millstream.checkpoints.manifest import Base, Link, Manifest, Piece
 from millstream.checkpoints.reading import manifest_of
 from millstream.checkpoints.records import DATA, BadRecord, origin_of, unpack
-from millstream.checkpoints.restoring import EpochIncomplete, contents_of
+from millstream.checkpoints.restoring import Contents, EpochIncomplete, contents_of
 from millstream.stores.store import CorruptRecord, Damage, Store
 
 Status = Literal["complete", "damaged", "dropped"]
@@ -80,6 +80,9 @@ def check(store: Store) -> Findings:
     chain: dict[str | None, Damage] = {}
     links, position = Chain(store).links(lambda damage: chain.update({damage.key: damage}))
     lineage = replace(lineage_of(links), position=position)
+    lost = lost_origin(lineage)
+    if lost is not None:
+        chain.setdefault(lost.key, lost)
     flaws: dict[str, Damage | None] = {}
     found = [_problems(store, lineage, manifest, flaws) for manifest in lineage.manifests]
     pruned = bool(links) and links[0].position > 0
@@ -114,6 +117,15 @@ def check_epoch(store: Store, lineage: Lineage, epoch: int) -> Findings:
         (_checked(manifest, status, problems),),
         records=tuple(flaw for flaw in flaws.values() if flaw is not None),
     )
+
+
+def missing(store: Store, lineage: Lineage, contents: Contents) -> list[str]:
+    """The keys of what an epoch needs and is not there: links of the chain, and records."""
+    since = min(contents.since, contents.epoch - 1)  # itself in any case
+    links = [link for link in lineage.manifests if since < link.epoch <= contents.epoch]
+    needed = {key_of(link.position) for link in links}
+    needed.update(contents.keys)
+    return sorted(needed.difference(store.scan(PREFIX), store.scan(DATA)))
 
 
 def _problems(

@@ -14,8 +14,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from millstream.checkpoints.chain import PREFIX, Chain
-from millstream.checkpoints.checking import Findings, check, check_epoch
+from millstream.checkpoints.chain import PREFIX, Chain, lost_origin
+from millstream.checkpoints.checking import Findings, check, check_epoch, missing
 from millstream.checkpoints.comparing import compare
 from millstream.checkpoints.exporting import export
 from millstream.checkpoints.finding import NoCheckpoint, open_checkpoint
@@ -24,7 +24,7 @@ from millstream.checkpoints.lineage import Lineage
 from millstream.checkpoints.manifest import as_json
 from millstream.checkpoints.reading import NotThere, StoredState, job_of, manifest_of
 from millstream.checkpoints.records import DATA
-from millstream.checkpoints.restoring import EpochIncomplete
+from millstream.checkpoints.restoring import EpochIncomplete, contents_of
 from millstream.checkpoints.tables import as_text
 from millstream.cli import checkpoint_text as text
 from millstream.cli.going_back import require_offsets
@@ -194,6 +194,9 @@ def _restore(store: Store, asked: argparse.Namespace) -> int:
         claimed = chain.claim(lineage, asked.epoch, now, socket.gethostname(), os.getpid())
         if claimed is None:
             raise InUse(asked.checkpoint)
+        if gone := missing(store, claimed, contents_of(claimed, asked.epoch)):
+            chain.withdraw(claimed)
+            raise EpochIncomplete(asked.epoch, f"{gone[0]} was deleted meanwhile")
         facts["incarnation"] = claimed.incarnation
     _tell(asked, facts, text.restored(asked.epoch, taken_back, asked.yes))
     return 0 if asked.yes else 1
@@ -208,8 +211,8 @@ class InUse(MillstreamError):
 
     def __str__(self) -> str:
         return (
-            f"a workflow runs on {self.checkpoint}, and has just committed to it; nothing was "
-            "changed. Stop it first"
+            f"a workflow runs on {self.checkpoint}, and has just claimed it or committed to it; "
+            "nothing was changed. Stop it first, or try again"
         )
 
 
@@ -218,20 +221,32 @@ def _why(found: Findings) -> str:
 
 
 def _gc(store: Store, asked: argparse.Namespace) -> int:
+    chain = Chain(store)
+    lineage = _collectable(chain)
+    found = garbage(lineage, store.scan(DATA), asked.retain)
+    first = len([key for key in store.scan(PREFIX) if _position(key) < found.links_before])
+    if not asked.dry_run:
+        if chain.was_claimed(lineage):
+            raise InUse(asked.checkpoint)  # by somebody who may have gone back
+        remove(store, found)
+    facts = {"records": list(found.records), "links": first, "done": not asked.dry_run}
+    _tell(asked, facts, text.collected(len(found.records), first, not asked.dry_run))
+    return 0
+
+
+def _collectable(chain: Chain) -> Lineage:
+    """The lineage, if enough of it can be read to say what nobody needs."""
     damaged: list[Damage] = []
-    lineage = Chain(store).read(damaged.append)
+    lineage = chain.read(damaged.append)
     # What was damaged before the newest claim, the claimant knew of, and went on without it.
     claimed = -1 if lineage.claim is None else lineage.claim.position
     for damage in damaged:
         if damage.key is None or _position(damage.key) > claimed:
             raise CorruptRecord(damage)
-    found = garbage(lineage, store.scan(DATA), asked.retain)
-    first = len([key for key in store.scan(PREFIX) if _position(key) < found.links_before])
-    if not asked.dry_run:
-        remove(store, found)
-    facts = {"records": list(found.records), "links": first, "done": not asked.dry_run}
-    _tell(asked, facts, text.collected(len(found.records), first, not asked.dry_run))
-    return 0
+    lost = lost_origin(lineage)
+    if lost is not None:
+        raise CorruptRecord(lost)
+    return lineage
 
 
 def _position(key: str) -> int:

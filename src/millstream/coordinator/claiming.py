@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from millstream.checkpoints.chain import Chain, key_of
+from millstream.checkpoints.chain import Chain, key_of, lost_origin
+from millstream.checkpoints.checking import missing
 from millstream.checkpoints.evolution import Changes, begin, evolve
 from millstream.checkpoints.lineage import Lineage
 from millstream.checkpoints.manifest import Link, WorkflowNote
@@ -94,6 +95,9 @@ def claim(
         try:
             if hidden and seen.newest is None:
                 raise CheckpointDamaged(url, str(hidden[0]))
+            lost = lost_origin(seen)
+            if lost is not None and not hidden:
+                raise CheckpointDamaged(url, str(lost))
             # A link that cannot be read may be a claim, whose number is not to be used again.
             seen = replace(seen, incarnation=seen.incarnation + len(hidden))
             found, why = _choose(store, url, seen, restore_epoch, check=recovery == "eager")
@@ -136,6 +140,10 @@ def claim(
         lineage = chain.claim(
             seen, after, round(time.time() * 1e6), socket.gethostname(), os.getpid()
         )
+        if found is not None and lineage is not None and missing(store, lineage, found):
+            # An older driver, or whoever tidied up, did not know yet that it is needed again.
+            chain.withdraw(lineage)
+            continue
         if lineage is not None:
             by = None if chosen is None else chosen.incarnation
             return Claimed(lineage, noted, after, by, withdrawn=newest > after)
