@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
@@ -403,3 +404,121 @@ def test_the_owner_goes_on_after_an_error_and_tells_each_kind_once(
         "one",
         "'three'",
     ]
+
+
+class Stall:
+    """A clock for the compactor, and something that happens once, during a call to the disk."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, disk: MemoryDisk) -> None:
+        self._disk = disk
+        self.now = 100.0
+        monkeypatch.setattr("millstream.stores.log.compact.uptime", lambda: self.now)
+
+    def at(self, call: str, seconds: float, meanwhile: Callable[[], None]) -> None:
+        def stall(made: str) -> None:
+            if made == call:
+                self._disk.before = lambda call: None
+                self.now += seconds
+                self._disk.clock += int(seconds * 1e9)
+                meanwhile()
+
+        self._disk.before = stall
+
+
+def test_a_copy_that_others_took_for_sealed_half_written_does_not_replace_anything(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk = MemoryDisk()
+    expected = sparse(disk)
+    store, other = open_log(disk, "c"), open_log(disk, "o")
+
+    def adopt() -> None:
+        other.scan()
+        other._compactor._adopt()
+        [half] = [each for each in other._segments.all() if each.name.startswith("c.")]
+        assert half.sealed
+
+    Stall(monkeypatch, disk).at("append", 7200, adopt)
+    before = set(disk.files("segments"))
+    assert store.compact().written == 0
+    # Nothing but what is dead anyway is gone, and the copy, on which the other relies, is there.
+    assert len(before - set(disk.files("segments"))) == 1
+    assert any(name.startswith("c.") for name in disk.files("segments"))
+    for each in (store, other, open_log(disk, "r")):
+        check(each, expected)
+
+    assert store.compact().written
+    while store.compact().removed:
+        pass
+    assert len(before & set(disk.files("segments"))) == 2  # in which most counts
+    other._place.close()  # it holds no file open
+    for each in (store, other, open_log(disk, "s")):
+        check(each, expected)
+
+
+@pytest.mark.parametrize("call", ["create", "sync"])
+def test_a_copy_that_comes_too_late_does_not_bring_back_what_was_deleted(
+    call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = MemoryDisk()
+    expected = sparse(disk)
+    store = open_log(disk, "c", grace=60)
+    del expected["kept"]
+
+    def delete() -> None:
+        other = open_log(disk, "o")
+        other.delete(["kept"])
+        other.close()
+        while other.compact().removed:
+            pass
+
+    Stall(monkeypatch, disk).at(call, 31, delete)
+    assert store.compact().written == 0
+    assert not [name for name in disk.files("segments") if name.startswith("c.")]
+    for each in (store, open_log(disk, "r")):
+        check(each, expected)
+
+
+def test_a_copy_is_not_begun_when_it_is_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = MemoryDisk()
+    expected = sparse(disk)
+    store = open_log(disk, "c", grace=60)
+    stall = Stall(monkeypatch, disk)
+    plain = store._compactor._copies
+
+    def slow(*arguments: Any) -> Any:
+        stall.now += 31
+        return plain(*arguments)
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("begun")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store._compactor, "_copies", slow)
+        patch.setattr(store._place, "grow", refuse)
+        assert store.compact().written == 0
+    check(store, expected)
+    assert store.compact().written
+    check(store, expected)
+
+
+def test_a_tombstone_that_was_young_when_one_looked_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk = MemoryDisk()
+    sparse(disk)
+    store = open_log(disk, "c", grace=60)
+    refresh, clock = store._reader.refresh, time.time_ns
+    slow = [0]
+
+    def look(*, twice: bool = False) -> None:
+        refresh(twice=twice)
+        slow[0] += HOUR
+
+    monkeypatch.setattr(time, "time_ns", lambda: clock() + slow[0])
+    monkeypatch.setattr(store._reader, "refresh", look)
+    store.compact()
+    slow[0] = 0
+    store.put({"filler": b"f"})
+    store.compact()
+    assert (Kind.TOMBSTONE, b"gone/1") in all_keys(disk)

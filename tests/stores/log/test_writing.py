@@ -183,7 +183,7 @@ def test_a_segment_that_rested_for_long_is_not_appended_to(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr("millstream.stores.log.writer._now", lambda: now[0])
+    monkeypatch.setattr("millstream.stores.log.writer.uptime", lambda: now[0])
     disk = MemoryDisk()
     store = open_log(disk, "w")
     store.put({"a": b"1"})

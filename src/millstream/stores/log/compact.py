@@ -11,6 +11,7 @@ if that is durable, too.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, groupby
@@ -34,11 +35,11 @@ from millstream.stores.log.format import (
 )
 from millstream.stores.log.index import Batch, Index
 from millstream.stores.log.options import LogOptions
-from millstream.stores.log.places import Gone, Place
+from millstream.stores.log.places import Gone, Growing, Place
 from millstream.stores.log.reader import Reader
 from millstream.stores.log.segments import Catalogue, Segment
 from millstream.stores.log.table import Table
-from millstream.stores.log.writer import Stamps, Writer
+from millstream.stores.log.writer import Stamps, Writer, uptime
 from millstream.stores.store import StoreUnavailable
 from millstream.stores.waiting import Away
 
@@ -87,6 +88,9 @@ class Compactor:
 
     def compact(self, *, own_only: bool) -> Compacted:
         """Remove and rewrite segments: of any writer, or only our own and those left behind."""
+        began = uptime()
+        # Before we look: a tombstone may go only if all copies made since are among what we see.
+        before = time.time_ns() - int(self._options.grace * 1e9)
         self._reader.refresh(twice=True)
         self._adopt()
         sealed = [each for each in self._segments.all() if each.sealed and not each.growing]
@@ -94,7 +98,7 @@ class Compactor:
         self._place.sync("segments")
         self._index.merge()
         table = self._index.table
-        needed = self._index.needed(table, time.time_ns() - int(self._options.grace * 1e9))
+        needed = self._index.needed(table, before)
         live = _live_bytes(table, needed)
         dead, sparse = [], []
         for segment in sealed:
@@ -108,10 +112,9 @@ class Compactor:
         small = [each for each in sparse if each.settled < self._options.segment // _SMALL]
         if len(small) >= _SMALL:
             poor += [each for each in small if each not in poor]
-        before = sum(segment.settled for segment in dead)
-        done, written, size = self._rewrite(poor, table, needed)
+        done, written, size = self._rewrite(poor, table, needed, began)
         gone = dead + done
-        freed = before + sum(segment.settled for segment in done) - size
+        freed = sum(segment.settled for segment in gone) - size
         if gone:
             self._place.remove("segments", [segment.name for segment in gone])
             self._reader.drop(gone)
@@ -144,10 +147,22 @@ class Compactor:
                 whole = [record for record in records if record.whole]
                 self._reader.take(segment, whole, end, over=True)
 
+    def _is_late(self, began: float) -> bool:
+        """Whether others may have done what our copies do not know.
+
+        After ``orphan`` they take a copy that is half written for sealed; after ``grace`` they
+        leave out tombstones, and a copy of what was deleted since we looked would bring it back.
+        """
+        grace = self._options.grace or math.inf
+        return uptime() - began > min(self._options.orphan / 4, grace / 2)
+
     def _rewrite(
-        self, victims: list[Segment], table: Table, needed: npt.NDArray[np.bool_]
+        self, victims: list[Segment], table: Table, needed: npt.NDArray[np.bool_], began: float
     ) -> tuple[list[Segment], int, int]:
-        """Copy what counts; the segments that may go, how many were written, and their bytes."""
+        """Copy what counts; the segments that may go, how many were written, and their bytes.
+
+        When it is late, the rest is left for another time.
+        """
         done: list[Segment] = []
         copies: list[_Copy] = []
         pending: list[Segment] = []
@@ -160,12 +175,18 @@ class Compactor:
             copies += copied
             size += sum(record_size(len(each.key), len(each.value)) for each in copied)
             if size >= self._options.segment:
-                total += self._write(copies, pending)
+                made = self._write(copies, pending, began)
+                if not made:
+                    return done, written, total
+                total += made
                 written += 1
                 done += pending
                 copies, pending, size = [], [], 0
         if copies:
-            total += self._write(copies, pending)
+            made = self._write(copies, pending, began)
+            if not made:
+                return done, written, total
+            total += made
             written += 1
         return done + pending, written, total
 
@@ -194,8 +215,11 @@ class Compactor:
                 copies.append(_Copy(key, digest, stamp, Kind(kind), value))
         return copies
 
-    def _write(self, copies: list[_Copy], sources: list[Segment]) -> int:
-        """A new segment with copies, younger than those they are from; how many bytes it has."""
+    def _write(self, copies: list[_Copy], sources: list[Segment], began: float) -> int:
+        """A new segment with copies, younger than those they are from; how many bytes it has.
+
+        None, and 0 bytes, if it would come too late.
+        """
         oldest = max(segment.header.created for segment in sources) + 1
         self._stamps.saw(oldest)
         header = Header(self._writer.salt, self._stamps.take()[0])
@@ -204,12 +228,17 @@ class Compactor:
         for some in _bunches(copies):
             pieces.append(b"".join(_encoded(some, header.seed)))
         seal = encode_sign(Kind.SEAL, self._stamps.take()[0], header.seed)
+        if self._is_late(began):
+            return 0
         segment = self._segments.add(self._writer.new_name(), header, growing=True)
+        filled = False
         try:
-            self._fill(segment.name, pieces, seal)
-        except BaseException:
-            self._segments.drop([segment])
-            raise
+            filled = self._fill(segment.name, pieces, seal, began)
+        finally:
+            if not filled:
+                self._segments.drop([segment])
+        if not filled:
+            return 0
         at = HEADER_BYTES
         for some in _bunches(copies):
             sizes = [record_size(len(each.key), len(each.value)) for each in some]
@@ -231,21 +260,34 @@ class Compactor:
         segment.growing = False
         return segment.settled
 
-    def _fill(self, name: str, pieces: list[bytes], seal: bytes) -> None:
-        """Write a whole segment."""
-        if self._place.appends:
-            growing = self._place.patiently(lambda: self._place.grow(name, pieces))
-            try:
-                # Only now: a seal says that all before it is synced.
-                growing.append([seal])
-            except Away as away:
-                # Not again: a second sync that succeeds says nothing about the first.
-                path = self._place.path("segments", name)
-                raise StoreUnavailable(f"{path} could not be sealed ({away})") from away.__cause__
-            finally:
-                growing.close()
-        else:
+    def _fill(self, name: str, pieces: list[bytes], seal: bytes, began: float) -> bool:
+        """Write a whole segment; False if that took too long, and nobody is to rely on it."""
+        if not self._place.appends:
+            # It is there at once, with its seal: others may rely on it already.
             self._place.patiently(lambda: self._place.grow(name, [*pieces, seal])).close()
+            return True
+        opened = uptime()
+        growing = self._place.patiently(lambda: self._place.grow(name, pieces))
+        try:
+            late = self._is_late(began)
+            if not late:
+                # Only now: a seal says that all before it is synced.
+                self._seal(name, growing, seal)
+        finally:
+            growing.close()
+        # If it was there for long, somebody may have taken a part of it for all of it, and removed
+        # what that part was copied from: then it stays, without a seal, until a newer copy is made.
+        if late and uptime() - opened <= self._options.orphan / 4:
+            self._place.remove("segments", [name])
+        return not late
+
+    def _seal(self, name: str, growing: Growing, seal: bytes) -> None:
+        try:
+            growing.append([seal])
+        except Away as away:
+            # Not again: a second sync that succeeds says nothing about the first.
+            path = self._place.path("segments", name)
+            raise StoreUnavailable(f"{path} could not be sealed ({away})") from away.__cause__
 
 
 def _encoded(copies: Sequence[_Copy], seed: int) -> Iterator[bytes]:

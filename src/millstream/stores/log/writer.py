@@ -32,7 +32,7 @@ from millstream.stores.store import StoreFull, StoreUnavailable
 from millstream.stores.waiting import Away
 
 
-def _now() -> float:
+def uptime() -> float:
     """A clock that also runs while the machine sleeps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
@@ -80,7 +80,7 @@ class _Tail:
     segment: Segment
     growing: Growing
     size: int
-    last: float = field(default_factory=_now)
+    last: float = field(default_factory=uptime)
 
 
 class Writer:
@@ -158,7 +158,7 @@ class Writer:
         """Write what several callers brought; an error leaves nothing that is in the way."""
         data = [job.data for job in group]
         size = sum(map(len, data))
-        began = _now()
+        began = uptime()
         tail = self._tail
         if tail is not None and began - tail.last > self._options.orphan / 4:
             # Somebody may take it for abandoned soon, and remove it.
@@ -169,10 +169,10 @@ class Writer:
             tail = self._tail = self._begin(data)
         else:
             start = self._extend(tail, data)
-        if _now() - began > self._options.orphan / 4 and self._place.appends:
+        if uptime() - began > self._options.orphan / 4 and self._place.appends:
             self._leave(tail)
             raise Away("a write took so long that its segment may be taken for abandoned")
-        tail.last = _now()
+        tail.last = uptime()
         for job in group:
             sizes = [AROUND_BYTES + len(k) + v for k, v in zip(job.keys, job.lengths, strict=True)]
             *offsets, start = itertools.accumulate(sizes, initial=start)
