@@ -13,7 +13,7 @@ from millstream.flow.joins import JoinSide
 from millstream.flow.windows import WithinWindow
 from millstream.state.records import row_type
 from millstream.work.chunk import Chunk
-from millstream.work.clocks import JobClock
+from millstream.work.clocks import JobClock, Tally
 from millstream.work.failures import RecordError, UserFunctionError
 from millstream.work.joining_sides import run_side
 from millstream.work.keying import Pairs
@@ -49,6 +49,29 @@ def test_a_row_with_named_columns_is_the_value_as_a_whole() -> None:
         ("b", ("right", ROW("b", 2, None)), None),
     ]
     assert tagged(Chunk(batch=BATCH), key=("id", "n"))[0][0] == ("a", 1)
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo", "America/Lima", None])
+def test_a_row_whose_time_no_calendar_has_is_left_out_as_a_job_does(zone: str | None) -> None:
+    stamps = pa.array([1, 2**60, -(2**60), None], pa.timestamp("us", zone))
+    batch = pa.record_batch({"id": list("abcd"), "at": stamps})
+    gate = Gate(join_of(WithinWindow(60_000_000)), JobClock(), 0, ["late", "ahead", "untimed"])
+
+    found = tagged(Chunk(batch=batch), key="id", time="at")
+    admitted = gate.admit(Pairs(found, True), 0)
+
+    assert [(key, value[0]) for key, (_, value), _ in found] == [(key, key) for key in "abcd"]
+    assert [value["at"] for _, (_, value), _ in found[1:]] == [None] * 3
+    assert admitted.taken.times.tolist() == [1]
+    assert gate.tallies == (Tally(0, rows=1, latest=1, late=1, ahead=1, untimed=1),)
+
+
+def test_a_row_whose_time_is_a_number_stays_as_it_is() -> None:
+    batch = pa.record_batch({"id": ["a", "b"], "at": [1.0, float("inf")]})
+
+    found = tagged(Chunk(batch=batch), key="id", time="at")
+
+    assert [value for _, (_, value), _ in found] == [("a", 1.0), ("b", float("inf"))]
 
 
 def test_a_function_chooses_the_key_of_records() -> None:

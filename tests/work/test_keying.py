@@ -221,8 +221,50 @@ def test_event_times_are_instants_in_utc(times: list[Any]) -> None:
     assert encode_times(job(), times).to_pylist() == [NOON, None]
 
 
+EDGES = [dt.datetime.min.replace(tzinfo=dt.UTC), dt.datetime.max.replace(tzinfo=dt.UTC)]
+EAST, WEST = (dt.timezone(dt.timedelta(hours=hours)) for hours in (5, -5))
+
+
 @pytest.mark.parametrize(
-    "times", [["noon"], [NOON, 3], [True], [dt.date(2024, 5, 1)], [float("inf")], [1e300]], ids=repr
+    "times",
+    [
+        [float("-inf"), float("inf"), None],
+        [-1e14, 1e14, float("nan")],
+        [-1.7e18, 1.7e18, None],
+        [-1e305, 10**300, None],
+        [EDGES[0].replace(tzinfo=EAST), EDGES[1].replace(tzinfo=WEST), None],
+    ],
+    ids=repr,
+)
+def test_times_beyond_the_calendar_are_at_its_edge(times: list[Any]) -> None:
+    assert encode_times(job(), times).to_pylist() == [*EDGES, None]
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([float("-inf"), float("inf"), None]),
+        pa.array([-(2**62), 2**62, None]),
+        pa.array([-(2**60), 2**60, None], UTC),
+        pa.array([-(2**63), 2**63 - 1, None], pa.timestamp("us", "Asia/Tokyo")),
+        pa.array([-(2**60), 2**60, None], pa.timestamp("ms")),
+        pa.array([-(2**50), 2**50, None], pa.timestamp("s", "UTC")),
+        pa.array([-(2**31), 2**31 - 1, None], pa.int32()).view(pa.date32()),
+        pa.array([-(2**60), 2**60, None], pa.int64()).view(pa.date64()),
+    ],
+    ids=lambda column: str(column.type),
+)
+def test_times_of_a_column_beyond_the_calendar_are_at_its_edge(column: pa.Array) -> None:
+    rows = pa.record_batch({"key": ["a", "b", "c"], "at": column})
+
+    found = batch(job(time="at"), Chunk(batch=rows)).times
+
+    assert found is not None and found.type == UTC
+    assert found.to_pylist() == [*EDGES, None]
+
+
+@pytest.mark.parametrize(
+    "times", [["noon"], [NOON, 3], [True], [dt.date(2024, 5, 1)], [10**400]], ids=repr
 )
 def test_what_is_no_timestamp_is_refused(times: list[Any]) -> None:
     with pytest.raises(RecordError, match="for a timestamp"):

@@ -149,6 +149,92 @@ def test_times_that_no_datetime_can_tell_are_never_taken(window: Window) -> None
     assert gate.tallies == (Tally(SOURCE, rows=1, latest=0, late=1, ahead=1),)
 
 
+DAY = 86_400_000_000
+FIRST, LAST = (
+    (edge.replace(tzinfo=dt.UTC) - EPOCH) // dt.timedelta(microseconds=1)
+    for edge in (dt.datetime.min, dt.datetime.max)
+)
+
+
+def bounds(window: Window, time: int) -> list[int]:
+    """The bounds of all windows that a time lies in."""
+    if isinstance(window, SessionWindow):
+        return [time, time + window.gap]
+    assert isinstance(window, TimeWindow)
+    last = time // window.slide * window.slide
+    starts = range(last, time - window.size, -window.slide)
+    return [bound for start in starts for bound in (start, start + window.size)]
+
+
+@pytest.mark.parametrize(
+    "window",
+    [
+        TimeWindow(20_000_000, 10_000_000),
+        TimeWindow(420_000_000, 420_000_000),
+        TimeWindow(7 * DAY, 7 * DAY),
+        TimeWindow(7 * DAY, 3 * DAY),
+        TimeWindow(3000 * 365 * DAY, 3000 * 365 * DAY),
+        SessionWindow(DAY),
+    ],
+    ids=str,
+)
+def test_values_are_taken_if_datetimes_can_tell_all_their_windows(window: Window) -> None:
+    job = windowed(window)
+    gate = Gate(job, JobClock(limits={SOURCE: END}), 0)
+    steps = [0, 1, 9_999_999, 10_000_000, 419_999_999, DAY - 1, DAY, 4 * DAY, 7 * DAY, 14 * DAY]
+    near = {*(FIRST + step for step in steps), *(LAST - step for step in steps), at_noon()}
+    # Where taking begins and ends, to the microsecond.
+    near |= {bound + more for time in near for bound in bounds(window, time) for more in (-1, 0)}
+    times = sorted(time for time in near if FIRST <= time <= LAST)
+
+    found = admit(job, gate, pairs(*(("a", 1, at(time)) for time in times)))
+
+    assert found.taken.times.tolist() == [
+        time
+        for time in times
+        if FIRST < time < LAST and all(FIRST <= bound <= LAST for bound in bounds(window, time))
+    ]
+    assert at_noon() in found.taken.times
+    [tally] = gate.tallies
+    assert tally.late and tally.ahead
+    assert tally.rows + tally.late + tally.ahead == len(times)
+
+
+def at_noon() -> int:
+    return (dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC) - EPOCH) // dt.timedelta(microseconds=1)
+
+
+@pytest.mark.parametrize("window", [TEN, ms.session(dt.timedelta(1)), ms.count_window(2)], ids=str)
+@pytest.mark.parametrize("far", [float("inf"), 1e14, 1.7e18])
+def test_numbers_that_no_timestamp_can_tell_are_late_or_ahead(window: Window, far: float) -> None:
+    job = windowed(window)
+    gate = Gate(job, JobClock(limits={SOURCE: END}), 0, SIDES)
+
+    found = admit(
+        job, gate, pairs(("a", 1, -far), ("a", 2, far), ("a", 3, float("nan")), ("a", 4, 0))
+    )
+
+    assert found.taken.times.tolist() == [0]
+    assert {side: list(chunk.records()) for side, chunk in found.sides.items()} == {
+        "late": [("a", 1, -far)],
+        "ahead": [("a", 2, far)],
+        "untimed": [("a", 3, None)],
+    }
+    assert gate.tallies == (Tally(SOURCE, rows=1, latest=0, late=1, ahead=1, untimed=1),)
+
+
+def test_rows_of_a_side_that_no_calendar_has_can_be_read() -> None:
+    job = windowed(time="at")
+    gate = Gate(job, JobClock(limits={SOURCE: END}), 0, SIDES)
+    far = pa.array([-(2**60), 2**60, 5], UTC)
+
+    found = admit(job, gate, rows(key=["a", "b", "c"], at=far))
+
+    assert found.taken.times.tolist() == [5]
+    sides = {side: list(chunk.records()) for side, chunk in found.sides.items()}
+    assert sides == {"late": [("a", at(FIRST))], "ahead": [("b", at(LAST))]}
+
+
 def test_a_value_is_counted_on_one_side_only() -> None:
     job = windowed()
     gate = Gate(job, JobClock(closed=END, limits={SOURCE: 10}), 0, SIDES)

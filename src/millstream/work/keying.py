@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import chain
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from millstream.flow.functions import ArrowFunction
 from millstream.flow.reducers import CombiningReducer, StatefulReducer
@@ -42,6 +43,10 @@ from millstream.work.steps import call_arrow
 
 _PIECE = 128
 INSTANT = pa.timestamp("us", "UTC")
+# The edges of the calendar, as far as datetimes can tell it: they stand for all that is beyond.
+FIRST: Final = (datetime.min - datetime(1970, 1, 1)) // timedelta(microseconds=1)
+LAST: Final = (datetime.max - datetime(1970, 1, 1)) // timedelta(microseconds=1)
+_MICROSECONDS = {"s": 1_000_000, "ms": 1000}
 # A string equals nothing but strings; if others are among them, the encoding finds them.
 _UNMISTAKABLE = (str, bytes)
 
@@ -309,7 +314,10 @@ def column_values(batch: KeyedBatch) -> list[Any]:
 
 
 def encode_times(job: JobVertex, times: Sequence[Any]) -> pa.Array:
-    """Event times as UTC microseconds; a naive datetime is read as UTC, a number as seconds."""
+    """Event times as UTC microseconds; a naive datetime is read as UTC, a number as seconds.
+
+    What no calendar has is at its edge.
+    """
     try:
         return _instants(times)
     except UNFIT:
@@ -323,7 +331,7 @@ def _instants(times: Sequence[Any]) -> pa.Array:
     if kinds <= {int, float}:
         return _from_seconds(np.array(times, dtype=float))
     if kinds <= {datetime}:
-        return pa.array(times, type=INSTANT)
+        return _in_calendar(pa.array(times, type=INSTANT))
     raise TypeError("neither numbers nor datetimes")
 
 
@@ -338,20 +346,40 @@ def _is_time(time: Any) -> bool:
 def _time_column(job: JobVertex, column: pa.Array) -> pa.Array:
     try:
         if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
-            seconds = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
+            # Not safe: what a float cannot tell to the second is far beyond the calendar.
+            seconds = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
             return _from_seconds(seconds)
         # Not safe: what is finer than a microsecond is cut off.
-        return column.cast(INSTANT, safe=False)
+        return _in_calendar(_countable(column).cast(INSTANT, safe=False))
     except UNFIT:
         raise _bad_time(job, f"a column {job.time!r} of type {column.type}") from None
 
 
 def _from_seconds(seconds: npt.NDArray[np.float64]) -> pa.Array:
     missing = np.isnan(seconds)
-    micros = np.round(np.where(missing, 0.0, seconds) * 1e6)
-    if (np.abs(micros) >= 2.0**63).any():
-        raise ValueError("beyond the range of timestamps")
-    return pa.array(micros.astype(np.int64), mask=missing).cast(INSTANT)
+    known = np.clip(np.where(missing, 0.0, seconds), FIRST / 1e6, LAST / 1e6)
+    micros = np.round(known * 1e6).astype(np.int64)
+    return _in_calendar(pa.array(micros, mask=missing).cast(INSTANT))
+
+
+def _countable(column: pa.Array) -> pa.Array:
+    """Times in coarse units, of which none has more microseconds than a number can hold."""
+    if pa.types.is_date(column.type):
+        column = column.cast(pa.timestamp("s" if pa.types.is_date32(column.type) else "ms"))
+    scale = _MICROSECONDS.get(column.type.unit) if pa.types.is_timestamp(column.type) else None
+    if scale is None:
+        return column
+    counted = _clipped(column.view(pa.int64()), FIRST // scale - 1, LAST // scale + 1)
+    return counted.view(column.type)
+
+
+def _in_calendar(times: pa.Array) -> pa.Array:
+    return _clipped(times.view(pa.int64()), FIRST, LAST).view(INSTANT)
+
+
+def _clipped(numbers: pa.Array, low: int, high: int) -> pa.Array:
+    raised = pc.max_element_wise(numbers, low, skip_nulls=False)
+    return pc.min_element_wise(raised, high, skip_nulls=False)
 
 
 def _bad_time(job: JobVertex, what: str) -> RecordError:

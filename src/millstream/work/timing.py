@@ -10,7 +10,7 @@ import datetime as dt
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import compress, pairwise
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,7 @@ from millstream.state.blocks import TIME as RESULT_TIME
 from millstream.work.chunk import Chunk
 from millstream.work.clocks import JobClock, Tally
 from millstream.work.failures import RecordError, record_error
-from millstream.work.keying import INSTANT, KeyedBatch, Pairs, encode_times
+from millstream.work.keying import FIRST, INSTANT, LAST, KeyedBatch, Pairs, encode_times
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -32,9 +32,6 @@ Bools = npt.NDArray[np.bool_]
 TIME = "time"
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MICROSECOND = dt.timedelta(microseconds=1)
-# What datetimes can tell; a time beyond cannot be the bound of a window.
-_FIRST: Final = (dt.datetime.min.replace(tzinfo=dt.UTC) - _EPOCH) // _MICROSECOND
-_LAST: Final = (dt.datetime.max.replace(tzinfo=dt.UTC) - _EPOCH) // _MICROSECOND
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +63,7 @@ class Gate:
         self._read = frozenset(sides)
         self._by_arrival = job.windowing.processing_time
         self._earliest = earliest(job.windowing, clock.closed)
+        self._latest = _tellable(job.windowing)[1]
         self._tallies: dict[int, Tally] = {}
 
     @property
@@ -118,7 +116,9 @@ class Gate:
 
     def _aside(self, times: Ints, untimed: Bools | None, origin: int | None) -> dict[Side, Bools]:
         """Which values go to which side; nothing where all are taken."""
-        limit = _LAST if origin is None else min(self._clock.limits.get(origin, _LAST), _LAST)
+        limit = self._latest
+        if origin is not None:
+            limit = min(self._clock.limits.get(origin, limit), limit)
         if untimed is None and (
             not len(times) or (times.max() <= limit and times.min() >= self._earliest)
         ):
@@ -174,7 +174,10 @@ def runs_of(output: pa.RecordBatch, *, timed: bool) -> Iterator[tuple[int, Chunk
 
 
 def earliest(windowing: Windowing, closed: int) -> int:
-    """The smallest event time that belongs to a window which was not closed before."""
+    """The smallest event time that belongs to a window which was not closed before.
+
+    It is never so early that a datetime could not tell where its windows begin.
+    """
     bounds: list[int] = []
     for window in windowing.windows:
         if isinstance(window, TimeWindow):
@@ -184,7 +187,25 @@ def earliest(windowing: Windowing, closed: int) -> int:
             bounds.append(closed - window.gap + 1)
         elif isinstance(window, WithinWindow):
             bounds.append(closed)
-    return max(_FIRST, min(bounds)) if bounds else _FIRST
+    first, _ = _tellable(windowing)
+    return max(first, min(bounds)) if bounds else first
+
+
+def _tellable(windowing: Windowing) -> tuple[int, int]:
+    """The first and the last event time all of whose windows have bounds that datetimes can tell.
+
+    The edges of the calendar are not among them, as they stand for what is beyond.
+    """
+    first, last = FIRST + 1, LAST - 1
+    for window in windowing.windows:
+        if isinstance(window, TimeWindow):
+            size, slide = window.size, window.slide
+            start = -(-FIRST // slide) * slide  # of the first window that can be told
+            first = max(first, start - slide + size)
+            last = min(last, (LAST - size) // slide * slide + slide - 1)
+        elif isinstance(window, SessionWindow):
+            last = min(last, LAST - window.gap)
+    return first, last
 
 
 def _length(values: Pairs | KeyedBatch) -> int:
