@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from millstream.checkpoints.chain import Chain, CommitUnknown, Superseded
 from millstream.checkpoints.lineage import Lineage
 from millstream.checkpoints.manifest import Piece
+from millstream.checkpoints.records import DATA
 from millstream.checkpoints.restoring import Contents, EpochIncomplete, contents_of
 from millstream.coordinator.journal import CheckpointResult, Journal
 from millstream.coordinator.record import JobTypes
@@ -317,4 +319,63 @@ def test_who_was_replaced_deletes_nothing_that_its_successor_may_have_gone_back_
     journal.tidy()
 
     assert [key for key in contents_keys(again) if key not in store.scan("data/")] == []
+    assert journal_of(store).committed.epoch == 1
+
+
+@dataclass
+class _Meanwhile(MemoryStore):
+    """Lets something happen while records are listed, and once more while links are."""
+
+    then: Callable[[], object] | None = None
+
+    def scan(self, prefix: str = "") -> list[str]:
+        found = super().scan(prefix)
+        then, self.then = self.then, None
+        if then is not None:
+            then()
+            self.then = then if prefix == DATA else None
+        return found
+
+
+def test_own_commits_do_not_keep_it_from_being_tidied_up() -> None:
+    store = _Meanwhile()
+    journal = filled(store, retain=2)
+    store.then = lambda: commit(journal, journal.committed.epoch + 1)
+
+    journal.collect()
+
+    assert journal.committed.epoch == 7
+    assert epochs(journal_of(store)) == [4, 5, 6, 7]
+    assert [key for key in contents_keys(journal) if key not in store.scan(DATA)] == []
+
+
+def test_a_commit_that_is_only_just_in_the_store_is_known_as_an_own_one(
+    store: MemoryStore,
+) -> None:
+    journal = filled(store, retain=2)
+    newest = journal.lineage.newest
+    assert newest is not None
+    Chain(store).commit(journal.lineage, replace(newest, epoch=6, parent=5))
+
+    journal.collect()
+
+    assert epochs(journal_of(store)) == [4, 5, 6]
+
+
+def test_who_goes_back_while_records_are_listed_finds_all_of_them() -> None:
+    store = _Meanwhile()
+    journal = filled(store, retain=1)
+    commit(journal, 6, base(5))
+    gone_back: list[Journal] = []
+
+    def go_back() -> None:
+        if not gone_back:
+            gone_back.append(journal_of(store, after=1))
+
+    store.then = go_back
+
+    journal.collect()
+
+    [again] = gone_back
+    assert [key for key in contents_keys(again) if key not in store.scan(DATA)] == []
     assert journal_of(store).committed.epoch == 1
