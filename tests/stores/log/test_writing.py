@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
+import sys
 import threading
 import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -14,6 +20,8 @@ from millstream.stores.log.format import Kind
 from millstream.stores.log.writer import Stamps
 from millstream.stores.store import BadKey, StoreError, StoreFull, StoreUnavailable
 from tests.stores.log.disks import ROOT, MemoryDisk, abandon, open_log
+
+WRITING = {f"Writer.{name}" for name in ("_write", "_write_all", "_begin", "_extend", "_end")}
 
 
 class Trouble:
@@ -256,3 +264,73 @@ def test_a_closed_store_says_so() -> None:
     store.close()
     with pytest.raises(StoreError, match="closed"):
         store.put({"a": b"2"})
+
+
+def interrupted(put: Callable[[], None], line: int) -> bool:
+    """Call, and interrupt this thread at one of the lines that write; whether there are so many."""
+    left = line
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal left
+        if frame.f_code.co_qualname not in WRITING:
+            return None
+        if event == "line":
+            left -= 1
+            if not left:
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        put()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+@pytest.mark.parametrize("size", [100, 5000])
+@pytest.mark.parametrize("first", [{}, {"a": b"1" * 100}])
+def test_an_interruption_at_any_point_of_a_put_shifts_nothing(
+    first: dict[str, bytes], size: int
+) -> None:
+    for line in itertools.count(1):
+        disk = MemoryDisk()
+        store = open_log(disk, "w")
+        store.put(first)
+        during = {"b": b"2" * size}
+        if not interrupted(partial(store.put, during), line):
+            break
+        after = {"c": b"3" * 100, "d": b"4" * 100}
+        for key, value in after.items():
+            store.put({key: value})
+        others = open_log(disk, "r")
+        for each in (store, others):
+            found = each.get([*first, *during, *after])
+            # It may be there, though its put was not acknowledged.
+            assert found in (first | after, first | during | after)
+        assert store.scan() == others.scan()
+        abandon(store)
+    assert line > 20
+
+
+def test_an_interrupted_seal_shifts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = MemoryDisk()
+    store = open_log(disk, "w")
+    plain = disk.append
+
+    def interrupted(file: int, pieces: Sequence[bytes]) -> None:
+        plain(file, pieces)
+        if len(pieces) == 1:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(disk, "append", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            store.put({"a": b"1" * 5000})
+    store.put({"b": b"2"})
+    assert len(disk.files("segments")) == 2
+    for each in (store, open_log(disk, "r")):
+        assert each.get(["a", "b"]) == {"a": b"1" * 5000, "b": b"2"}

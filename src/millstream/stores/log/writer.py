@@ -156,6 +156,19 @@ class Writer:
 
     def _write(self, group: list[_Job]) -> None:
         """Write what several callers brought; an error leaves nothing that is in the way."""
+        try:
+            self._write_all(group)
+        except StoreFull:
+            raise  # what was written of it is cut off again
+        except BaseException:
+            # Nobody knows what is on the disk: after a sync that failed, a second that succeeds
+            # says nothing about the first; and who is interrupted may have counted no bytes of
+            # those that are written. What follows goes elsewhere, and what is there is read again.
+            if self._tail is not None:
+                self._leave(self._tail)
+            raise
+
+    def _write_all(self, group: list[_Job]) -> None:
         data = [job.data for job in group]
         size = sum(map(len, data))
         began = uptime()
@@ -166,11 +179,10 @@ class Writer:
             tail = None
         if tail is None:
             start = HEADER_BYTES
-            tail = self._tail = self._begin(data)
+            tail = self._begin(data)
         else:
             start = self._extend(tail, data)
         if uptime() - began > self._options.orphan / 4 and self._place.appends:
-            self._leave(tail)
             raise Away("a write took so long that its segment may be taken for abandoned")
         tail.last = uptime()
         for job in group:
@@ -196,10 +208,11 @@ class Writer:
         segment = self._segments.add(self.new_name(), header, growing=True)
         try:
             growing = self._place.grow(segment.name, pieces)
+            self._tail = tail = _Tail(segment, growing, sum(map(len, pieces)))
         except BaseException:
             self._segments.drop([segment])
             raise
-        return _Tail(segment, growing, sum(map(len, pieces)))
+        return tail
 
     def _extend(self, tail: _Tail, data: list[bytes]) -> int:
         """Append to the segment; the offset at which the records begin."""
@@ -211,11 +224,6 @@ class Writer:
                 tail.growing.undo(tail.size)
             except Exception:
                 self._leave(tail)
-            raise
-        except BaseException:
-            # After a sync that failed, nobody knows what is on the disk, and a second sync that
-            # succeeds says nothing about the first: what follows goes elsewhere.
-            self._leave(tail)
             raise
         start = tail.size + len(mark)
         tail.size = start + sum(map(len, data))
@@ -232,12 +240,14 @@ class Writer:
 
     def _end(self, tail: _Tail) -> None:
         """Seal a segment if that is possible; it is only a help to others."""
-        with suppress(Exception):
-            seal = self._seal()
-            tail.growing.append([seal])
-            tail.size += len(seal)
-            tail.segment.settled, tail.segment.sealed = tail.size, True
-        self._leave(tail)
+        try:
+            with suppress(Exception):
+                seal = self._seal()
+                tail.growing.append([seal])
+                tail.size += len(seal)
+                tail.segment.settled, tail.segment.sealed = tail.size, True
+        finally:
+            self._leave(tail)
 
     def new_name(self) -> str:
         """A name that no other segment has, whoever makes one."""
