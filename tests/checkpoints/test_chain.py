@@ -297,6 +297,33 @@ def test_if_the_store_goes_away_it_is_not_known_whether_an_epoch_is_committed(
         committed(store, lineage)
 
 
+class Forgetful(MemoryStore):
+    """A store whose first answer is lost; asked again, it says that something is there already."""
+
+    def put_if_absent(self, key: str, value: bytes) -> bool:
+        super().put_if_absent(key, value)
+        return super().put_if_absent(key, value)
+
+
+def test_who_finds_its_own_link_has_won() -> None:
+    store = Forgetful()
+    lineage = committed(store, claimed(store), 2)
+
+    assert Chain(store).read() == lineage
+    assert positions(store) == [0, 1, 2]
+
+
+def test_who_finds_another_link_has_lost_also_if_it_cannot_be_read() -> None:
+    store = Forgetful()
+    old = committed(store, claimed(store))
+    claimed(store)
+    with pytest.raises(Superseded, match="incarnation 2"):
+        committed(store, old)
+
+    store.flip(key(2))
+    assert Chain(store).claim(old, 0, 0, "host", 1) is None
+
+
 # -- whether somebody came since -----------------------------------------------------------------
 
 

@@ -143,7 +143,14 @@ class Chain:
             raise self._superseded(seen.position, seen.incarnation)
 
     def _put(self, link: Link) -> bool:
-        return self._store.put_if_absent(key_of(link.position), encode(link))
+        """Put a link, and say whether it is there: also if only the answer to that was lost."""
+        key = key_of(link.position)
+        if self._store.put_if_absent(key, encode(link)):
+            return True
+        try:
+            return link.token.encode() in self._store.get([key]).get(key, b"")
+        except CorruptRecord:
+            return False
 
     def _stands(self, seen: Lineage, manifest: Manifest) -> bool:
         """Whether a link that was put follows what was seen, and not a hole."""
