@@ -13,11 +13,11 @@ from millstream.state.aggregates import AggregateSet
 from millstream.state.aggregates.grouping import Groups, stable_order
 from millstream.state.blocks import from_bytes, to_bytes
 from millstream.state.deltas import concat_rows
+from millstream.state.owning import own
 from millstream.state.panes.keys import Ids
 from millstream.state.pickling import dumps, loads
 
 Objects = npt.NDArray[np.object_]
-_FROZEN = frozenset({int, float, str, bytes, bool, type(None), complex})
 
 
 class TableAlgebra:
@@ -98,14 +98,14 @@ class CombiningAlgebra(_ObjectAlgebra):
         merge, sizes = self._merge, np.diff(np.append(starts, len(order)))
         for group in np.flatnonzero(sizes > 1).tolist():
             members = order[starts[group] : starts[group] + sizes[group]].tolist()
-            accumulator = _own(rows[members[0]])
+            accumulator = own(rows[members[0]])
             for other in members[1:]:
-                accumulator = merge(accumulator, _own(rows[other]))
+                accumulator = merge(accumulator, own(rows[other]))
             found[group] = accumulator
         return found
 
     def values(self, rows: Objects) -> list[Any]:
-        return [self._result(_own(accumulator)) for accumulator in rows.tolist()]
+        return [self._result(own(accumulator)) for accumulator in rows.tolist()]
 
 
 class ListAlgebra(_ObjectAlgebra):
@@ -125,13 +125,3 @@ class ListAlgebra(_ObjectAlgebra):
 def objects(values: Sequence[Any]) -> Objects:
     """An array of objects, whatever they are."""
     return np.fromiter(values, object, len(values))
-
-
-def _own(value: Any) -> Any:
-    """A value that its receiver may change."""
-    return value if _is_frozen(value) else loads(dumps(value))
-
-
-def _is_frozen(value: Any) -> bool:
-    kind = type(value)
-    return kind in _FROZEN or (kind is tuple and all(map(_is_frozen, value)))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal
+from datetime import UTC, datetime, timedelta
 from itertools import repeat
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -24,6 +23,7 @@ from millstream.flow.vertices import JobVertex
 from millstream.flow.windows import CountWindow, GlobalWindow, Timing
 from millstream.state.aggregates.grouping import Ints
 from millstream.state.blocks import KEY, TIME, WINDOW
+from millstream.state.owning import own
 from millstream.state.panes.algebras import (
     AggregateAlgebra,
     CombiningAlgebra,
@@ -34,7 +34,6 @@ from millstream.state.panes.algebras import (
 )
 from millstream.state.panes.keys import KeyIds
 from millstream.state.panes.tables import Algebra, Table
-from millstream.state.pickling import dumps, loads
 from millstream.state.records import encode_records
 from millstream.state.values import ValueTypeError, encode_column, shown
 from millstream.work.failures import calling, record_error, user_error
@@ -46,9 +45,6 @@ A = TypeVar("A")
 _INTERNAL = "millstream."
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _STAMP = pa.timestamp("us", "UTC")
-_FROZEN = frozenset(
-    {int, float, str, bytes, bool, type(None), complex, datetime, date, timedelta, Decimal}
-)
 
 
 class Window(NamedTuple):
@@ -146,19 +142,6 @@ def form_of(job: JobVertex) -> Form[Any]:
 def instant(time: int) -> datetime:
     """A time in microseconds as people see it."""
     return _EPOCH + timedelta(microseconds=time)
-
-
-def own(value: Any) -> Any:
-    """A value that a user's function may change: the state, and other windows, keep theirs."""
-    return value if _is_frozen(value) else loads(dumps(value))
-
-
-def _is_frozen(value: Any) -> bool:
-    if type(value) in _FROZEN:
-        return True
-    # Rows are tuples, too; a class of tuples with attributes beside its items has a __dict__.
-    is_tuple = isinstance(value, tuple) and not hasattr(value, "__dict__")
-    return is_tuple and all(map(_is_frozen, value))
 
 
 def _columns_of(block: pa.RecordBatch) -> pa.RecordBatch:
