@@ -19,6 +19,7 @@ from millstream.stores.log.format import (
     decode_header,
     read_records,
 )
+from millstream.stores.log.places import Gone
 from millstream.stores.log.store import LogStore
 from millstream.stores.store import StoreUnavailable
 from tests.stores.log.disks import MemoryDisk, PowerFailure, abandon, open_log
@@ -215,6 +216,23 @@ def test_a_segment_whose_header_comes_after_one_looked_is_read_later(
         assert reader.get(["a"]) == {}
 
     assert reader.get(["a"]) == {"a": b"1"}
+
+
+def test_a_value_that_moves_whenever_it_is_read_is_not_taken_for_absent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = open_log(MemoryDisk(), "w")
+    store.put({"a": b"1"})
+
+    def moved(*place: Any) -> bytes:
+        raise Gone
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store._place, "read", moved)
+        with pytest.raises(StoreUnavailable, match="'a' was moved 4 times"):
+            store.get(["a"])
+
+    assert store.get(["a"]) == {"a": b"1"}
 
 
 def test_a_tombstone_stays_while_an_older_value_is_anywhere() -> None:

@@ -19,7 +19,7 @@ from millstream.stores.log.index import Index
 from millstream.stores.log.places import Gone, Place
 from millstream.stores.log.segments import Catalogue, Segment
 from millstream.stores.log.writer import Stamps
-from millstream.stores.store import CorruptRecord, Damage
+from millstream.stores.store import CorruptRecord, Damage, StoreUnavailable
 
 SUFFIX = ".seg"
 _SIGNS = (Kind.MARK, Kind.SEAL)
@@ -126,10 +126,12 @@ class Reader:
                     wanted.append((segment, offset, length, stamp, key, key.encode()))
             todo = self._fetch(wanted, found, last=attempt == _ATTEMPTS - 1)
             if not todo:
-                break
+                return missing
             # Compacted away, or cut off by its writer, since we looked: see what is there now.
             self.refresh()
-        return missing
+        raise StoreUnavailable(
+            f"{todo[0]!r} was moved {_ATTEMPTS} times while it was read; try again"
+        )
 
     def _fetch(self, wanted: list[_Wanted], found: dict[str, bytes], *, last: bool) -> list[str]:
         """Read records; returns the keys that should be looked for again."""
