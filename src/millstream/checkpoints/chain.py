@@ -128,6 +128,8 @@ class Chain:
     def was_claimed(self, seen: Lineage) -> bool:
         """Whether links have come since that are not commits of the incarnation that was seen."""
         keys = [key_of(position) for position in self._later(seen.position - 1)]
+        if not keys:
+            return False
         try:
             found = self._store.get(keys)
             links = [self._link(key, found) for key in keys]
