@@ -78,6 +78,13 @@ def test_no_scenario_breaks_a_promise(scenario: Scenario) -> None:
     play(scenario)
 
 
+def test_of_two_nodes_that_cannot_reach_each_other_one_goes_on() -> None:
+    outcome = simulate(906)  # both were looked into at once
+
+    assert outcome.error is None
+    assert outcome.lost_nodes == 1
+
+
 @pytest.mark.parametrize("seed", [7, 8])
 def test_the_same_seed_takes_the_same_course(seed: int) -> None:
     one, other = simulate(seed), simulate(seed)

@@ -58,16 +58,16 @@ class Inquiry:
         with self._lock:
             self._suspicions.forget(node)
 
-    def is_dead(self, node: NodeId) -> bool:
-        """Whether a node is to be taken for dead."""
+    def finding(self, node: NodeId) -> Verdict:
+        """Whether a node is alive, dead, or out of reach for others who can do without it."""
         while not self._asking.closed:
             verdict = self._verdict(node)
-            if verdict is Verdict.UNREACHABLE:
-                return self._can_do_without(node)
+            if verdict is Verdict.UNREACHABLE and not self._can_do_without(node):
+                return Verdict.ALIVE
             if verdict is not Verdict.ASK_AGAIN:
-                return verdict is Verdict.DEAD
+                return verdict
             self._net.sleep(_ASK_AGAIN)
-        return False
+        return Verdict.ALIVE
 
     def _verdict(self, node: NodeId) -> Verdict:
         asked = self._net.now()

@@ -23,7 +23,7 @@ from millstream.coordinator.journal import Journal
 from millstream.coordinator.ledger import Closing, Ledger
 from millstream.coordinator.record import EpochRecord, JobTypes, known_types
 from millstream.coordinator.roster import Roster, StateLost
-from millstream.coordinator.suspicions import Patience
+from millstream.coordinator.suspicions import Patience, Verdict
 from millstream.errors import MillstreamError
 from millstream.flow.timing import JobTiming
 from millstream.node.messages import (
@@ -375,12 +375,20 @@ class Coordinator:
         if node not in self.roster.domains or self._closed:
             return
         with self._inquiry.about(node, times):
-            if node in self.roster.domains and self._inquiry.is_dead(node):
-                self._take_over([node, *self._inquiry.others_gone(node)])
+            if node not in self.roster.domains:
+                return
+            verdict = self._inquiry.finding(node)
+            if verdict is not Verdict.ALIVE:
+                found = [node, *self._inquiry.others_gone(node)]
+                self._take_over(found, node if verdict is Verdict.UNREACHABLE else None)
 
-    def _take_over(self, found: list[NodeId]) -> None:
+    def _take_over(self, found: list[NodeId], answers: NodeId | None) -> None:
+        """Lose nodes; one of them may answer us, and is lost only while others have its slots."""
         with self._changing:
             dead = [node for node in found if node in self.roster.domains]
+            if answers is not None and answers in dead and not self.roster.survives(dead):
+                # Two that cannot reach each other were looked into at once: the first is enough.
+                dead.remove(answers)
             if not dead:
                 return  # by somebody else, meanwhile
             if not self.roster.survives(dead):
