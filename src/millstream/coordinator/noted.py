@@ -1,4 +1,4 @@
-"""Which epochs Spark's notes still reach: asked before a checkpoint is claimed, without Spark.
+"""What Spark's notes say, and which epochs they still reach; read without Spark.
 
 Spark deletes its notes by a count of its own, and the chain is tidied up by another. So an epoch
 may be in the chain whose offsets are gone, and a claim after it could not be gone on from.
@@ -7,15 +7,19 @@ may be in the chain whose offsets are gone, and a claim after it could not be go
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
-from functools import cached_property
+from functools import cache
 from pathlib import Path
 from typing import Protocol
 
 from millstream.checkpoints.lineage import Lineage
 from millstream.coordinator.resuming import Kind, Origin, find_notes
 
-_ORIGIN = "origin.json"
+ORIGIN = "origin.json"
+
+
+def folder_of(incarnation: int) -> str:
+    """The name of the folder with an incarnation's notes."""
+    return f"{incarnation:06d}"
 
 
 class Notes(Protocol):
@@ -47,13 +51,42 @@ class LocalNotes:
             return None
 
 
+class Incarnations:
+    """What the notes of each incarnation say; asked anew every time."""
+
+    def __init__(self, notes: Notes) -> None:
+        self._notes = notes
+
+    def numbers(self) -> list[int]:
+        """The incarnations that have a folder, oldest first."""
+        return sorted(int(name) for name in self._notes.names("") if name.isdigit())
+
+    def finished(self) -> dict[int, Origin]:
+        """Where those began whose folder was finished, oldest first."""
+        origins = {number: self._origin(number) for number in self.numbers()}
+        return {number: origin for number, origin in origins.items() if origin is not None}
+
+    def _origin(self, incarnation: int) -> Origin | None:
+        text = self._notes.read(f"{folder_of(incarnation)}/{ORIGIN}")
+        try:
+            return Origin(**json.loads(text)) if text else None
+        except ValueError:
+            return None
+
+    def entries(self, incarnation: int, kind: Kind) -> set[int]:
+        """The epochs of which an incarnation has notes of a kind."""
+        names = self._notes.names(f"{folder_of(incarnation)}/{kind}")
+        return {int(name) for name in names if name.isdigit()}
+
+
 class Noted:
     """The epochs of a lineage as Spark's notes know them."""
 
     def __init__(self, notes: Notes, lineage: Lineage) -> None:
-        self._notes = notes
+        incarnations = Incarnations(notes)
         self._lineage = lineage
-        self._known: dict[tuple[int, Kind], Collection[int]] = {}
+        self._finished = incarnations.finished()
+        self._entries = cache(incarnations.entries)
 
     def reach(self, epoch: int) -> bool:
         """Whether the next incarnation can go on behind an epoch."""
@@ -70,22 +103,3 @@ class Noted:
         oldest = next(filter(self.reach, epochs), None)
         newest = next(filter(self.reach, reversed(epochs)), None)
         return None if oldest is None or newest is None else (oldest, newest)
-
-    @cached_property
-    def _finished(self) -> dict[int, Origin]:
-        numbers = [int(name) for name in self._notes.names("") if name.isdigit()]
-        origins = {number: self._origin(number) for number in sorted(numbers)}
-        return {number: origin for number, origin in origins.items() if origin is not None}
-
-    def _origin(self, incarnation: int) -> Origin | None:
-        text = self._notes.read(f"{incarnation:06d}/{_ORIGIN}")
-        try:
-            return Origin(**json.loads(text)) if text else None
-        except ValueError:
-            return None
-
-    def _entries(self, incarnation: int, kind: Kind) -> Collection[int]:
-        if (incarnation, kind) not in self._known:
-            names = self._notes.names(f"{incarnation:06d}/{kind}")
-            self._known[incarnation, kind] = {int(name) for name in names if name.isdigit()}
-        return self._known[incarnation, kind]

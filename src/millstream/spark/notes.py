@@ -17,11 +17,11 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from millstream.coordinator.resuming import Kind, Origin, find_notes
+from millstream.coordinator.noted import ORIGIN, Incarnations, folder_of
+from millstream.coordinator.resuming import Origin, find_notes
 from millstream.errors import ConfigError, MillstreamError
 from millstream.spark.folder import Folder
 
-_ORIGIN = "origin.json"
 _NOTHING = "-"  # how Spark writes that a source has no offset yet
 _COMPACT = ".compact"
 
@@ -93,10 +93,11 @@ class SparkNotes:
 
     def __init__(self, spark: SparkSession, root: str) -> None:
         self._folder = Folder(spark, root)
+        self._known = Incarnations(self._folder)
 
     def incarnations(self) -> list[int]:
         """The incarnations whose folder was finished, oldest first."""
-        return [number for number in self._numbers() if self._origin(number) is not None]
+        return list(self._known.finished())
 
     def derive(
         self,
@@ -112,16 +113,16 @@ class SparkNotes:
         run. ``by`` is the incarnation that committed ``after``, if that is known: another one may
         have cut the same epoch differently, and lost. Return the query's ``checkpointLocation``.
         """
-        name = _name(incarnation)
+        name = folder_of(incarnation)
         self._remove(incarnation)
         if after is None or after < 0:
             self._folder.make(name)
             origin = Origin(-1, None)
         else:
             source, kept = self._holder(incarnation, after, by)
-            self._folder.copy(self._cut(source, after, kept, folders), _name(source), name)
+            self._folder.copy(self._cut(source, after, kept, folders), folder_of(source), name)
             origin = Origin(after, source)
-        self._folder.write(f"{name}/{_ORIGIN}", json.dumps(vars(origin)))
+        self._folder.write(f"{name}/{ORIGIN}", json.dumps(vars(origin)))
         return self._folder.text(name)
 
     def prune(self, keep: int) -> None:
@@ -130,16 +131,15 @@ class SparkNotes:
             raise ConfigError(f"keep must be at least 1, got {keep}")
         finished = self.incarnations()
         kept = finished[-keep:]
-        for number in self._numbers():
+        for number in self._known.numbers():
             # A newer one than all finished ones is being made.
             if kept and number < kept[-1] and number not in kept:
                 self._remove(number)
 
     def _holder(self, incarnation: int, after: int, by: int | None) -> tuple[int, list[int]]:
         """Find the newest earlier incarnation to go on from, and the epochs to take over."""
-        origins = {number: self._origin(number) for number in self._numbers()}
-        finished = {number: origin for number, origin in origins.items() if origin is not None}
-        source, epochs = find_notes(incarnation, after, by, finished, self._entries)
+        finished = self._known.finished()
+        source, epochs = find_notes(incarnation, after, by, finished, self._known.entries)
         if source is None:
             retained = (epochs[0], epochs[-1]) if epochs else None
             raise EpochNotRetained(self._folder.text(""), after, retained)
@@ -150,11 +150,11 @@ class SparkNotes:
     ) -> Iterator[str]:
         """Name the files that the next incarnation needs."""
         ends = self._offsets(source, kept[-1])
-        newest = self._offsets(source, max(self._entries(source, "offsets")))
+        newest = self._offsets(source, max(self._known.entries(source, "offsets")))
         if len(folders) != max(ends) + 1:
             raise SourcesChanged(self._folder.text(""), max(ends) + 1, len(folders))
         yield "metadata"
-        commits = self._entries(source, "commits")
+        commits = self._known.entries(source, "commits")
         yield from (f"commits/{epoch}" for epoch in commits if epoch <= after)
         yield from (f"offsets/{epoch}" for epoch in kept)
         for folder, at in {folders[at]: at for at in ends}.items():
@@ -170,12 +170,12 @@ class SparkNotes:
         the cut as one epoch. Other sources (``end`` is None) note where they began, once for all.
         """
         path = f"sources/{folder}"
-        names = self._folder.names(f"{_name(source)}/{path}")
+        names = self._folder.names(f"{folder_of(source)}/{path}")
         if end is None:
             kept = [name for name in names if not name.startswith(".") and ".crc" not in name]
         else:
             entries = {_entry(name): name for name in names}
-            self._check_unbroken(f"{_name(source)}/{path}", entries, end)
+            self._check_unbroken(f"{folder_of(source)}/{path}", entries, end)
             kept = [name for entry, name in entries.items() if 0 <= entry <= end]
         return (f"{path}/{name}" for name in kept)
 
@@ -189,7 +189,7 @@ class SparkNotes:
 
     def _offsets(self, incarnation: int, epoch: int) -> dict[int, str]:
         """Where each source ends in an epoch, by its place in the query."""
-        name = f"{_name(incarnation)}/offsets/{epoch}"
+        name = f"{folder_of(incarnation)}/offsets/{epoch}"
         lines = (self._folder.read(name) or "").split("\n")
         version, offsets = lines[0], lines[2:]
         if version == "v1" and offsets:
@@ -200,28 +200,10 @@ class SparkNotes:
                 return {int(place): offset for place, _, offset in pairs}
         raise NotesDamaged(self._folder.text(name), "is no list of offsets that can be read")
 
-    def _origin(self, incarnation: int) -> Origin | None:
-        text = self._folder.read(f"{_name(incarnation)}/{_ORIGIN}")
-        try:
-            return Origin(**json.loads(text)) if text else None
-        except ValueError:
-            return None
-
     def _remove(self, incarnation: int) -> None:
         # First what makes it a finished one: a crash must not leave half of a folder that counts.
-        self._folder.delete(f"{_name(incarnation)}/{_ORIGIN}")
-        self._folder.delete(_name(incarnation))
-
-    def _numbers(self) -> list[int]:
-        return sorted(int(name) for name in self._folder.names("") if name.isdigit())
-
-    def _entries(self, incarnation: int, kind: Kind) -> set[int]:
-        names = self._folder.names(f"{_name(incarnation)}/{kind}")
-        return {int(name) for name in names if name.isdigit()}
-
-
-def _name(incarnation: int) -> str:
-    return f"{incarnation:06d}"
+        self._folder.delete(f"{folder_of(incarnation)}/{ORIGIN}")
+        self._folder.delete(folder_of(incarnation))
 
 
 def _log_end(offset: str) -> int | None:
