@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -535,6 +536,24 @@ def test_idle_keys_are_those_of_a_plain_table_of_last_visits(
     idle = state.idle_since([0], before).get(0, [])
 
     assert sorted(idle) == sorted(key for key, time in last.items() if time < before)
+
+
+def test_memory_of_last_visits_is_bounded_by_keys_and_not_by_visits() -> None:
+    state = KeyedState()
+    visited(state, ["rests"], 0)
+    tracemalloc.start()
+    try:
+        for time in range(1, 201):
+            visited(state, ["busy"], time)
+        before, _ = tracemalloc.get_traced_memory()
+        for time in range(201, 2_201):
+            visited(state, ["busy"], time)
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert after - before < 20_000
+    assert state.idle_since([0], before=2_200) == {0: ["rests"]}
 
 
 # -- slots as copies: a part of a fragment, a snapshot, and nothing any more -----------------

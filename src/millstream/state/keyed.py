@@ -11,7 +11,6 @@ others (:mod:`millstream.state.deltas`), and be applied to several copies of its
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Set
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar
@@ -243,8 +242,8 @@ class KeyedState:
     def __init__(self) -> None:
         self._masters: dict[int, dict[Any, Entries]] = {}
         self._odd: set[Any] = set()
+        # When each key was last touched, by slot; the longest ago comes first.
         self._seen: dict[int, dict[Any, int]] = {}
-        self._visits: dict[int, deque[tuple[int, list[Any]]]] = {}
 
     @property
     def slots(self) -> Mapping[int, Mapping[Any, Entries]]:
@@ -316,31 +315,27 @@ class KeyedState:
 
     def _visit(self, slot: int, keys: list[Any], time: int) -> None:
         master, seen = self._masters.get(slot, {}), self._seen.setdefault(slot, {})
-        visits = self._visits.setdefault(slot, deque())
-        fresh = []
         for key in keys:
             if key not in master:
                 seen.pop(key, None)
             elif seen.get(key) != time:  # a merged fragment may tell again what is known
+                seen.pop(key, None)
                 seen[key] = time
-                fresh.append(key)
-        visits.append((time, fresh))
-        while visits and not any(seen.get(key) == visits[0][0] for key in visits[0][1]):
-            visits.popleft()
-        if not visits:
-            del self._visits[slot], self._seen[slot]
+        if not seen:
+            del self._seen[slot]
 
     def idle_since(self, slots: Iterable[int], before: int) -> dict[int, list[Any]]:
-        """Keys of these slots whose last touch came before the given time."""
+        """Keys of these slots whose last touch came before the given time, oldest first."""
         idle: dict[int, list[Any]] = {}
         for slot in slots:
-            seen = self._seen.get(slot, {})
-            for time, keys in self._visits.get(slot, ()):
+            keys = []
+            for key, time in self._seen.get(slot, _EMPTY).items():
                 if time >= before:
                     break
-                idle.setdefault(slot, []).extend(k for k in keys if seen.get(k) == time)
-        # Once each: a key that was forgotten and came back at the same time was visited twice.
-        return {slot: list(dict.fromkeys(keys)) for slot, keys in idle.items() if keys}
+                keys.append(key)
+            if keys:
+                idle[slot] = keys
+        return idle
 
     def snapshot(self, slots: range) -> KeyedFragment:
         """All that some slots hold, as a fragment that makes empty slots equal to them.
@@ -371,7 +366,6 @@ class KeyedState:
             if master and self._odd:
                 self._odd.difference_update(master)
             self._seen.pop(slot, None)
-            self._visits.pop(slot, None)
 
     def get(self, slot: int, key: Any) -> Entries | None:
         """A copy of a key's committed entries."""
