@@ -309,17 +309,29 @@ def test_a_clock_that_is_put_back_stands_still() -> None:
 # -- too far ahead -----------------------------------------------------------------------------
 
 
-def test_before_any_data_the_clock_sets_the_limit() -> None:
-    assert one().epoch(7).limits == {LEFT: 7 * SECOND + AHEAD}
-
-
-def test_the_limit_goes_on_with_the_clock_from_the_newest_event_time() -> None:
+def test_the_clock_of_the_epoch_sets_the_limit() -> None:
     story = one()
+    assert story.epoch(7).limits == {LEFT: 7 * SECOND + AHEAD}
     story.epoch(10, seen(LEFT, 100))
-    assert story.epoch(13).limits == {LEFT: 103 * SECOND + AHEAD}
+    assert story.epoch(13).limits == {LEFT: 13 * SECOND + AHEAD}
     story.epoch(14, tally(LEFT, late=1))
 
-    assert story.epoch(20).limits == {LEFT: 110 * SECOND + AHEAD}
+    assert story.epoch(20).limits == {LEFT: 20 * SECOND + AHEAD}
+
+
+def test_events_of_the_past_are_never_ahead_however_far_apart_they_are() -> None:
+    week, now = 7 * 86_400, 60 * 86_400
+    story = one()
+    for n in range(5):
+        clock = story.epoch(now + n, seen(LEFT, n * week))
+        assert clock.limits[LEFT] >= 5 * week * SECOND
+
+
+def test_a_time_at_the_limit_does_not_raise_the_limit_of_the_next_epoch() -> None:
+    story = one()
+    for at in range(4):
+        clock = story.epoch(at, seen(LEFT, at + AHEAD // SECOND))
+        assert clock.limits == {LEFT: at * SECOND + AHEAD}
 
 
 def test_an_origin_whose_values_are_all_ahead_twice_is_believed_once() -> None:
@@ -330,7 +342,9 @@ def test_an_origin_whose_values_are_all_ahead_twice_is_believed_once() -> None:
     story.epoch(3, tally(LEFT, ahead=1))
     assert story.epoch(4, seen(LEFT, 9000)).limits == {LEFT: END}
 
+    # From then on it has a time of its own, until the clock has caught up with it.
     assert story.epoch(5).limits == {LEFT: 9001 * SECOND + AHEAD}
+    assert story.epoch(8500).limits == {LEFT: 8500 * SECOND + AHEAD}
 
 
 @pytest.mark.parametrize(
@@ -421,7 +435,7 @@ def test_what_comes_after_a_long_pause_is_not_too_far_ahead() -> None:
     story.epoch(0, seen(LEFT, 100))
     story.restart()
 
-    assert story.epoch(10_000).limits == {LEFT: 10_100 * SECOND + AHEAD}
+    assert story.epoch(10_000).limits == {LEFT: 10_000 * SECOND + AHEAD}
 
 
 def test_a_note_from_before_there_were_windows_begins_anew() -> None:

@@ -196,7 +196,7 @@ def test_a_restart_goes_on_with_the_clocks_of_the_newest_manifest(
     assert second.epoch(3, 200) == JobClock(
         101 * SECOND - LATENESS,
         102 * SECOND - LATENESS,
-        {LEFT: 103 * SECOND + DURABLE[0].tracked[0].max_ahead},
+        {LEFT: 3 * SECOND + DURABLE[0].tracked[0].max_ahead},
     )
 
 

@@ -111,6 +111,14 @@ def test_values_that_windows_cannot_take_go_to_sides_and_are_counted() -> None:
     assert given.counted[2][SLIDES] == (Tally(SOURCE, 1, 6 * SECOND, late=1, ahead=1, untimed=1),)
 
 
+def test_only_the_clock_says_what_is_too_far_ahead() -> None:
+    given = answer()
+    for n in range(4):
+        given.add([[("k", (n, 100 * n)), ("l", (n, 1021 + n))]], Moment((1000 + n) * SECOND))
+
+    assert [epoch[AHEAD] for epoch in given.outputs] == [[("l", n, 1021 + n)] for n in range(4)]
+
+
 def test_a_silent_source_goes_on_with_the_clock_but_not_right_after_a_restart() -> None:
     given = answer()
     given.add([[("k", (1, 1))]], Moment(0))

@@ -28,7 +28,7 @@ def test_values_that_windows_do_not_take_are_read_from_sides(spark: SparkSession
     # the one after that.
     rows = [row(n, START + n * MINUTE) for n in range(16)]
     rows[11] = row(11, START)
-    rows[13] = row(13, START + timedelta(days=9))
+    rows[13] = row(13, START.replace(year=2324))
     rows[14] = row(14, None)
     flow = ms.Workflow("sides")
     source = flow.source("rows", ms.replay(rows, rows_per_epoch=4))
@@ -51,6 +51,21 @@ def test_values_that_windows_do_not_take_are_read_from_sides(spark: SparkSession
     assert aside == {"late": [11], "ahead": [13], "untimed": [14]}
     taken = [n for n in range(16) if n not in (11, 13, 14)]
     assert sorted(seen["sums"]) == sorted((f"k{n % 3}", n) for n in taken)
+
+
+def test_a_sparse_stream_loses_nothing(spark: SparkSession) -> None:
+    rows = [row(n, START + n * timedelta(weeks=1)) for n in range(5)]
+    flow = ms.Workflow("sparse")
+    source = flow.source("rows", ms.replay(rows, rows_per_epoch=1))
+    job = source.map_reduce(
+        "sums", reduce=ms.sum("n"), key="name", time="at", window=ms.tumbling(MINUTE)
+    )
+    seen: list[int] = []
+    job.sink("out", ms.callback(lambda rows, epoch: seen.extend(row.value for row in rows)))
+
+    run_to_end(spark, flow)
+
+    assert sorted(seen) == [0, 1, 2, 3, 4]
 
 
 def test_results_of_windows_have_the_time_that_windows_behind_them_need(

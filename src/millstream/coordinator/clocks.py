@@ -58,11 +58,17 @@ class Seen:
         return Seen(newest, time, time, 0)
 
     def limit(self, origin: Tracked, time: int) -> int:
-        """The largest event time to be believed in an epoch."""
+        """The largest event time to be believed in an epoch.
+
+        The epoch's own time decides, not the gap to the newest event: streams may be sparse, and
+        recorded ones old, but no event comes from the future.
+        """
         if self.ahead >= _MOVED_ON:
             return END
-        if self.newest is None:
-            return time + origin.max_ahead
+        limit = time + origin.max_ahead
+        if self.newest is None or self.newest <= limit:
+            return limit
+        # It was believed against the clock, which therefore cannot judge it any more.
         return self.newest + (time - self.taken) + origin.max_ahead
 
 

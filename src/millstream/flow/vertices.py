@@ -27,8 +27,8 @@ class SourceTiming:
     """How event time goes on in a source, in microseconds.
 
     The watermark stays ``lateness`` behind the largest event time. After ``idle`` without data the
-    source no longer holds others back. A value that is more than ``max_ahead`` ahead of what was
-    to be expected is not believed.
+    source no longer holds others back. A value that is more than ``max_ahead`` ahead of the clock
+    is not believed.
     """
 
     lateness: int = 0

@@ -364,7 +364,7 @@ class Workflow:
 
         For windows: the watermark stays ``lateness`` behind the largest event time; a source
         without data for ``idle_after`` does not hold other sources back, and its watermark goes on
-        with the clock; a value more than ``max_ahead`` ahead of the others is set aside.
+        with the clock; a value more than ``max_ahead`` ahead of the clock is set aside.
         """
         place = caller()
         self._check_free(name, "source", place)

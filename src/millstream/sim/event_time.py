@@ -252,10 +252,10 @@ def _limit(origin: Origin, at: int, history: list[Facts], now: int) -> int:
     if len(came) >= 2 and all(t.ahead and not t.rows and not t.late for t in came[-2:]):
         return END
     took = [facts for facts in history if at in facts.origins and facts.origins[at].rows]
-    if not took:
-        return now + origin.max_ahead
-    newest = max(facts.origins[at].latest for facts in took)
-    return newest + now - took[-1].time + origin.max_ahead
+    newest = max((facts.origins[at].latest for facts in took), default=BEGINNING)
+    if newest - now > origin.max_ahead:
+        return newest + now - took[-1].time + origin.max_ahead
+    return now + origin.max_ahead
 
 
 def _admit(

@@ -195,7 +195,7 @@ class _Windowed(Workload):
             clock += rng.choice((1, 2, 3, 3, 12)) * SECOND
             events += rng.choice((1, 2, 3, 5)) * SECOND
             if rng.random() < 0.08:
-                events += 60 * SECOND  # the sources have moved on
+                events += 60 * SECOND  # beyond the clock, perhaps for good
 
     def stream(self, rng: random.Random, count: int) -> list[Pair]:
         found: list[Pair] = []
