@@ -94,10 +94,12 @@ def test_a_reduce_task_killed_after_half_of_its_blocks_counts_nothing(
 
         import pyarrow.flight as flight
 
-        from millstream.wire.calls import Endpoint, client_of
+        from millstream.wire.auth import new_nonce
+        from millstream.wire.calls import client_of
 
-        command = flight.FlightDescriptor.for_command(pickle.dumps(primary.header))
-        writer, _ = client_of(Endpoint(primary.address, net._secret)).do_exchange(command)
+        header = new_nonce() + pickle.dumps(primary.header)
+        command = flight.FlightDescriptor.for_command(header)
+        writer, _ = client_of(net.endpoint(primary.address)).do_exchange(command)
         writer.begin(rows.schema)
         for batch in rows.slice(0, max(1, rows.num_rows // 2)).to_batches():
             writer.write_batch(batch)

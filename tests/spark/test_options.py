@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import fields
 from datetime import timedelta
 from pathlib import Path
@@ -36,6 +37,7 @@ GOOD: dict[str, list[Any]] = {
     "zone": [None, lambda host, executor: host],
     "every": [timedelta(0), SECOND],
     "listen": [None, "host.example", "10.0.0.1", "[::1]"],
+    "encrypt": [None, True, False],
     "progress": [None, True, False],
 }
 BAD: dict[str, list[Any]] = {
@@ -59,7 +61,8 @@ BAD: dict[str, list[Any]] = {
     "node_timeout": [5, timedelta(0), None],
     "zone": ["zone"],
     "every": [5, timedelta(-1), None],
-    "listen": ["0.0.0.0", "host:80", 5],
+    "listen": ["0.0.0.0", "[::]", "::", "0", "", "host:80", 5],
+    "encrypt": [5, "yes"],
     "progress": [5, "yes"],
 }
 
@@ -77,7 +80,7 @@ def test_every_option_has_a_default_and_is_tried_here() -> None:
 
 @pytest.mark.parametrize(("name", "value"), [(n, v) for n, vs in GOOD.items() for v in vs])
 def test_a_good_option_is_taken_as_it_is(name: str, value: Any) -> None:
-    others = {"checkpoint": "folder", "durability": "interval"}
+    others = {"checkpoint": "folder", "durability": "interval", "listen": "host.example"}
     assert getattr(made(**{**others, name: value}), name) == value
 
 
@@ -112,3 +115,21 @@ def test_there_cannot_be_more_nodes_than_slots() -> None:
 
 def test_a_limit_of_memory_is_read_as_bytes() -> None:
     assert made(memory_limit="1MB").memory_bytes == 2**20 and made().memory_bytes is None
+
+
+def test_who_listens_encrypts_unless_told_otherwise() -> None:
+    assert made(listen="host").encrypted and made(listen="host", encrypt=True).encrypted
+    assert not made(listen="host", encrypt=False).encrypted
+    assert not made().encrypted and not made(encrypt=False).encrypted
+    with pytest.raises(ConfigError, match="encrypt=True needs listen="):
+        made(encrypt=True)
+
+
+def test_to_listen_without_the_extra_is_refused_unless_encryption_is_switched_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+
+    with pytest.raises(ConfigError, match=r"pip install 'millstream\[tls\]'"):
+        made(listen="host")
+    assert made(listen="host", encrypt=False).listen == "host"

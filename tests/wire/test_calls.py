@@ -18,7 +18,7 @@ from millstream.errors import MillstreamError
 from millstream.node.messages import FeedRefused
 from millstream.ring.keys import KeyTypeError
 from millstream.wire import calls
-from millstream.wire.auth import ClientAuth, ServerAuth, new_secret
+from millstream.wire.auth import ClientAuth, new_secret
 from millstream.wire.calls import (
     Endpoint,
     InternalError,
@@ -26,27 +26,27 @@ from millstream.wire.calls import (
     call,
     client_of,
     drop_client,
-    server_error,
 )
+from millstream.wire.serving import RunServer
+from millstream.wire.tls import Identity
 from millstream.work.failures import UserFunctionError
 
 SECRET = new_secret()
 
 
-class Server(flight.FlightServerBase):  # type: ignore[misc]
+class Server(RunServer):
     """Answers what it is told to, and remembers what reached it."""
 
-    def __init__(self, address: str, secret: bytes = SECRET) -> None:
-        super().__init__(address, auth_handler=ServerAuth(secret))
+    def __init__(
+        self, address: str, secret: bytes = SECRET, identity: Identity | None = None
+    ) -> None:
+        super().__init__(address, secret, self._answered, identity=identity)
         self.answer: Callable[[str, Any], Any] = lambda action, body: (action, body)
         self.seen: list[str] = []
 
-    def do_action(self, context: Any, action: Any) -> list[bytes]:
-        self.seen.append(action.type)
-        try:
-            return [pickle.dumps(self.answer(action.type, pickle.loads(action.body)))]
-        except Exception as problem:
-            raise server_error(problem) from problem
+    def _answered(self, action: str, body: Any) -> Any:
+        self.seen.append(action)
+        return self.answer(action, body)
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def test_a_caller_that_trusts_any_server_is_still_refused(server: Server, addres
     client = flight.connect(address)
 
     with pytest.raises((flight.FlightUnauthenticatedError, flight.FlightServerError)):
-        client.authenticate(Gullible(SECRET))
+        client.authenticate(Gullible(SECRET, address))
     with pytest.raises(flight.FlightUnauthenticatedError):
         list(client.do_action(flight.Action("echo", pickle.dumps(1))))
 

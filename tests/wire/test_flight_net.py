@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import pickle
 import signal
 import socket
 import tempfile
@@ -12,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.flight as flight
 import pytest
 
 from millstream.node.messages import FeedRefused
 from millstream.wire import flight_net
-from millstream.wire.auth import ServerAuth, new_secret
+from millstream.wire.auth import new_secret
 from millstream.wire.blocks import BLOCK_SCHEMA
 from millstream.wire.calls import (
     Endpoint,
@@ -25,10 +23,10 @@ from millstream.wire.calls import (
     Unreachable,
     client_of,
     drop_client,
-    server_error,
 )
 from millstream.wire.flight_net import FlightNet
 from millstream.wire.net import Delivery
+from millstream.wire.serving import RunServer
 
 SECRET = new_secret()
 END = ("the end", 3)
@@ -54,11 +52,11 @@ class Fed:
     end: Any = None
 
 
-class Server(flight.FlightServerBase):  # type: ignore[misc]
+class Server(RunServer):
     """Keeps what it is fed, and answers when and what it is told to."""
 
     def __init__(self, address: str) -> None:
-        super().__init__(address, auth_handler=ServerAuth(SECRET))
+        super().__init__(address, SECRET, self._acted, self._fed)
         self.fed: list[Fed] = []
         self.arrived = threading.Event()
         self.may_answer = threading.Event()
@@ -70,30 +68,25 @@ class Server(flight.FlightServerBase):  # type: ignore[misc]
         self.answers = [ANSWER]
         self.act: Callable[[str, Any], Any] = lambda action, body: (action, body)
 
-    def do_action(self, context: Any, action: Any) -> list[bytes]:
-        try:
-            return [pickle.dumps(self.act(action.type, pickle.loads(action.body)))]
-        except Exception as problem:
-            raise server_error(problem) from problem
+    def _acted(self, action: str, body: Any) -> Any:
+        return self.act(action, body)
 
-    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+    def _fed(self, header: Any, items: Iterator[Any]) -> list[pa.RecordBatch]:
         if self.refuse_first is not None:
-            raise server_error(self.refuse_first)
-        fed = Fed(pickle.loads(descriptor.command))
+            raise self.refuse_first
+        fed = Fed(header)
         self.may_read.wait(PATIENCE)
-        for chunk in reader:
-            if chunk.data is not None:
-                fed.blocks += chunk.data.column("block").to_pylist()
-            if chunk.app_metadata is not None:
-                fed.end = pickle.loads(chunk.app_metadata)
+        for item in items:
+            if isinstance(item, pa.RecordBatch):
+                fed.blocks += item.column("block").to_pylist()
+            else:
+                fed.end = item
         self.fed.append(fed)
         self.arrived.set()
         self.may_answer.wait(PATIENCE)
         if self.problem is not None:
-            raise server_error(self.problem)
-        writer.begin(self.answers[0].schema if self.answers else pa.schema([]))
-        for batch in self.answers:
-            writer.write_batch(batch)
+            raise self.problem
+        return self.answers
 
 
 @pytest.fixture

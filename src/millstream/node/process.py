@@ -36,6 +36,8 @@ from millstream.state.spilling import Spilling
 from millstream.stores.opening import open_store
 from millstream.wire.calls import Endpoint, Unreachable
 from millstream.wire.flight_net import FlightNet
+from millstream.wire.serving import tcp_address
+from millstream.wire.tls import Identity
 from millstream.work.pausing import settle_node
 
 _READY = b"ready "
@@ -50,7 +52,8 @@ class Launch:
 
     It listens on a socket in the run's ``folder``, or, if ``host`` is given, on a free port there.
     ``store`` is the URL of the store, where jobs are known by their ``ids``. With a
-    ``memory_limit``, in bytes, keys go to a local disk when those in memory take more.
+    ``memory_limit``, in bytes, keys go to a local disk when those in memory take more. With an
+    ``identity`` connections to the host are encrypted.
     """
 
     node: NodeId
@@ -65,6 +68,7 @@ class Launch:
     ids: Mapping[int, str] = field(default_factory=dict)
     keeper: KeeperOptions = field(default_factory=KeeperOptions)
     memory_limit: int | None = None
+    identity: Identity | None = None
 
 
 @dataclass(frozen=True)
@@ -136,7 +140,7 @@ def main() -> None:
     )
     tidy = settle_node()
     end = threading.Event()
-    net = FlightNet(config.coordinator.secret)
+    net = FlightNet.to(config.coordinator)
     keeper = None
     if config.store is not None:
         keeper = Safekeeper(net, open_store(config.store, config.node), config.keeper)
@@ -154,14 +158,14 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's to handle
     signal.signal(signal.SIGTERM, lambda *_: end.set())
     socket = Path(config.folder, f"{config.node[:8]}.sock")
-    address = f"grpc+unix://{socket}" if config.host is None else f"grpc://{config.host}:0"
-    server = NodeServer(address, config.coordinator.secret, service)
+    address = f"grpc+unix://{socket}"
     if config.host is not None:
-        address = f"grpc://{config.host}:{server.port}"
+        address = tcp_address(config.host, config.identity)
+    server = NodeServer(address, config.coordinator.secret, service, config.identity)
     net.spawn(lambda: _watch_executor(int(sys.argv[1]), end), "executor")
     net.spawn(lambda: _watch_driver(config, net, end), "driver")
     service.start()
-    sys.stdout.buffer.write(_READY + address.encode() + b"\n")
+    sys.stdout.buffer.write(_READY + server.endpoint.address.encode() + b"\n")
     sys.stdout.flush()
     sys.stdout.close()
     end.wait()

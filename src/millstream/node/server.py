@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import pickle
 import resource
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
-import pyarrow.flight as flight
-
-from millstream.node.messages import Feed
 from millstream.node.service import NodeService
 from millstream.node.units import Block
-from millstream.wire.auth import ServerAuth
 from millstream.wire.blocks import digest_of
-from millstream.wire.calls import server_error
+from millstream.wire.serving import RunServer
+from millstream.wire.tls import Identity
 
 
 def digest_blocks(blocks: Sequence[Block]) -> str:
@@ -33,37 +27,14 @@ def memory() -> int:
     return pages * resource.getpagesize()
 
 
-class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
+class NodeServer(RunServer):
     """Lets tasks, peers and the coordinator reach a node."""
 
-    def __init__(self, address: str, secret: bytes, service: NodeService) -> None:
-        super().__init__(address, auth_handler=ServerAuth(secret))
-        self._service = service
-
-    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        try:
-            feed: Feed = pickle.loads(descriptor.command)
-            outputs = self._service.exchange(feed, _items(reader))
-        except flight.FlightError:
-            raise
-        except Exception as problem:
-            raise server_error(problem) from problem
-        writer.begin(outputs[0].schema if outputs else pa.schema([]))
-        for batch in outputs:
-            writer.write_batch(batch)
-
-    def do_action(self, context: Any, action: Any) -> list[bytes]:
-        try:
-            body = pickle.loads(action.body)
-            return [pickle.dumps(self._service.act(action.type, body), 5)]
-        except Exception as problem:
-            raise server_error(problem) from problem
-
-
-def _items(reader: Any) -> Iterator[Any]:
-    """The chunks of a feed, and its end marker."""
-    for chunk in reader:
-        if chunk.data is not None:
-            yield chunk.data
-        if chunk.app_metadata is not None:
-            yield pickle.loads(chunk.app_metadata)
+    def __init__(
+        self,
+        address: str,
+        secret: bytes,
+        service: NodeService,
+        identity: Identity | None = None,
+    ) -> None:
+        super().__init__(address, secret, service.act, service.exchange, identity)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
@@ -18,6 +17,8 @@ from millstream.node.machine import Durability
 from millstream.node.safekeeper import WhenFull
 from millstream.spark.launch import ZoneFunction
 from millstream.stores.sizes import byte_size
+from millstream.wire.hosts import check_host
+from millstream.wire.tls import check_available
 
 _SHORTEST = timedelta(seconds=0.1)
 _COUNTS = (
@@ -60,6 +61,7 @@ class Options(TypedDict, total=False):
     zone: ZoneFunction | None
     every: timedelta
     listen: str | None
+    encrypt: bool | None
     progress: bool | None
 
 
@@ -88,6 +90,7 @@ class RunConfig:
     zone: ZoneFunction | None = None
     every: timedelta = timedelta(0)
     listen: str | None = None
+    encrypt: bool | None = None
     progress: bool | None = None
 
     def __post_init__(self) -> None:
@@ -97,15 +100,7 @@ class RunConfig:
         self._check_lengths()
         if self.nodes is not None and self.nodes > self.slots:
             raise ConfigError(f"nodes must be at most slots ({self.slots}), got {self.nodes}")
-        if self.listen is not None and (
-            not isinstance(self.listen, str)
-            or not re.fullmatch(r"[A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+]", self.listen)
-            or self.listen == "0.0.0.0"
-        ):
-            raise ConfigError(
-                "listen must be a host name or address of the driver that executors can reach, "
-                f"without a port, got {self.listen!r}"
-            )
+        self._check_listen()
         if self.zone is not None and not callable(self.zone):
             raise ConfigError(
                 "zone must be a function of an executor's host and id that gives its fault zone, "
@@ -113,6 +108,24 @@ class RunConfig:
             )
         self._check_checkpoint()
         self._check_memory_limit()
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether connections between hosts are encrypted."""
+        return self.listen is not None and self.encrypt is not False
+
+    def _check_listen(self) -> None:
+        if self.encrypt not in (None, True, False):
+            raise ConfigError(f"encrypt must be True, False or None, got {self.encrypt!r}")
+        if self.listen is not None:
+            check_host(self.listen)
+        elif self.encrypt:
+            raise ConfigError(
+                "encrypt=True needs listen=: without it, nothing listens on the network, and all "
+                "calls go through Unix sockets of this host"
+            )
+        if self.encrypted:
+            check_available()
 
     @property
     def memory_bytes(self) -> int | None:

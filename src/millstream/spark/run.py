@@ -44,8 +44,9 @@ def start(
     (bytes, or text such as ``"512MB"``) a node whose keys take more than that in memory moves those
     that rest to its local disk; jobs with built-in aggregates or Arrow reducers do not.
     ``listen`` is the address on which coordinator and nodes accept connections from other
-    hosts; without it they use Unix sockets. ``progress`` shows progress on the terminal (by
-    default if there is one).
+    hosts; without it they use Unix sockets. Connections between hosts are encrypted with a
+    certificate of the run (extra ``tls``), unless ``encrypt=False``. ``progress`` shows progress on
+    the terminal (by default if there is one).
 
     With ``checkpoint`` (a folder) state and outputs survive the loss of all processes: a run that
     is started again there goes on where the last one ended, on any number of nodes. State goes

@@ -91,7 +91,7 @@ def _reporting(task: StageTask) -> Iterator[None]:
 
 @lru_cache(maxsize=4)
 def _record(coordinator: Endpoint, epoch: int, try_: int) -> EpochRecord:
-    return fetch_record(FlightNet(coordinator.secret), coordinator.address, epoch, try_)
+    return fetch_record(FlightNet.to(coordinator), coordinator.address, epoch, try_)
 
 
 class _Stage:
@@ -158,7 +158,7 @@ class _Stage:
         rows = pa.Table.from_batches(mine, schema=BLOCK_SCHEMA)
         read = self._program.is_read(job)
         coordinator = self._task.coordinator
-        net = FlightNet(coordinator.secret)
+        net = FlightNet.to(coordinator)
         feeder = Feeder(net, coordinator.address, self._record, self._attempt)
         for output in feeder.feed(job, slots, rows, read):
             with without_collector():

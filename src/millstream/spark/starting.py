@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Iterator
 from functools import partial
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -44,6 +45,9 @@ from millstream.spark.sinks import open_sink
 from millstream.wire.auth import new_secret
 from millstream.wire.calls import Endpoint
 from millstream.wire.flight_net import FlightNet
+from millstream.wire.hosts import check_reachable
+from millstream.wire.serving import tcp_address
+from millstream.wire.tls import Identity, new_identity
 from millstream.work.program import pack, program_of
 from millstream.work.reducing import is_keyed
 
@@ -94,7 +98,8 @@ class Starting:
         sinks = {at: open_sink(spark, vertex.sink) for at, vertex in planned.sinks}
         named = {vertex.name: sinks[at] for at, vertex in planned.sinks}
         self._hold = hold = take_hold(planned, config, spark, admitted.frame, named, self._cleanup)
-        coordinator, endpoint = self._coordinator(folder)
+        identity = new_identity() if config.encrypted else None
+        coordinator, endpoint = self._coordinator(folder, identity)
         launch = Launch(
             NodeId(""),
             endpoint,
@@ -108,6 +113,7 @@ class Starting:
             hold.ids or {},
             KeeperOptions(when_full=config.when_full),
             config.memory_bytes,
+            identity,
         )
         started = start_nodes(
             spark.sparkContext,
@@ -179,7 +185,9 @@ class Starting:
             self._spark.conf.set(_RETAINED, str(before))
 
     def _check_hosts(self) -> None:
-        if self._config.listen is None and not same_host(self._spark):
+        if self._config.listen is not None:
+            check_reachable(self._config.listen)
+        elif not same_host(self._spark):
             raise ConfigError(
                 f"Spark's master is {self._spark.sparkContext.master}, whose executors may be on "
                 "other hosts; pass listen= with the driver's address that they can reach"
@@ -198,14 +206,21 @@ class Starting:
     def _has_ttl(self) -> bool:
         return any(job.ttl is not None for _, job in self._plan.jobs)
 
-    def _coordinator(self, folder: str) -> tuple[Coordinator, Endpoint]:
+    def _coordinator(self, folder: str, identity: Identity | None) -> tuple[Coordinator, Endpoint]:
         address = f"grpc+unix://{folder}/coordinator.sock"
         if self._config.listen is not None:
-            address = f"grpc://{self._config.listen}:0"
+            address = tcp_address(self._config.listen, identity)
         secret = new_secret()
         patience = Patience(silence=self._config.node_timeout.total_seconds())
-        coordinator = Coordinator(FlightNet(secret), patience)
-        server = CoordinatorServer(address, secret, coordinator)
+        net = FlightNet(secret, None if identity is None else identity.certificate)
+        coordinator = Coordinator(net, patience)
+        try:
+            server = CoordinatorServer(address, secret, coordinator, identity)
+        except pa.ArrowException as problem:  # which does not say why; gRPC has logged it
+            raise ConfigError(
+                f"the driver cannot listen on {address}; pass listen= with a name or address of "
+                "the driver's own host"
+            ) from problem
         self._cleanup.callback(server.shutdown)
         self._cleanup.callback(coordinator.close)
         return coordinator, server.endpoint

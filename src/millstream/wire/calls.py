@@ -15,18 +15,24 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from millstream.errors import MillstreamError
-from millstream.wire.auth import ClientAuth
+from millstream.wire.auth import ClientAuth, Unproved, new_nonce, verified
+from millstream.wire.tls import NAME
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where a server of this run listens, and the secret that opens it."""
+    """Where a server of this run listens, the secret that opens it, and the run's certificate."""
 
     address: str
     secret: bytes
+    certificate: bytes | None = None
 
     def __repr__(self) -> str:
         return f"Endpoint({self.address})"
+
+    def verified(self, nonce: bytes, answer: Any) -> memoryview:
+        """The content of an answer to a call; raises ``Unproved`` if it may be anybody's."""
+        return verified(self.secret, self.address, nonce, answer)
 
 
 class Unreachable(MillstreamError):
@@ -64,10 +70,10 @@ def client_of(endpoint: Endpoint, timeout: float = _HANDSHAKE_TIMEOUT) -> flight
         client = _clients.get(endpoint)
     if client is not None:
         return client
-    client = flight.connect(endpoint.address)
+    client = _connected(endpoint)
     try:
         options = flight.FlightCallOptions(timeout=min(timeout, _HANDSHAKE_TIMEOUT))
-        client.authenticate(ClientAuth(endpoint.secret), options)
+        client.authenticate(ClientAuth(endpoint.secret, endpoint.address), options)
     except (flight.FlightError, pa.ArrowException) as problem:
         # Not translated(): who has not proved itself may send a pickle that runs code here.
         client.close()
@@ -82,6 +88,14 @@ def client_of(endpoint: Endpoint, timeout: float = _HANDSHAKE_TIMEOUT) -> flight
     return kept
 
 
+def _connected(endpoint: Endpoint) -> flight.FlightClient:
+    if endpoint.certificate is None:
+        return flight.connect(endpoint.address)
+    return flight.connect(
+        endpoint.address, tls_root_certs=endpoint.certificate, override_hostname=NAME
+    )
+
+
 def drop_client(endpoint: Endpoint) -> None:
     """Forget a client whose connection broke.
 
@@ -94,22 +108,29 @@ def drop_client(endpoint: Endpoint) -> None:
 
 def call(endpoint: Endpoint, action: str, body: object = None, timeout: float = 30.0) -> Any:
     """Call an action of a server; its errors are raised here as they were there."""
+    nonce = new_nonce()
     try:
         client = client_of(endpoint, timeout)
         options = flight.FlightCallOptions(timeout=timeout)
-        results = client.do_action(flight.Action(action, pickle.dumps(body, 5)), options)
-        return pickle.loads(b"".join(bytes(part.body) for part in results))
-    except (flight.FlightError, pa.ArrowException) as problem:
-        raise translated(endpoint, problem) from None
+        message = b"".join((nonce, pickle.dumps(body, 5)))
+        results = client.do_action(flight.Action(action, message), options)
+        answer = b"".join(bytes(part.body) for part in results)
+        return pickle.loads(endpoint.verified(nonce, answer))
+    except (flight.FlightError, pa.ArrowException, Unproved) as problem:
+        raise translated(endpoint, nonce, problem) from None
 
 
-def translated(endpoint: Endpoint, problem: Exception) -> MillstreamError:
+def translated(endpoint: Endpoint, nonce: bytes, problem: Exception) -> MillstreamError:
     """The error behind a failed call: the server's own, or ``Unreachable``."""
     blob = getattr(problem, "extra_info", None)
     if blob:
-        error = pickle.loads(blob)
-        if isinstance(error, MillstreamError):
-            return error
+        try:
+            error = pickle.loads(endpoint.verified(nonce, blob))
+        except Unproved as unproved:
+            problem = unproved
+        else:
+            if isinstance(error, MillstreamError):
+                return error
     if not isinstance(problem, flight.FlightTimedOutError):
         # After a timeout the connection stays: other calls may be on it.
         drop_client(endpoint)
@@ -120,15 +141,15 @@ def _unreachable(endpoint: Endpoint, problem: Exception) -> Unreachable:
     return Unreachable(endpoint.address, str(problem).split("\n")[0])
 
 
-def server_error(problem: BaseException) -> flight.FlightServerError:
-    """Wrap an error so that ``translated`` gives it back at the caller."""
+def error_text(problem: BaseException) -> str:
+    """What gRPC says of an error to those who cannot read it."""
+    return str(problem)[:_MESSAGE_LENGTH]
+
+
+def error_blob(problem: BaseException) -> bytes:
+    """Pickle an error, typed, with its long facts cut so that it fits into a trailer."""
     if not isinstance(problem, MillstreamError):
         problem = InternalError(f"{type(problem).__name__}: {problem}")
-    return flight.FlightServerError(str(problem)[:_MESSAGE_LENGTH], extra_info=_blob(problem))
-
-
-def _blob(problem: MillstreamError) -> bytes:
-    """Pickle an error, with its long facts cut so that it fits."""
     for limit in (_ERROR_BYTES, 1_000, 200):
         try:
             blob = pickle.dumps(type(problem)(*[_cut(fact, limit) for fact in problem.args]), 5)

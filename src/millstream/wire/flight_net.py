@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from millstream.errors import MillstreamError
+from millstream.wire.auth import Unproved, new_nonce
 from millstream.wire.blocks import BLOCK_SCHEMA
 from millstream.wire.calls import Endpoint, Unreachable, call, client_of, translated
 from millstream.wire.net import Delivery
@@ -26,13 +27,23 @@ _TOGETHER = 32
 
 
 class FlightNet:
-    """Speaks to the servers of one run, whose secret it holds."""
+    """Speaks to the servers of one run, whose secret and certificate it holds."""
 
-    def __init__(self, secret: bytes) -> None:
+    def __init__(self, secret: bytes, certificate: bytes | None = None) -> None:
         self._secret = secret
+        self._certificate = certificate
+
+    @classmethod
+    def to(cls, server: Endpoint) -> FlightNet:
+        """The net of the run that a server belongs to."""
+        return cls(server.secret, server.certificate)
+
+    def endpoint(self, address: str) -> Endpoint:
+        """A server of the run."""
+        return Endpoint(address, self._secret, self._certificate)
 
     def call(self, address: str, action: str, body: object = None, timeout: float = 30.0) -> Any:
-        return call(Endpoint(address, self._secret), action, body, timeout)
+        return call(self.endpoint(address), action, body, timeout)
 
     def feed(
         self,
@@ -42,10 +53,10 @@ class FlightNet:
         end: Any,
         abandoned: Callable[[], bool],
     ) -> list[pa.RecordBatch]:
-        streams = [_Stream(Endpoint(c.address, self._secret), c.header, rows, end) for c in copies]
+        streams = [_Stream(self.endpoint(c.address), c.header, rows, end) for c in copies]
         for stream in streams:  # side by side: a backup that is slow must not hold up the primary
             threading.Thread(target=stream.run_quietly, daemon=True).start()
-        main = _Stream(Endpoint(primary.address, self._secret), primary.header, rows, end)
+        main = _Stream(self.endpoint(primary.address), primary.header, rows, end)
         with _Watch(main, abandoned):
             outputs = main.run()
         deadline = time.monotonic() + _COPIES_WAIT
@@ -97,11 +108,13 @@ class _Stream:
 
     def run(self) -> list[pa.RecordBatch]:
         """Stream everything, and wait for the answer."""
+        nonce = new_nonce()
         try:
             client = client_of(self._endpoint)
             if self._cancelled:
                 raise Unreachable(self._endpoint.address, "the feed was abandoned")
-            descriptor = flight.FlightDescriptor.for_command(pickle.dumps(self._header, 5))
+            command = b"".join((nonce, pickle.dumps(self._header, 5)))
+            descriptor = flight.FlightDescriptor.for_command(command)
             writer, self._reader = client.do_exchange(descriptor)
             if self._cancelled:  # in between
                 self._reader.cancel()
@@ -117,15 +130,23 @@ class _Stream:
                     # cancel interrupts the main thread as Ctrl-C does.
                     list(self._reader)
                     raise
-                return [chunk.data for chunk in self._reader if chunk.data.num_rows]
+                return self._outputs(nonce)
         except MillstreamError:
             raise
-        except (flight.FlightError, pa.ArrowException) as problem:
+        except (flight.FlightError, pa.ArrowException, Unproved) as problem:
             if self._cancelled:
                 raise Unreachable(self._endpoint.address, "the feed was abandoned") from None
-            raise translated(self._endpoint, problem) from None
+            raise translated(self._endpoint, nonce, problem) from None
         finally:
             self.done.set()
+
+    def _outputs(self, nonce: bytes) -> list[pa.RecordBatch]:
+        """What the node answers: its proof, and then outputs, which may hold pickled values."""
+        chunks = iter(self._reader)
+        first = next(chunks, None)
+        given = None if first is None else first.app_metadata
+        self._endpoint.verified(nonce, b"" if given is None else given)
+        return [chunk.data for chunk in chunks if chunk.data.num_rows]
 
     def run_quietly(self) -> None:
         """Stream to a backup: whether it has the copy, its own receipt will tell."""

@@ -1,0 +1,98 @@
+"""The Flight server of a process of the run: who calls is checked, each answer carries its proof.
+
+What is answered is up to two functions: one for actions, one for feeds.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from millstream.wire.auth import NONCE_BYTES, ServerAuth, proved
+from millstream.wire.calls import Endpoint, error_blob, error_text
+from millstream.wire.tls import Identity
+
+Act = Callable[[str, Any], Any]
+Exchange = Callable[[Any, Iterator[Any]], list[pa.RecordBatch]]
+
+
+class RunServer(flight.FlightServerBase):  # type: ignore[misc]
+    """Serves actions, and feeds if ``exchange`` is given; ``endpoint`` is where it listens.
+
+    With port 0 it listens on a free one. With an ``identity`` connections are encrypted.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        secret: bytes,
+        act: Act,
+        exchange: Exchange | None = None,
+        identity: Identity | None = None,
+    ) -> None:
+        auth = ServerAuth(secret)
+        certificates = [] if identity is None else [(identity.certificate, identity.key)]
+        super().__init__(address, auth_handler=auth, tls_certificates=certificates)
+        self._act = act
+        self._exchange = exchange
+        if self.port > 0:  # TCP
+            address = f"{address.removesuffix(':0')}:{self.port}"
+        certificate = None if identity is None else identity.certificate
+        self.endpoint = Endpoint(address, secret, certificate)
+        auth.address = address
+
+    def do_action(self, context: Any, action: Any) -> list[bytes]:
+        nonce, body = _opened(action.body)
+        try:
+            answer = pickle.dumps(self._act(action.type, pickle.loads(body)), 5)
+        except Exception as problem:
+            raise self._error(nonce, problem) from problem
+        return [self._proved(nonce, answer)]
+
+    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        nonce, header = _opened(descriptor.command)
+        try:
+            if self._exchange is None:
+                raise flight.FlightUnavailableError("nothing is fed here")
+            outputs = self._exchange(pickle.loads(header), _items(reader))
+        except flight.FlightError:
+            raise
+        except Exception as problem:
+            raise self._error(nonce, problem) from problem
+        # A call stays on its connection: what follows the proof is from whom it is of.
+        writer.write_metadata(self._proved(nonce, b""))
+        writer.begin(outputs[0].schema if outputs else pa.schema([]))
+        for batch in outputs:
+            writer.write_batch(batch)
+
+    def _proved(self, nonce: bytes, content: bytes) -> bytes:
+        return proved(self.endpoint.secret, self.endpoint.address, nonce, content)
+
+    def _error(self, nonce: bytes, problem: BaseException) -> flight.FlightServerError:
+        """An error that the caller raises as it is here."""
+        blob = self._proved(nonce, error_blob(problem))
+        return flight.FlightServerError(error_text(problem), extra_info=blob)
+
+
+def tcp_address(host: str, identity: Identity | None) -> str:
+    """The address of a server on a free port of a host."""
+    scheme = "grpc" if identity is None else "grpc+tls"
+    return f"{scheme}://{host}:0"
+
+
+def _opened(message: Any) -> tuple[bytes, memoryview]:
+    given = memoryview(message)
+    return bytes(given[:NONCE_BYTES]), given[NONCE_BYTES:]
+
+
+def _items(reader: Any) -> Iterator[Any]:
+    """The chunks of a feed, and its end marker."""
+    for chunk in reader:
+        if chunk.data is not None:
+            yield chunk.data
+        if chunk.app_metadata is not None:
+            yield pickle.loads(chunk.app_metadata)
