@@ -23,9 +23,19 @@ from millstream.errors import Place
 from millstream.flow.reducers import reducer_of
 from millstream.flow.vertices import JobVertex
 from millstream.node.machine import NodeMachine
-from millstream.node.messages import Assign, Commit, CopyOrder, End, Feed, NodeReport
+from millstream.node.messages import (
+    NOTHING_COMMITTED,
+    Assign,
+    Commit,
+    CommittedUnit,
+    CopyOrder,
+    End,
+    Feed,
+    NodeReport,
+)
 from millstream.node.server import NodeServer, digest_blocks, memory
 from millstream.node.service import NodeOptions, NodeService
+from millstream.node.units import unit_digest
 from millstream.ring.placement import Placement
 from millstream.ring.ring import NodeId, Ring
 from millstream.state.blocks import to_bytes
@@ -119,11 +129,12 @@ class Primary:
         self.service = _service(self._machine, net, checkpoint_every)
         self.service.act("assign", _assignment(backup))
         self._epoch = 0
+        self._newest = NOTHING_COMMITTED
 
     @property
     def keys(self) -> int:
         """How many keys the state has."""
-        report: NodeReport = self.service.act("receipts", (self._epoch, 0)).report
+        report: NodeReport = self.service.act("receipts", (self._epoch, 0, -1)).report
         return report.state_keys[_JOB]
 
     def packed(self, words: Sequence[str]) -> Fed:
@@ -151,11 +162,9 @@ class Primary:
             time=self._epoch,
         )
         self.service.exchange(feed, iter(fed))
+        unit = CommittedUnit(_JOB, 0, SLOTS, unit_digest(range(SLOTS), fed[1].digest))
+        self._newest = Commit(self._epoch, 0, (unit,))
         self._epoch += 1
-
-    @property
-    def _newest(self) -> Commit:
-        return Commit(self._epoch - 1, 0)
 
     def seal(self) -> None:
         """Commit the newest epoch now."""

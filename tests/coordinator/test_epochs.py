@@ -47,7 +47,7 @@ class Speaker:
         give(self.ledger)
         return {A: NodeReport(memory=self.events.count("receipts")), B: NodeReport()}
 
-    def excuses(self, problem: Exception, record: EpochRecord) -> bool:
+    def is_retryable(self, problem: Exception) -> bool:
         return problem in self.excused
 
     def commit(self, staged: Staged) -> tuple[Closing, bool]:
@@ -172,6 +172,21 @@ def test_an_epoch_is_tried_four_times_and_no_more(speaker: Speaker) -> None:
 
     assert body.discarded == [0, 1, 2, 3] and speaker.events[-1] == "discard"
     assert "commit" not in speaker.events
+
+
+def test_tries_that_takeovers_have_disturbed_do_not_count(speaker: Speaker) -> None:
+    disturbed = 3 * TRIES
+    speaker.problems["receipts"] = [MISSING] * disturbed
+    body = Body(speaker)
+    stage = body.stage
+
+    def takes_over() -> None:
+        stage()
+        speaker.ledger.taken_over = True
+
+    body.stage = takes_over  # type: ignore[method-assign]
+
+    assert run(speaker, body).record.try_ == disturbed
 
 
 def test_what_is_excused_or_worth_it_makes_another_try(speaker: Speaker) -> None:

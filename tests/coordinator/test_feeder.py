@@ -14,7 +14,7 @@ from millstream.coordinator.service import StaleTask
 from millstream.errors import MillstreamError
 from millstream.node.messages import BrokenFeed, Commit, End, Feed, FeedRefused, NotDeterministic
 from millstream.ring.placement import Placement
-from millstream.ring.ring import NodeId
+from millstream.ring.ring import NodeId, Ring
 from millstream.sim import SimNet, Stalled, World
 from millstream.state.blocks import SLOT, from_bytes, to_bytes
 from millstream.wire.blocks import BLOCK_SCHEMA
@@ -199,6 +199,25 @@ def test_the_header_says_all_that_a_node_must_know(world: World) -> None:
             clock=clock,
         )
     ]
+
+
+def test_units_keep_their_cut_when_one_node_comes_to_own_all_of_them(world: World) -> None:
+    scene = Scene(world, cuts=(HIGH.start,))
+    scene.now_owned_by(placed([THIRD], 1))
+
+    assert scene.feed() == expected()
+
+    assert scene.fed() == {THIRD: [LOW, HIGH]}
+
+
+def test_units_are_cut_further_when_a_takeover_divides_them(world: World) -> None:
+    scene = Scene(world, cuts=(HIGH.start,))
+    quarter = LOW.stop // 2
+    scene.now_owned_by(placed(Ring.even([THIRD], ALL.stop).moved(range(quarter), ME), 1))
+
+    assert scene.feed() == expected()
+
+    assert scene.fed() == {ME: [range(quarter)], THIRD: [range(quarter, LOW.stop), HIGH]}
 
 
 def test_slots_without_rows_are_fed_too(scene: Scene) -> None:

@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 
 from millstream.coordinator.ledger import EpochOrderError, Ledger, MissingReceipts, TypeConflict
-from millstream.node.messages import NOTHING_COMMITTED, Commit, CopyReceipt, Receipt, Receipts
+from millstream.node.messages import (
+    NOTHING_COMMITTED,
+    Commit,
+    CommittedUnit,
+    CopyReceipt,
+    Receipt,
+    Receipts,
+)
 from millstream.ring.ring import NodeId
 from tests.coordinator.receipts import (
     GONE,
@@ -121,6 +128,45 @@ def test_a_commit_names_the_try() -> None:
     ledger.commit(ledger.closing())
 
     assert ledger.committed == Commit(0, 1)
+
+
+def test_a_commit_names_the_units_of_present_owners() -> None:
+    ledger = ledger_of(JOBS)
+    ledger.admit(0, 0)
+    ledger.receive(A, said(receipt(LOW, digest="x"), receipt(range(SLOTS), PAIRS, digest="v")))
+    ledger.receive(
+        B,
+        said(
+            receipt(range(4, 6), digest="y"),
+            receipt(range(6, 8), digest="z"),
+            receipt(HIGH, PAIRS, digest="w"),
+        ),
+    )
+
+    closing = ledger.closing()
+
+    assert closing.commit.units == (
+        CommittedUnit(WORDS, 0, 4, "x"),
+        CommittedUnit(WORDS, 4, 6, "y"),
+        CommittedUnit(WORDS, 6, 8, "z"),
+        CommittedUnit(PAIRS, 0, 4, "v"),
+        CommittedUnit(PAIRS, 4, 8, "w"),
+    )
+    ledger.commit(closing)
+    assert ledger.admit(1, 0).committed.units == closing.units
+
+
+def test_a_takeover_is_known_until_the_next_try() -> None:
+    roster = roster_of(A, B, replicas=1)
+    ledger = ledger_of(roster=roster)
+    assert ledger.admit(0, 0).cuts == (HIGH.start,)
+    roster.lose([A])
+    ledger.replace_placement()
+    assert ledger.taken_over and not ledger.recut
+
+    assert ledger.retry().cuts == ()
+
+    assert not ledger.taken_over
 
 
 def missing_after(given: Mapping[NodeId, Receipts], jobs: dict[int, str] | None = None) -> Any:

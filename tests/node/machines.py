@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,15 @@ import pyarrow as pa
 
 from millstream.flow.vertices import JobVertex
 from millstream.node.machine import Durability, NodeMachine
-from millstream.node.messages import Assign, Commit, End, Feed, NodeReport, Receipts
+from millstream.node.messages import (
+    Assign,
+    Commit,
+    CommittedUnit,
+    End,
+    Feed,
+    NodeReport,
+    Receipts,
+)
 from millstream.node.units import Block, Unit, Work
 from millstream.ring.masks import SlotMask
 from millstream.ring.placement import Placement
@@ -65,6 +73,17 @@ def placed(owners: Ring | Sequence[NodeId], version: int = 0, **copies: range) -
     return Placement.of(ring, masks).at(version)
 
 
+def commit_of(machines: Iterable[NodeMachine], epoch: int, try_: int = 0) -> Commit:
+    """The commit of all that machines have of an epoch under way."""
+    units = {
+        CommittedUnit(unit.job, unit.slots.start, unit.slots.stop, unit.digest)
+        for machine in machines
+        for unit in machine._units
+        if unit.receipt.epoch == epoch
+    }
+    return Commit(epoch, try_, tuple(units))
+
+
 class Node:
     """A machine with its placement, and the feeds of one job."""
 
@@ -105,7 +124,7 @@ class Node:
             attempt=0,
             ring=self.machine.version,
             slots=ALL,
-            committed=Commit(epoch - 1, 0),
+            committed=commit_of([self.machine], epoch - 1),
             time=epoch,
             rows=7,
         )
@@ -145,7 +164,7 @@ class Node:
         self.seal(epoch)
 
     def seal(self, epoch: int, try_: int = 0) -> None:
-        self.machine.seal(Commit(epoch, try_))
+        self.machine.seal(commit_of([self.machine], epoch, try_))
 
     def copy_to(self, other: Node) -> None:
         """Copy what the last feed froze."""

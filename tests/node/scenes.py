@@ -23,7 +23,7 @@ from millstream.state.records import decode_records
 from millstream.stores.store import Store
 from millstream.wire.blocks import BLOCK_SCHEMA
 from millstream.wire.net import Delivery
-from tests.node.machines import ALL, HISTORY, JOB, ME, OTHER, THIRD, placed
+from tests.node.machines import ALL, HISTORY, JOB, ME, OTHER, THIRD, commit_of, placed
 from tests.work.running import SLOTS, blocks_of_pairs
 
 T = TypeVar("T")
@@ -110,7 +110,7 @@ class Scene:
         return self.run(lambda: self.task.call(node, action, body))
 
     def header(self, epoch: int, **options: Any) -> Feed:
-        version, committed = self.placement.version, Commit(epoch - 1, 0)
+        version, committed = self.placement.version, self.commit_of(epoch - 1)
         feed = Feed(self.incarnation, JOB, epoch, 0, 0, version, ALL, committed, epoch)
         return replace(feed, **options)
 
@@ -128,17 +128,21 @@ class Scene:
         )
         return [record for batch in outputs for record in decode_records(batch)]
 
+    def commit_of(self, epoch: int) -> Commit:
+        """The commit of all that nodes have of an epoch under way."""
+        return commit_of(self.machines.values(), epoch)
+
     def commit(self, epoch: int, pairs: list[Any]) -> None:
         """Run an epoch and tell all nodes that it is committed."""
         self.feed(epoch, pairs)
         self.rest(0.2)  # copies of logs are on their own
-        self.committed = Commit(epoch, 0)
+        self.committed = self.commit_of(epoch)
         for node in self.machines:
             if self.world.alive(node):
                 self.call(node, "seal", self.committed)
 
     def receipts(self, node: NodeId, epoch: int) -> Receipts:
-        found: Receipts = self.call(node, "receipts", (epoch, 0))
+        found: Receipts = self.call(node, "receipts", (epoch, 0, -1))
         return found
 
     def held(self, node: NodeId) -> dict[Any, Any]:

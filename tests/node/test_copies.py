@@ -6,7 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from millstream.node.messages import BrokenFeed, Commit, CopyReceipt, End, FeedRefused
+from millstream.node.messages import (
+    BrokenFeed,
+    Commit,
+    CopyReceipt,
+    End,
+    FeedRefused,
+    NotDeterministic,
+    Recut,
+)
 from millstream.ring.ring import Ring
 from tests.node.machines import (
     ALL,
@@ -18,6 +26,7 @@ from tests.node.machines import (
     OTHER,
     THIRD,
     Node,
+    commit_of,
     digest,
     placed,
 )
@@ -165,21 +174,99 @@ def test_after_a_takeover_a_feed_gets_its_outputs_though_the_unit_was_copied() -
     assert backup.state() == {key: [value] for key, value in MANY}
 
 
-def test_after_a_takeover_a_feed_that_is_cut_otherwise_freezes_only_what_is_missing() -> None:
-    ring = Ring.even([ME, OTHER], SLOTS)
-    before = placed(ring, other=LOW, me=HIGH)
-    primary, heir = Node(placement=before), Node(node=OTHER, placement=before)
+@pytest.mark.parametrize("slots", [ALL, range(2, 5)])
+def test_a_feed_that_is_cut_otherwise_than_what_was_copied_is_not_taken(slots: range) -> None:
+    primary, heir = pair()
     primary.run(0, MANY, slots=LOW)
     primary.copy_to(heir)
-    heir.assign(placed(ring.moved(LOW, OTHER), 1))
+    heir.assign(TAKEN_OVER)
 
-    outputs = heir.run(0, MANY, slots=ALL)
+    with pytest.raises(Recut) as caught:
+        heir.run(0, MANY, slots=slots)
 
-    assert sorted(outputs) == sorted((key, [value]) for key, value in MANY)
-    assert [unit.slots for unit in heir.units] == [HIGH]
-    assert [receipt.slots for receipt in heir.receipts(0).receipts] == [LOW, HIGH]
+    assert caught.value.job == "job" and heir.units == []
     heir.seal(0)
-    assert heir.state() == {key: [value] for key, value in MANY}
+    assert heir.state().keys() <= {key for key, _ in MANY}
+
+
+def test_what_leaves_a_takeover_in_two_cuts_is_not_committed() -> None:
+    halves = placed([ME, OTHER], third=ALL)
+    heir = Node(node=THIRD, placement=halves)
+    whole = Node(placement=placed([ME], third=ALL))
+    whole.run(0, MANY)
+    whole.copy_to(heir)
+    half = Node(placement=halves)
+    half.run(0, MANY, slots=LOW)
+    half.copy_to(heir)
+    assert heir.receipts(0).receipts == ()
+    heir.assign(placed([THIRD], 1))
+
+    with pytest.raises(Recut):
+        heir.receipts(0)
+
+
+def test_a_seal_merges_the_copy_that_the_commit_names_and_no_other() -> None:
+    before = placed([ME], other=ALL, third=ALL)
+    lost, heir, backup = (Node(node=node, placement=before) for node in (ME, OTHER, THIRD))
+    lost.run(0, [("a", 1)])
+    lost.copy_to(backup)  # and the heir misses it
+    for node in (heir, backup):
+        node.assign(placed([OTHER], 1, third=ALL))
+    heir.run(0, [("a", 2)])
+    heir.copy_to(backup)
+    assert len(backup.receipts(0).copies) == 2
+
+    commit = commit_of([heir.machine], 0)
+    for node in (heir, backup):
+        node.machine.seal(commit)
+
+    assert backup.held() == heir.held() == {"a": [2]}
+
+
+def test_a_copy_that_the_commit_does_not_name_leaves_its_slots_out_of_sync() -> None:
+    before = placed([ME], other=ALL, third=ALL)
+    lost, heir, backup = (Node(node=node, placement=before) for node in (ME, OTHER, THIRD))
+    lost.run(0, [("a", 1)])
+    lost.copy_to(backup)
+    for node in (heir, backup):
+        node.assign(placed([OTHER], 1, third=ALL))
+    heir.run(0, [("a", 2)])  # and the backup misses the copy
+    commit = commit_of([heir.machine], 0)
+    for node in (heir, backup):
+        node.machine.seal(commit)
+    assert backup.held() == {} and backup.receipts(1).reach == ((0, -1),)
+
+    for snapshot in heir.machine.view(ALL):
+        backup.machine.install(snapshot)
+
+    assert backup.held() == {"a": [2]} and backup.receipts(1).reach == ((0, 0),)
+
+
+def test_a_commit_may_name_a_unit_for_a_part_of_its_slots() -> None:
+    primary, backup = pair()
+    primary.run(0, MANY)
+    primary.copy_to(backup)
+    [unit] = commit_of([primary.machine], 0).units
+
+    backup.machine.seal(Commit(0, 0, (unit._replace(stop=LOW.stop),)))
+
+    assert backup.receipts(1).reach == ((0, 0), (HIGH.start, -1))
+    assert 0 < len(backup.held()) < len(MANY)
+
+
+def test_an_owner_with_two_versions_of_a_unit_says_so() -> None:
+    before = placed([ME], other=ALL, third=ALL)
+    lost, heir, last = (Node(node=node, placement=before) for node in (ME, OTHER, THIRD))
+    lost.run(0, [("a", 1)])
+    lost.copy_to(last)
+    for node in (heir, last):
+        node.assign(placed([OTHER], 1, third=ALL))
+    heir.run(0, [("a", 2)])
+    heir.copy_to(last)
+    last.assign(placed([THIRD], 2))
+
+    with pytest.raises(NotDeterministic):
+        last.receipts(0)
 
 
 def test_receipts_are_for_owned_slots_and_copy_receipts_for_the_others() -> None:

@@ -69,7 +69,7 @@ def commit(scene: Scene, epoch: int, pairs: list[Any], nodes: tuple[NodeId, ...]
     """Run an epoch; gives the pieces of its owners."""
     scene.feed(epoch, pairs)
     pieces = [piece for node in nodes for piece in pieces_of(scene, node, epoch)]
-    scene.committed = Commit(epoch, 0)
+    scene.committed = scene.commit_of(epoch)
     for node in scene.machines:
         scene.call(node, "seal", scene.committed)
     return pieces

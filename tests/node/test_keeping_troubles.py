@@ -122,7 +122,7 @@ def test_a_node_that_has_yet_to_bring_slots_back_writes_bases_of_the_others(
     for slots in (LOW, HIGH):
         scene.feed(0, MANY, slots=slots)
     pieces = [piece for node in (ME, OTHER) for piece in pieces_of(scene, node, 0)]
-    scene.committed = Commit(0, 0)
+    scene.committed = scene.commit_of(0)
     world.crash(OTHER)
     scene.placement = placed([ME], 1)
     machine = scene.machines[ME]

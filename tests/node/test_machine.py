@@ -31,6 +31,7 @@ from tests.node.machines import (
     LOW,
     MANY,
     Node,
+    commit_of,
     digest,
     history,
 )
@@ -223,7 +224,7 @@ def test_an_attempt_of_an_older_try_is_refused_also_when_it_was_let_in_before(no
 def test_a_feed_of_the_next_epoch_seals_the_one_before(node: Node) -> None:
     node.run(0, [("a", 1)])
 
-    outputs = node.run(1, [("a", 2)], committed=Commit(0, 0))
+    outputs = node.run(1, [("a", 2)])
 
     assert node.machine.committed == Commit(0, 0)
     assert node.state() == {"a": [1]}
@@ -290,7 +291,7 @@ def test_receipts_say_what_was_frozen_and_counted(node: Node) -> None:
         epoch=0,
         try_=0,
         slots=ALL,
-        digest=digest(node.blocks([("a", 1), ("b", 2)], [("a", 3)])),
+        digest=f"0-{ALL.stop}:{digest(node.blocks([('a', 1), ('b', 2)], [('a', 3)]))}",
         rows=3,
         keys=2,
         outputs=2,
@@ -307,7 +308,7 @@ def test_receipts_are_given_for_the_present_epoch_and_try_only(node: Node) -> No
     assert node.receipts(0).receipts == ()
     assert node.receipts(1, 1).receipts == ()
     assert len(node.receipts(0, 1).receipts) == 1
-    node.run(1, [("a", 2)], committed=Commit(0, 1))
+    node.run(1, [("a", 2)], committed=commit_of([node.machine], 0, 1))
     assert node.receipts(0, 1).receipts == ()
 
 
@@ -342,7 +343,7 @@ def test_blocks_with_keys_of_several_types_freeze_nothing(node: Node) -> None:
 def test_every_form_is_applied_exactly_once_through_retries(reduce: Any) -> None:
     node = Node(job_of(reduce))
     for epoch in range(3):
-        newest = Commit(epoch - 1, 1)
+        newest = commit_of([node.machine], epoch - 1, 1)
         node.run(epoch, [("a", 1)], [("a", 10)], try_=0, committed=newest)
         for attempt in (1, 2):
             node.run(epoch, [("a", 2)], [("a", 20)], try_=1, attempt=attempt, committed=newest)

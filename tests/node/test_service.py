@@ -102,7 +102,7 @@ def test_with_logs_backups_are_fed_and_the_owner_copies_nothing(world: World) ->
 
 def test_a_node_learns_from_a_feed_which_ring_and_commit_are_in_force(scene: Scene) -> None:
     scene.feed(0, [("a", 1)])
-    scene.placement, scene.committed = placed([ME], 1, other=ALL, third=ALL), Commit(0, 0)
+    scene.placement, scene.committed = placed([ME], 1, other=ALL, third=ALL), scene.commit_of(0)
 
     assert scene.feed(1, [("a", 2)]) == [("a", [1, 2])]
 

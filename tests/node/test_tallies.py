@@ -84,27 +84,6 @@ def test_a_log_that_is_replayed_tells_what_was_counted() -> None:
     assert told(backup) == [(ALL, 7, (COUNTED,))]
 
 
-@pytest.mark.parametrize("first", [LOW, ALL])
-def test_logs_of_a_feed_that_was_cut_twice_are_counted_once(first: range) -> None:
-    backup = backup_of(durability="interval")
-    for slots in (first, LOW if first == ALL else ALL):
-        blocks = [counted(COUNTED), *backup.blocks(MANY, slots=slots)]
-        backup.machine.take_log(backup.feed(0, copy=True, slots=slots), blocks, end_of(blocks))
-    backup.assign(placed([OTHER], 1))
-    assert backup.replay() == 2
-
-    rest = [(HIGH, 0, ())] if first == LOW else []
-    assert told(backup) == [(first, 7, (COUNTED,)), *rest]
-
-
-def test_a_feed_for_slots_that_are_partly_frozen_is_not_counted_twice() -> None:
-    node = Node()
-    run(node, 0, [counted(COUNTED), *node.blocks(MANY, slots=LOW)], slots=LOW)
-    run(node, 0, [counted(COUNTED), *node.blocks(MANY)])
-
-    assert told(node) == [(LOW, 7, (COUNTED,)), (HIGH, 0, ())]
-
-
 def test_a_reduction_is_told_the_clock_and_the_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     node = Node()
     node.commit(0, MANY)

@@ -70,6 +70,7 @@ class EpochResult:
 def run_epoch(coordinator: Coordinator, epoch: int, time: int, body: Body) -> EpochResult:
     """Run an epoch until it is committed, published and sealed; raise if it cannot be."""
     record = coordinator.admit(epoch, time)
+    undisturbed = 0
     while True:
         try:
             with body.attempt(record) as attempt:
@@ -86,10 +87,12 @@ def run_epoch(coordinator: Coordinator, epoch: int, time: int, body: Body) -> Ep
             body.discard(record)
             again = (
                 isinstance(problem, MissingReceipts)
-                or coordinator.excuses(problem, record)
+                or coordinator.is_retryable(problem)
                 or body.worth_another_try(problem)
             )
-            if not again or record.try_ + 1 >= _MAX_TRIES:
+            # Of takeovers there are as many as nodes; what fails without one fails for good.
+            undisturbed += not coordinator.ledger.taken_over
+            if not again or undisturbed >= _MAX_TRIES:
                 raise
             record = coordinator.retry()
     if now:

@@ -7,6 +7,7 @@ or a minute without success.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -16,7 +17,6 @@ import pyarrow.compute as pc
 from millstream.coordinator.record import EpochRecord, JobTypes
 from millstream.errors import MillstreamError
 from millstream.node.messages import BrokenFeed, End, Feed, FeedRefused
-from millstream.ring.placement import Placement
 from millstream.ring.ring import NodeId
 from millstream.state.blocks import from_bytes, slices, to_bytes
 from millstream.wire.blocks import BLOCK_SCHEMA, digest_of
@@ -47,7 +47,7 @@ class Feeder:
         """Feed the blocks of one shuffle partition; give the outputs, in the order of slots."""
         start, deadline, failures = slots.start, self.net.now() + _GIVE_UP_AFTER, 0
         while start < slots.stop:
-            owner, share = _share(self.record.placement, range(start, slots.stop))
+            owner, share = _share(self.record, range(start, slots.stop))
             part = rows if share == slots else _cut(rows, share, counted=start == slots.start)
             try:
                 outputs = self._feed_share(job, owner, share, part, read)
@@ -114,15 +114,13 @@ class Feeder:
         )
 
 
-def _share(placement: Placement, slots: range) -> tuple[NodeId, range]:
-    """The first of these slots with those behind them that have the same owner."""
-    shares = placement.shares(slots)
-    owner, stop = shares[0].owner, shares[0].slots.stop
-    for share in shares[1:]:
-        if share.owner != owner:
-            break
-        stop = share.slots.stop
-    return owner, range(slots.start, stop)
+def _share(record: EpochRecord, slots: range) -> tuple[NodeId, range]:
+    """The first unit of these slots: up to a cut of this try, or to another owner."""
+    stop = slots.stop
+    for cuts in (record.cuts, record.placement.cuts):
+        later = bisect_right(cuts, slots.start)
+        stop = min([stop, *cuts[later : later + 1]])
+    return record.placement.owner(slots.start), range(slots.start, stop)
 
 
 def _cut(rows: pa.Table, share: range, *, counted: bool) -> pa.Table:

@@ -15,7 +15,7 @@ from millstream.ring.ring import NodeId
 from millstream.wire.net import Net
 
 _SUPPLY_TIMEOUT = 300.0
-_NO_EPOCH = (-1, 0)
+_NO_EPOCH = (-1, 0, -1)
 
 
 class Healed(Protocol):

@@ -52,6 +52,7 @@ class _Held:
     """An epoch that is committed in memory alone, and how many keys it has changed."""
 
     record: EpochRecord
+    commit: Commit
     staged: Staged
     types: Mapping[int, JobTypes]
     changes: int
@@ -80,7 +81,11 @@ class Intervals(Journaled):
         """An epoch is committed in memory; what it staged waits for the store."""
         changes = sum(receipt.keys for receipt in closing.receipts)
         with self._lock:
-            self._held.append(_Held(closing.record, staged, closing.types, changes, closing.clocks))
+            self._held.append(
+                _Held(
+                    closing.record, closing.commit, staged, closing.types, changes, closing.clocks
+                )
+            )
         return False
 
     def after_commit(self) -> None:
@@ -152,7 +157,7 @@ class Intervals(Journaled):
         record = newest.record
         since = self._journal.committed.epoch
         started = self._net.now()
-        order = Persist(self._journal.incarnation, since, Commit(*record.at))
+        order = Persist(self._journal.incarnation, since, newest.commit)
         answers = self._ask_all("persist", order, _PERSIST_TIMEOUT)
         pieces: list[Piece] = []
         bases: list[Base] = []

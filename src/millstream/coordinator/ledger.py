@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +19,14 @@ from millstream.coordinator.clocks import Clocks, Counted
 from millstream.coordinator.record import EpochRecord, JobTypes
 from millstream.coordinator.roster import Roster, from_runs
 from millstream.errors import MillstreamError
-from millstream.node.messages import NOTHING_COMMITTED, Commit, CopyReceipt, Receipt, Receipts
+from millstream.node.messages import (
+    NOTHING_COMMITTED,
+    Commit,
+    CommittedUnit,
+    CopyReceipt,
+    Receipt,
+    Receipts,
+)
 from millstream.ring.keys import canonical_type
 from millstream.ring.masks import SlotMask
 from millstream.ring.ring import NodeId
@@ -80,6 +88,12 @@ class Closing:
     in_sync: Mapping[NodeId, SlotMask]
     clocks: Clocks = field(default_factory=Clocks)
     counted: Mapping[int, Counted] = field(default_factory=dict)
+    units: tuple[CommittedUnit, ...] = ()
+
+    @property
+    def commit(self) -> Commit:
+        """What nodes are told: the units by which their copies must be the same."""
+        return Commit(*self.record.at, self.units)
 
 
 class Ledger:
@@ -108,6 +122,8 @@ class Ledger:
         self._asked = BEGINNING
         self._record: EpochRecord | None = None
         self._said: dict[NodeId, Receipts] = {}
+        # Whether slots changed hands during this try, and whether that cut units in two.
+        self.taken_over = self.recut = False
 
     @property
     def record(self) -> EpochRecord | None:
@@ -135,23 +151,32 @@ class Ledger:
             types=dict(self._types),
             logs=self._logs,
             clocks=self.clocks.at(time, self.incarnation, asked),
+            cuts=self._roster.placement.cuts,
         )
-        self._said = {}
+        self._begin_try()
         return self._record
 
     def retry(self) -> EpochRecord:
         """Begin the next try of the epoch under way; what older tries froze is void."""
         assert self._record is not None
+        placement = self._roster.placement
         self._record = replace(
-            self._record, try_=self._record.try_ + 1, placement=self._roster.placement
+            self._record, try_=self._record.try_ + 1, placement=placement, cuts=placement.cuts
         )
-        self._said = {}
+        self._begin_try()
         return self._record
+
+    def _begin_try(self) -> None:
+        self._said = {}
+        self.taken_over = self.recut = False
 
     def replace_placement(self) -> None:
         """Let the epoch under way go on with the placement that is in force now."""
         if self._record is not None:
-            self._record = replace(self._record, placement=self._roster.placement)
+            placement = self._roster.placement
+            self._record = replace(self._record, placement=placement)
+            self.taken_over = True
+            self.recut = self.recut or not set(placement.cuts) <= set(self._record.cuts)
 
     def receive(self, node: NodeId, said: Receipts) -> None:
         """Take a node's word on the try under way, in place of what it said before."""
@@ -241,6 +266,7 @@ class Ledger:
             self.copied(),
             self.clocks.commit(self._record, counted),
             counted,
+            tuple(unit for job in self._jobs for unit in _units(job, self._frozen(job))),
         )
 
     def _counted(self) -> dict[int, Counted]:
@@ -262,7 +288,7 @@ class Ledger:
         self._types = dict(closing.types)
         self.clocks = closing.clocks
         self._roster.confirm(closing.in_sync)
-        self.committed = Commit(*closing.record.at)
+        self.committed = closing.commit
         self._record, self._said = None, {}
 
     def check_types(self) -> None:
@@ -307,6 +333,13 @@ class Ledger:
                 return None
             fields.append(pa.field(column, kind))
         return pa.schema(fields, metadata=schemas[0].metadata)
+
+
+def _units(job: int, digests: npt.NDArray[np.object_]) -> Iterator[CommittedUnit]:
+    """The committed units of a job, from the digest of every slot."""
+    cuts = np.flatnonzero(digests[1:] != digests[:-1]) + 1
+    for start, stop in pairwise([0, *cuts.tolist(), len(digests)]):
+        yield CommittedUnit(job, start, stop, digests[start])
 
 
 def _matching(

@@ -37,7 +37,8 @@ class EpochRecord:
     """Fixed when an epoch is admitted; nodes never read a clock of their own.
 
     A takeover replaces the placement, and nothing else. With ``logs`` the backups are fed, too.
-    Windowed jobs have ``clocks``.
+    Windowed jobs have ``clocks``. Units are cut at ``cuts``, whoever owns them by now, so that
+    what was frozen before a takeover and what is fed after it can be compared.
     """
 
     incarnation: int
@@ -50,6 +51,7 @@ class EpochRecord:
     types: Mapping[int, JobTypes] = field(default_factory=dict)
     logs: bool = False
     clocks: Mapping[int, JobClock] = field(default_factory=dict)
+    cuts: tuple[int, ...] = ()
 
     @property
     def at(self) -> tuple[int, int]:

@@ -33,6 +33,7 @@ from millstream.node.messages import (
     NodeReport,
     NotDeterministic,
     Receipts,
+    Recut,
     Restore,
 )
 from millstream.ring.drawing import draw
@@ -94,6 +95,7 @@ class Coordinator:
         self._arrived: set[NodeId] = set()
         self._lost: StateLost | None = None
         self._on_lost: Callable[[], None] = lambda: None
+        self._downstream: frozenset[str] = frozenset()
         self._closed = False
 
     # -- the engine's side ---------------------------------------------------------------
@@ -112,17 +114,20 @@ class Coordinator:
         triggers: Triggers | None = None,
         publish: Publish = lambda _: None,
         timings: Iterable[JobTiming] = (),
+        downstream: Iterable[str] = (),
     ) -> None:
         """Take the nodes in, mint the first placement, and watch the nodes from now on.
 
         With ``logs``, backups keep tuple logs, and owners alone can give new copies. With a
         ``journal``, epochs are committed in the store, and the run goes on where it ended: each
-        as it comes, or, with ``logs``, several at a time, which are then ``publish``-ed.
+        as it comes, or, with ``logs``, several at a time, which are then ``publish``-ed. Jobs that
+        read what other jobs give are ``downstream``.
         """
         known = list(members)
         self._asking.addresses = {member.node: member.address for member in known}
         self._healing.spare_owners = not logs
         self._on_lost = on_lost
+        self._downstream = frozenset(downstream)
         domains = {member.node: member.domain for member in known}
         if journal is not None:
             self._commits = (
@@ -219,6 +224,10 @@ class Coordinator:
             reports = self._collect()
             if not self.ledger.missing():
                 break
+            if self.ledger.taken_over:
+                # What sinks were shown may have come from the lost owner; to evaluate the rest
+                # again would not prove that the state is of the same input.
+                self.ledger.require_complete()
             evaluate()
         else:
             reports = self._collect()
@@ -233,7 +242,8 @@ class Coordinator:
         assert record is not None
         while True:
             version = self.roster.placement.version
-            answers = self.ask_all("receipts", record.at)
+            # A node that has yet to hear of a takeover would not answer for its new slots.
+            answers = self.ask_all("receipts", (*record.at, version))
             pending = False
             for node, answer in answers.items():
                 if isinstance(answer, Receipts):
@@ -242,7 +252,7 @@ class Coordinator:
                     pending = pending or answer.pending
                 elif isinstance(answer, Unreachable):
                     self.suspect(node)
-                else:
+                elif node in self.roster.domains:
                     raise answer
             heard = all(isinstance(answers.get(n), Receipts) for n in self.roster.nodes)
             if heard and version == self.roster.placement.version and not pending:
@@ -307,13 +317,19 @@ class Coordinator:
         with self._lock:
             return self._failures[-1] if self._failures else None
 
-    def excuses(self, problem: Exception, record: EpochRecord) -> bool:
-        """Whether other input than before may come from a takeover during a try.
+    def is_retryable(self, problem: Exception) -> bool:
+        """Whether a takeover that cut units in two explains why the try failed.
 
-        Units are cut where owners change, and so what leaves them may be ordered otherwise.
+        What leaves such units may be ordered otherwise, and so be other input for the jobs behind.
         """
-        told = isinstance(self.failure() or problem, NotDeterministic)
-        return told and self.roster.placement.version != record.placement.version
+        cause = self.failure() or problem
+        if isinstance(cause, Recut):
+            return True
+        return (
+            isinstance(cause, NotDeterministic)
+            and self.ledger.recut
+            and cause.job in self._downstream
+        )
 
     def move(self, slots: Iterable[int], to: NodeId) -> None:
         """Make a backup the owner of slots, from the next epoch on."""

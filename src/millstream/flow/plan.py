@@ -92,6 +92,11 @@ class Plan:
     def jobs(self) -> list[tuple[int, JobVertex]]:
         return self.of_kind(JobVertex)
 
+    @property
+    def downstream(self) -> tuple[str, ...]:
+        """The names of the jobs that read what other jobs give."""
+        return tuple(job.name for at, job in self.jobs if self.levels[at] > 1)
+
     def led_by(self, leader: int) -> list[tuple[int, LedVertex]]:
         """The jobs whose windows a job reduces along with its own."""
         return [(at, led) for at, led in self.of_kind(LedVertex) if self.inputs[at] == (leader,)]

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-import numpy as np
 import pyarrow as pa
 
 from millstream.checkpoints.manifest import Base
@@ -33,14 +32,15 @@ from millstream.node.messages import (
     NotHeld,
     Receipt,
     Receipts,
+    Recut,
     Snapshot,
     UnitCopy,
 )
 from millstream.node.opening import key_type_in, opened, shown_part
 from millstream.node.safekeeper import Kept
 from millstream.node.store import SlotStore, UnknownJob
-from millstream.node.units import Block, Unit, Work, receipts_of
-from millstream.ring.masks import SlotMask, common, runs_of
+from millstream.node.units import Block, Unit, Work, committed_units, receipts_of, unit_digest
+from millstream.ring.masks import SlotMask, common
 from millstream.ring.placement import Placement, Share
 from millstream.ring.ring import NodeId
 from millstream.state.spilling import Spilling
@@ -167,14 +167,9 @@ class NodeMachine:
         """Check a complete feed: what is to be reduced, or what its first attempt gave."""
         self.admit(feed)
         work = self._work(feed, blocks, end)
-        unit = self._frozen(feed.job, feed.slots)
-        if unit is None:
-            return work
-        if unit.digest != work.digest:
-            slots = f"{feed.slots.start} to {feed.slots.stop - 1}"
-            raise NotDeterministic(self._jobs[feed.job].name, feed.epoch, slots)
+        unit = self._agreed(work)
         # Outputs are not copied to backups: after a takeover the same input gives them again.
-        return work if unit.outputs is None else unit.outputs
+        return work if unit is None or unit.outputs is None else unit.outputs
 
     def _work(self, feed: Feed, blocks: Sequence[Block], end: End) -> Work:
         ordered = sorted(blocks, key=lambda block: block.origin)
@@ -184,14 +179,24 @@ class NodeMachine:
                 f"a feed of epoch {feed.epoch} said {end.blocks} blocks with digest {end.digest}, "
                 f"but {len(blocks)} with {digest} arrived; the task will run again"
             )
-        return Work(feed, ordered, digest)
+        return Work(feed, ordered, unit_digest(feed.slots, digest))
 
-    def _frozen(self, job: int, slots: range) -> Unit | None:
-        """The unit that the first finished attempt has left for exactly these slots."""
+    def _agreed(self, work: Work) -> Unit | None:
+        """The unit that an earlier attempt left for the same input; raises where they differ."""
+        feed, found = work.feed, None
         for unit in self._units:
-            if unit.job == job and unit.slots == slots and unit.effective:
-                return unit
-        return None
+            if unit.job == feed.job and common(unit.slots, feed.slots):
+                if unit.digest != work.digest:
+                    raise self._disagreement(unit, feed.slots)
+                found = unit
+        return found
+
+    def _disagreement(self, unit: Unit, slots: range) -> NotDeterministic | Recut:
+        """Two units of this try share slots and are not the same."""
+        told = Recut if unit.slots != slots else NotDeterministic
+        both = common(unit.slots, slots)
+        name = self._jobs[unit.job].name
+        return told(name, unit.receipt.epoch, f"{both.start} to {both.stop - 1}")
 
     def reduce(self, work: Work) -> tuple[Reduced[Any], Receipt]:
         """Reduce over the committed state into a private fragment; changes nothing."""
@@ -216,31 +221,16 @@ class NodeMachine:
     ) -> tuple[list[pa.RecordBatch], list[Unit]]:
         """Keep the first finished attempt; gives its outputs, and the units to be copied."""
         self.admit(work.feed)
-        unit = self._frozen(work.feed.job, work.feed.slots)
-        if unit is not None:
-            if unit.outputs is None:
-                unit.outputs = reduced.outputs
+        unit = self._agreed(work)
+        if unit is None:
+            unit = Unit(receipt)
+            self._units.append(unit)
+        if unit.outputs is None:
+            unit.outputs = reduced.outputs
+        if unit.effective:
             return unit.outputs, []
-        units = []
-        # After a takeover a feed may be cut otherwise than before: what is frozen stays so.
-        for run in runs_of(~self._done(receipt.job), work.feed.slots):
-            whole = run == work.feed.slots
-            units.append(
-                Unit(
-                    receipt.part(run),
-                    fragment=reduced.fragment,
-                    outputs=reduced.outputs if whole else None,
-                )
-            )
-        self._units.extend(units)
-        return reduced.outputs, units
-
-    def _done(self, job: int) -> SlotMask:
-        done = np.zeros(self.store.slots, dtype=bool)
-        for unit in self._units:
-            if unit.job == job and unit.effective:
-                done[unit.slots.start : unit.slots.stop] = True
-        return done
+        unit.receipt, unit.fragment = receipt, reduced.fragment
+        return unit.outputs, [unit]
 
     # -- copies --------------------------------------------------------------------------
 
@@ -294,8 +284,11 @@ class NodeMachine:
         self._keep(Unit(work.receipt, log=work))
 
     def _keep(self, unit: Unit) -> None:
-        """Keep the first copy of a unit; if it is not the one that was frozen, its digest tells."""
-        if all((u.job, u.slots) != (unit.job, unit.slots) for u in self._units):
+        """Keep a copy, also beside others of the same slots: the commit names the one that counts.
+
+        An owner may be lost after it has copied a unit, and the next one freeze another.
+        """
+        if all((u.job, u.digest) != (unit.job, unit.digest) for u in self._units):
             self._units.append(unit)
 
     @property
@@ -314,6 +307,7 @@ class NodeMachine:
         if (epoch, try_) != (self._epoch, self._try):
             return Receipts((), (), reach, pending, report, tuple(self.bases))
         owned, fed = self.store.holdings.owned, self.store.holdings.fed
+        self._require_agreement(owned)
         current = self.store.holdings.through == self._committed.epoch
         return Receipts(
             tuple(receipts_of(filter(self._counts, self._units), owned & current)),
@@ -323,6 +317,17 @@ class NodeMachine:
             report,
             tuple(self.bases),
         )
+
+    def _require_agreement(self, owned: SlotMask) -> None:
+        """Raise if former owners left units of this node's slots that are not the same."""
+        ordered = sorted(self._units, key=lambda unit: (unit.job, unit.slots.start))
+        for at, unit in enumerate(ordered):
+            for other in ordered[at + 1 :]:
+                both = common(unit.slots, other.slots)
+                if other.job != unit.job or not both:
+                    break
+                if other.digest != unit.digest and owned[both.start : both.stop].any():
+                    raise self._disagreement(unit, other.slots)
 
     def _counts(self, unit: Unit) -> bool:
         """Whether a unit is what a receipt says: frozen, and durable where that is promised."""
@@ -355,12 +360,15 @@ class NodeMachine:
         return self._jobs[job].durable
 
     def seal(self, commit: Commit) -> None:
-        """Merge the units of a committed epoch; sealing again changes nothing."""
+        """Merge the units that a commit names; sealing again changes nothing.
+
+        A slot of which another unit is here, or none, stays where it is, and is out of sync.
+        """
         if commit.epoch <= self._committed.epoch:
             return
         units, self._units, self._committed = self._units, [], commit
-        if commit == (self._epoch, self._try):
-            self.store.put(commit.epoch, units)
+        if commit.at == (self._epoch, self._try):
+            self.store.put(commit.epoch, list(committed_units(units, commit)))
 
     # -- replays, after a takeover -------------------------------------------------------
 
@@ -386,7 +394,8 @@ class NodeMachine:
         """Take the effect of a log; outputs are of use only while the epoch is under way."""
         unit = replay.unit
         if not unit.effective:
-            unit.receipt, unit.fragment, unit.outputs = receipt, reduced.fragment, reduced.outputs
+            unit.receipt = receipt.part(unit.slots)
+            unit.fragment, unit.outputs = reduced.fragment, reduced.outputs
             self.store.settle()
 
     def require_current(self, slots: range) -> None:

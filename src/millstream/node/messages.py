@@ -19,11 +19,30 @@ Runs = tuple[tuple[int, int], ...]
 """A value for every slot, as ``(first slot, value)`` wherever the value changes."""
 
 
-class Commit(NamedTuple):
-    """A committed epoch, and the try that was committed."""
+class CommittedUnit(NamedTuple):
+    """Slots of a job, and the digest of the unit that is their committed change."""
+
+    job: int
+    start: int
+    stop: int
+    digest: str
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A committed epoch, the try that was committed, and the units that it consists of.
+
+    Every other unit of the epoch is void, whoever has it. What a store restores has no units.
+    """
 
     epoch: int
     try_: int
+    units: tuple[CommittedUnit, ...] = field(default=(), compare=False, repr=False)
+
+    @property
+    def at(self) -> tuple[int, int]:
+        """The epoch and the try."""
+        return self.epoch, self.try_
 
 
 NOTHING_COMMITTED = Commit(-1, 0)
@@ -70,7 +89,7 @@ class Receipt:
     epoch: int
     try_: int
     slots: range
-    digest: str
+    digest: str  # of the unit's whole input, also in the receipt for a part of its slots
     rows: int
     keys: int = 0
     outputs: int = 0
@@ -239,6 +258,21 @@ class NotDeterministic(MillstreamError):
             f"{self.epoch} when a task ran again: a map function upstream gives other results for "
             "the same input; make it deterministic (no clock, no random numbers without a seed, "
             "no order of sets)"
+        )
+
+
+class Recut(MillstreamError):
+    """Two attempts of an epoch cut a job's slots into different units, after a takeover."""
+
+    def __init__(self, job: str, epoch: int, slots: str) -> None:
+        super().__init__(job, epoch, slots)
+        self.job, self.epoch, self.slots = job, epoch, slots
+
+    def __str__(self) -> str:
+        return (
+            f"slots {self.slots} of job {self.job!r} were fed in other units before a takeover in "
+            f"epoch {self.epoch}, and the two cannot be compared; the epoch runs again as its "
+            "next try"
         )
 
 

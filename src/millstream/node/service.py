@@ -242,7 +242,9 @@ class NodeService:
                 with self._books:
                     self._machine.replayed(replay, reduced, receipt)
 
-    def _on_receipts(self, body: tuple[int, int]) -> Receipts:
+    def _on_receipts(self, body: tuple[int, int, int]) -> Receipts:
+        epoch, try_, ring = body
+        self._catch_up(ring, self._machine.committed)
         if self._keeping is not None:
             self._keeping.catch_up(_STORE_PATIENCE)
         if self._broken is not None:
@@ -254,7 +256,7 @@ class NodeService:
             logs = self._machine.log_bytes
             counts = None if self._keeping is None else copied(self._keeping.keeper.counts)
             report = NodeReport(store.keys(), self._memory(), logs, store.cold_keys, counts)
-            return self._machine.receipts(*body, report)
+            return self._machine.receipts(epoch, try_, report)
 
     def _on_seal(self, commit: Commit) -> None:
         with self._both():

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from millstream.node.messages import CopyReceipt, Feed, Receipt
-from millstream.ring.masks import SlotMask, runs_of
+from millstream.node.messages import Commit, CopyReceipt, Feed, Receipt
+from millstream.ring.masks import SlotMask, common, runs_of
 from millstream.state.blocks import Origin
 
 
@@ -20,6 +20,14 @@ class Block:
 
     origin: Origin
     data: pa.Buffer
+
+
+def unit_digest(slots: range, blocks: str) -> str:
+    """What tells a unit from all others of its job and try: its slots, and the digest of its input.
+
+    The input of a part of the slots is another unit, also if the blocks are the same.
+    """
+    return f"{slots.start}-{slots.stop}:{blocks}"
 
 
 @dataclass(frozen=True)
@@ -80,16 +88,24 @@ class Unit:
 
 
 def receipts_of(units: Iterable[Unit], owned: SlotMask) -> Iterator[Receipt]:
-    """The receipts for the slots that a node owns, one for each slot of a job.
-
-    Units may have slots in common: tuple logs of a feed that was cut otherwise after a takeover.
-    """
-    left: dict[int, SlotMask] = {}
+    """The receipts for the slots that a node owns, one for each slot of a job."""
     for unit in units:
-        mine = left.setdefault(unit.job, owned.copy())
-        for run in runs_of(mine, unit.slots):
+        for run in runs_of(owned, unit.slots):
             yield unit.receipt.part(run)
-        mine[unit.slots.start : unit.slots.stop] = False
+
+
+def committed_units(units: Iterable[Unit], commit: Commit) -> Iterator[Unit]:
+    """The units that a commit names, each with the slots that it is named for."""
+    named: dict[tuple[int, str], list[range]] = {}
+    for job, start, stop, digest in commit.units:
+        named.setdefault((job, digest), []).append(range(start, stop))
+    for unit in units:
+        for run in named.get((unit.job, unit.digest), ()):
+            slots = common(run, unit.slots)
+            if slots == unit.slots:
+                yield unit
+            elif slots:
+                yield replace(unit, receipt=unit.receipt.part(slots))
 
 
 def covered(units: Sequence[Unit], jobs: Sequence[int], slots: int, *, effective: bool) -> SlotMask:

@@ -111,6 +111,15 @@ class Placement:
         copying = {node for _, nodes in self.arcs for node in nodes}
         return (*self.ring.nodes, *sorted(copying - set(self.ring.nodes)))
 
+    @cached_property
+    def cuts(self) -> tuple[int, ...]:
+        """The slots at which another owner begins, the first excepted."""
+        return tuple(
+            share.slots.start
+            for before, share in pairwise(self._all_shares)
+            if before.owner != share.owner
+        )
+
     def owner(self, slot: int) -> NodeId:
         """Return the node that owns the slot."""
         return self.ring.owner(slot)

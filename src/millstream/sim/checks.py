@@ -13,7 +13,7 @@ from millstream.coordinator.service import Coordinator
 from millstream.node.holdings import UNKNOWN
 from millstream.node.machine import NodeMachine
 from millstream.node.messages import Commit, Receipt
-from millstream.node.units import Unit, Work, covered
+from millstream.node.units import Unit, Work, committed_units, covered
 from millstream.ring.hashing import hash_key
 from millstream.ring.masks import SlotMask
 from millstream.ring.placement import Placement
@@ -176,8 +176,9 @@ class Checks:
     def _complete(self, machine: NodeMachine, commit: Commit) -> SlotMask:
         reach = machine.store.shelf.reach(machine.store.holdings.through)
         complete: SlotMask = reach >= commit.epoch
-        if commit == (machine._epoch, machine._try):  # committed, but the node was not told yet
-            units = covered(machine._units, self._jobs, self._slots, effective=False)
+        if commit.at == (machine._epoch, machine._try):  # committed, but the node was not told yet
+            same = list(committed_units(machine._units, commit))
+            units = covered(same, self._jobs, self._slots, effective=False)
             complete |= units & (reach == commit.epoch - 1)
         return complete & machine.store.holdings.held
 

@@ -157,6 +157,7 @@ class Cluster:
             triggers=durable.triggers if durable else None,
             publish=durable.publish if durable else lambda _: None,
             timings=self.workload.timings,
+            downstream=self.workload.plan.downstream,
         )
 
     def move(self) -> list[int]:

@@ -144,6 +144,7 @@ class Starting:
             ),
             publish=partial(publish, sinks=named),
             timings=timings,
+            downstream=planned.downstream,
         )
         if hold.journal is not None and config.recovery == "eager":
             coordinator.await_restored()
