@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -97,7 +98,7 @@ class Node:
         spilling: Spilling | None = None,
     ) -> None:
         self.job = job
-        ticks = iter(range(1000))
+        ticks = itertools.count()
         self.machine = NodeMachine(
             node,
             dict.fromkeys(jobs, job),

@@ -1,5 +1,8 @@
 """Gives space back: removes segments in which nothing counts, rewrites those in which little does.
 
+A writer's last segment is sealed first if it is worth it. Without that, each writer would hold on
+to a whole segment of what was superseded long ago, however little there is that counts.
+
 What counts in a segment is what the index says of it: rows that are the newest of their keys. Any
 process may do this to any segment that is sealed, and two may do it at once: the worst is that
 there are two copies of a record, of which everybody takes the same one for the one that counts.
@@ -45,6 +48,8 @@ from millstream.stores.waiting import Away
 
 _SMALL = 8  # a segment is small below this part of the full size; so many are made into one
 
+_UNUSED = 8  # all last segments together may hold this part of the full size in vain
+
 _BUNCH = 64  # records that are copied before others have their turn
 _NAP = 1e-4  # seconds
 
@@ -85,6 +90,8 @@ class Compactor:
     ) -> None:
         self._place, self._options, self._segments = place, options, segments
         self._index, self._reader, self._writer, self._stamps = index, reader, writer, stamps
+        self.share = options.segment // _UNUSED
+        """How many bytes may be in vain in the last segment of each writer."""
 
     def compact(self, *, own_only: bool) -> Compacted:
         """Remove and rewrite segments: of any writer, or only our own and those left behind."""
@@ -93,6 +100,7 @@ class Compactor:
         before = time.time_ns() - int(self._options.grace * 1e9)
         self._reader.refresh(twice=True)
         self._adopt()
+        self._end_tail(before)
         sealed = [each for each in self._segments.all() if each.sealed and not each.growing]
         # That segments are gone, whoever removed them, must last longer than their tombstones.
         self._place.sync("segments")
@@ -120,6 +128,19 @@ class Compactor:
             self._reader.drop(gone)
         self._place.tidy(self._options.orphan)
         return Compacted(len(gone), written, freed)
+
+    def _end_tail(self, before: int) -> None:
+        """Seal the segment that is being appended to, if too much in it counts no more."""
+        writers = sum(not segment.sealed for segment in self._segments.all())
+        self.share = self._options.segment // (_UNUSED * max(1, writers))
+        tail = self._writer.tail
+        if tail is None or tail.settled <= self.share:
+            return
+        self._index.merge()
+        table = self._index.table
+        live = _live_bytes(table, self._index.needed(table, before))
+        if tail.settled - 2 * live.get(tail.number, 0) > self.share:
+            self._writer.seal()
 
     def _is_ours(self, segment: Segment) -> bool:
         return self._writer.wrote(segment.name) or self._is_left(segment, self._place.now())

@@ -30,7 +30,9 @@ from millstream.stores.store import MAX_KEY_BYTES, Damage, StoreError, Usage, ch
 log = logging.getLogger("millstream")
 
 _WORTH_FLUSHING: Final = 4 << 20  # bytes that would have to be read again, on closing
-_PAUSE: Final = 10.0  # seconds between two looks at what can be given back
+_PAUSE: Final = 10.0  # seconds between two looks at what can be given back, if little is written
+_STRIDE: Final = 1 << 16  # bytes; if more is written, one looks sooner
+_REST: Final = 4  # but rests so many times as long as it took
 # Behind the last mark of a segment without a seal.
 _UNFINISHED: Final = "; its writer crashed before it was acknowledged, or it was damaged since"
 
@@ -61,6 +63,9 @@ class LogStore:
         self.timings: dict[str, float] = {}  # of opening, in seconds
         self._flushed_at = 0
         self._index_size = 0
+        self._looked = 0  # what had been appended when space was last looked for
+        self._looked_at = time.monotonic()
+        self._look_took = 0.0
         self._tending = threading.Lock()
         self._wake = threading.Event()
         self._closed = False
@@ -193,33 +198,45 @@ class LogStore:
                         target=self._keep, name="millstream-log", daemon=True
                     )
                     self._keeper.start()
-        if self._index.overfull or self._flush_is_due():
+        if self._index.overfull or self._flush_is_due() or self._look_is_due():
             self._wake.set()
+
+    def _look_is_due(self) -> bool:
+        """Whether there may be space to give back: by what was written, or after a pause."""
+        fresh, since = self._writer.appended - self._looked, time.monotonic() - self._looked_at
+        if fresh > max(_STRIDE, self._compactor.share):
+            return since >= (1 + _REST) * self._look_took
+        # Others delete, too: what was written long ago may be in vain by now.
+        return since >= _PAUSE and (fresh > 0 or self._writer.tail is not None)
 
     def _keep(self) -> None:
         """In the background: merge, flush, compact."""
-        seen = 0
-        last = time.monotonic()
         while not self._closed:
             self._wake.wait(_PAUSE)
             self._wake.clear()
             if self._closed:
                 return
             try:
-                with self._tending:
-                    if self._index.overfull:
-                        self._index.merge()
-                    if self._flush_is_due():
-                        self._flush()
-                    if self._writer.appended != seen and time.monotonic() - last >= _PAUSE:
-                        seen, last = self._writer.appended, time.monotonic()
-                        self._compactor.compact(own_only=True)
+                self._tend()
             except StoreError:
                 # Those who put and get meet the same, and say so.
                 continue
             except Exception as error:
                 # Without this thread the log would only grow.
                 self._warn(error)
+
+    def _tend(self) -> None:
+        """Do what is due."""
+        with self._tending:
+            if self._index.overfull:
+                self._index.merge()
+            if self._flush_is_due():
+                self._flush()
+            if self._look_is_due():
+                began = time.monotonic()
+                self._looked, self._looked_at = self._writer.appended, began
+                self._compactor.compact(own_only=True)
+                self._look_took = time.monotonic() - began
 
     def _warn(self, error: Exception) -> None:
         kind = type(error)
@@ -236,7 +253,7 @@ class LogStore:
         self._wake.set()
         if self._keeper is not None:
             self._keeper.join()
-        self._writer.close()
+        self._writer.seal()
         try:
             if self._unflushed() > _WORTH_FLUSHING:
                 self.flush()

@@ -257,8 +257,14 @@ class Writer:
         """Whether a segment is one of this writer's."""
         return name.startswith(f"{self._name}.") and name.count(".") == self._name.count(".") + 3
 
-    def close(self) -> None:
-        """Seal the last segment."""
+    @property
+    def tail(self) -> Segment | None:
+        """The segment that is being appended to."""
+        tail = self._tail
+        return None if tail is None else tail.segment
+
+    def seal(self) -> None:
+        """Seal the segment that is being appended to; what is put next begins another."""
         with self._turn:
             while self._leading:
                 self._turn.wait()

@@ -1,0 +1,143 @@
+"""The space of a checkpoint in a log: bounded by what is alive, however many epochs there were."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any, cast
+
+import pytest
+
+from millstream.checkpoints.evolution import begin
+from millstream.checkpoints.manifest import JobNote, WorkflowNote
+from millstream.coordinator.journal import Journal
+from millstream.coordinator.record import JobTypes
+from millstream.node.keeping import BaseOptions, Keeping, Locks
+from millstream.node.safekeeper import Safekeeper
+from millstream.stores.log.store import LogStore
+from millstream.wire.net import Net
+from tests.coordinator.journals import claimed, record
+from tests.node.machines import JOB, Node
+from tests.stores.log.disks import MemoryDisk, open_log
+from tests.work.running import SLOTS, job_of
+
+KEYS = [f"key {number}" for number in range(200)]
+SEGMENT = 1 << 18
+
+
+class Inline:
+    """A process in which whatever is spawned is done at once."""
+
+    def spawn(self, function: Callable[[], None], name: str) -> None:
+        function()
+
+    def lock(self) -> AbstractContextManager[Any]:
+        return threading.RLock()
+
+    def sleep(self, seconds: float) -> None:
+        raise AssertionError("there is nothing to wait for")
+
+    def now(self) -> float:
+        return 0.0
+
+
+def newest(key: str, values: list[Any], state: Any) -> Iterator[Any]:
+    state["newest"] = values[-1]
+    yield key, values[-1]
+
+
+class Checkpoint:
+    """A node and a coordinator, each with a writer of its own in one log."""
+
+    def __init__(self, disk: MemoryDisk, retain: int) -> None:
+        net = cast(Net, Inline())
+        self.logs = [open_log(disk, name, segment=SEGMENT) for name in ("node", "driver")]
+        self.node = Node(job_of(newest))
+        self.id = "newest@1"
+        self.node.machine.id_of = lambda job: self.id  # type: ignore[method-assign]
+        note = begin(WorkflowNote("flow", SLOTS, (JobNote("newest", "stateful", "newest"),)), 1)
+        assert note.jobs[0].id == self.id
+        locks = Locks(net.lock(), net.lock())
+        keeper = Safekeeper(net, self.logs[0])
+        self.keeping = Keeping(self.node.machine, keeper, locks, BaseOptions(), net)
+        store = self.logs[1]
+        self.journal = Journal(store, claimed(store), note, {"newest": JOB}, retain)
+
+    def epoch(self, epoch: int, pairs: list[Any]) -> None:
+        """Run an epoch, and do all that follows from its commit."""
+        machine = self.node.machine
+        self.node.run(epoch, pairs)
+        self.keeping.keep(self.node.units)
+        receipts = self.node.receipts(epoch).receipts
+        assert all(receipt.kept is not None and receipt.kept.key for receipt in receipts)
+        pieces = self.journal.pieces_of(receipts)
+        self.journal.commit(record(epoch), pieces, machine.bases, {JOB: JobTypes()}, [])
+        self.journal.published = epoch
+        self.node.seal(epoch)
+        if self.keeping.base_is_due:
+            self.keeping.write_bases()
+        if not self.journal.is_tidy:
+            self.journal.tidy()
+
+    @property
+    def alive(self) -> int:
+        """The bytes of all records that a reader finds."""
+        store = self.logs[1]
+        return sum(len(key) + len(value) for key, value in store.get(store.scan()).items())
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logs look after themselves where they are written, instead of in a thread."""
+    monkeypatch.setattr(LogStore, "_tend_soon", LogStore._tend)
+    monkeypatch.setattr("millstream.stores.log.store._REST", 0)
+    monkeypatch.setattr("millstream.stores.log.store._STRIDE", 0)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("at_once")
+def test_the_space_of_steady_keys_does_not_grow_with_epochs() -> None:
+    disk = MemoryDisk()
+    checkpoint = Checkpoint(disk, retain=10)
+    peak = 0
+    for epoch in range(3000):
+        checkpoint.epoch(epoch, [(key, epoch) for key in KEYS[epoch % 10 :: 10]])
+        if epoch % 50 == 0:
+            used = checkpoint.logs[1].usage().bytes
+            assert used <= 2 * checkpoint.alive + SEGMENT, f"epoch {epoch}"
+            peak = max(peak, used)
+    written = sum(log._writer.appended for log in checkpoint.logs)
+    assert written > 5 * peak  # else the bound would say nothing
+    needed = checkpoint.journal.restore()
+    keys = {base.key for base in needed.bases} | {piece.key for piece in needed.pieces}
+    assert open_log(disk, "reader").get(keys).keys() == keys
+
+
+@pytest.mark.usefixtures("at_once")
+def test_many_writers_together_hold_no_more_than_one_would() -> None:
+    disk = MemoryDisk()
+    logs = [open_log(disk, f"w{number}", segment=SEGMENT) for number in range(8)]
+    for turn in range(1600):
+        logs[turn % 8].put({f"k{turn % 20}": bytes(1000)})
+    for log in logs:
+        log.put({"last": b""})
+
+    assert logs[0].usage().bytes <= 2 * 20 * 1100 + SEGMENT
+
+
+@pytest.mark.usefixtures("at_once")
+def test_what_others_deleted_from_the_segment_of_an_idle_writer_is_given_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk = MemoryDisk()
+    idle, busy = open_log(disk, "idle", segment=SEGMENT), open_log(disk, "busy", segment=SEGMENT)
+    keys = [f"k{number}" for number in range(100)]
+    idle.put(dict.fromkeys(keys, bytes(2000)))
+    busy.delete(keys)
+    busy.put({"k": b""})
+    assert idle.usage().bytes > 100 * 2000
+    monkeypatch.setattr("millstream.stores.log.store._PAUSE", 0)
+    idle._tend()
+
+    assert idle.usage().bytes < 100 * 200
