@@ -51,10 +51,8 @@ def no_receipts(patch: Patch) -> None:
 
 
 def no_freezing(patch: Patch) -> None:
-    patch.setattr(NodeMachine, "_frozen", lambda machine, job, slots: None)
-    patch.setattr(
-        NodeMachine, "_done", lambda machine, job: np.zeros(machine.store.slots, dtype=bool)
-    )
+    patch.setattr(NodeMachine, "_agreed", lambda machine, work: None)
+    patch.setattr(NodeMachine, "_require_agreement", lambda machine, owned: None)
 
 
 def no_fence(patch: Patch) -> None:

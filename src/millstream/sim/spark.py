@@ -20,7 +20,7 @@ from millstream.coordinator.feeder import Feeder, fetch_record
 from millstream.coordinator.record import EpochRecord
 from millstream.coordinator.roster import StateLost
 from millstream.errors import MillstreamError
-from millstream.node.messages import NotDeterministic
+from millstream.node.messages import NotDeterministic, Recut
 from millstream.ring.ring import partition_slots
 from millstream.sim.map_task import MapTask, Row
 from millstream.sim.network import SimNet, World
@@ -227,7 +227,7 @@ class SparkAttempt:
             if done:
                 return done[0]
             for outcome in outcomes:
-                if isinstance(outcome, NotDeterministic | StateLost):
+                if isinstance(outcome, NotDeterministic | Recut | StateLost):
                     raise outcome
         raise TaskFailed(f"partition {part} of job {job} failed {_ATTEMPTS} times")
 
