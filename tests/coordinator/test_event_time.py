@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from millstream.coordinator.intervals import Intervals, Triggers
 from millstream.coordinator.journal import Journal
 from millstream.coordinator.ledger import Closing, Ledger
 from millstream.coordinator.roster import Roster
+from millstream.coordinator.waiting import Waits
 from millstream.node.messages import Persist, Persisted, Receipt
 from millstream.ring.ring import NodeId
 from millstream.ring.zones import Domain
@@ -136,24 +137,28 @@ class Driver:
     def __init__(self, world: World, journal: Journal, *, intervals: bool) -> None:
         self.world = world
         self.net = world.process(f"driver {journal.incarnation}")
+        nodes = {n: Domain("zone", str(n), "executor") for n in (journals.A, journals.B)}
+        self.roster, self.waits = Roster(nodes, journals.SLOTS, 0), Waits(self.net)
+        self.is_over = False
         self.commits: Commits = (
-            Intervals(self.net, journal, self._ask, Triggers(seconds=1e9), lambda _: None)
+            Intervals(self, journal, Triggers(seconds=1e9), lambda _: None)
             if intervals
             else EveryEpoch(self.net, journal)
         )
-        nodes = {n: Domain("zone", str(n), "executor") for n in (journals.A, journals.B)}
         self.ledger = Ledger(
             self.commits.incarnation,
             {FIRST: "count"},
-            Roster(nodes, journals.SLOTS, 0),
+            self.roster,
             {n: str(n) for n in nodes},
             {},
             committed=self.commits.committed,
             clocks=self.commits.clocks(DURABLE),
         )
 
-    def _ask(self, action: str, order: object, timeout: float) -> dict[NodeId, Any]:
-        assert isinstance(order, Persist)
+    def ask_living(
+        self, nodes: Iterable[NodeId], action: str, body: object, timeout: float
+    ) -> dict[NodeId, Any]:
+        assert isinstance(body, Persist)
         return {journals.A: Persisted((), (), (journals.ALL,))}
 
     def epoch(self, at: float, event: float) -> JobClock:

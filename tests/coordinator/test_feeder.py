@@ -87,7 +87,8 @@ class Scene:
 
     def __init__(self, world: World, placement: Placement = HALVES, **options: Any) -> None:
         self.world = world
-        self.suspected: list[tuple[NodeId, NodeId | None, int]] = []
+        self.suspected: list[tuple[NodeId, str, int]] = []
+        self.slow: list[tuple[NodeId, None, str]] = []
         self.on_suspect: Callable[[], None] = lambda: None
         self.driver = world.process("driver")
         world.serve("driver", "driver", self.act)
@@ -113,6 +114,9 @@ class Scene:
         if action == "suspect":
             self.suspected.append(body)
             self.on_suspect()
+            return None
+        if action == "slow":
+            self.slow.append(body)
             return None
         assert action == "record" and body == (4, 2)
         if self.record is None:
@@ -289,7 +293,7 @@ def test_a_task_whose_node_dies_goes_on_against_the_new_owner(scene: Scene) -> N
 
     assert scene.feed() == expected()
 
-    assert scene.suspected == [(OTHER, None, 1)]
+    assert scene.suspected == [(OTHER, "task 7", 1)]
     assert scene.fed() == {ME: [LOW], THIRD: [HIGH]}
     assert scene.nodes[THIRD].feeds[0].ring == 1
 
@@ -314,7 +318,7 @@ def test_the_coordinator_is_told_how_often_in_a_row_a_node_could_not_be_reached(
 
     scene.feed()
 
-    assert scene.suspected == [(ME, None, 1), (ME, None, 2), (ME, None, 3)]
+    assert scene.suspected == [(ME, "task 7", times) for times in (1, 2, 3)]
 
 
 @pytest.mark.parametrize(
@@ -413,6 +417,30 @@ def test_a_silent_node_is_waited_for_as_long_as_it_owns_its_slots(scene: Scene) 
         scene.feed()
 
     assert scene.fed() == {ME: [LOW]}
+    [(node, _, what), *_] = scene.slow  # and the coordinator is told so
+    assert node == ME and "feed of epoch 4" in what
+
+
+def test_a_feed_that_breaks_off_is_no_reason_to_suspect_a_node_that_answers(scene: Scene) -> None:
+    scene.nodes[ME].problems = [Unreachable(ME, "Stream removed (Socket closed)")] * 5
+
+    assert scene.feed() == expected()
+
+    assert scene.fed() == {ME: [LOW] * 6, OTHER: [HIGH]} and scene.suspected == []
+
+
+def test_the_time_in_which_the_coordinator_looks_at_a_node_does_not_count(scene: Scene) -> None:
+    def on_suspect() -> None:
+        scene.driver.sleep(55.0)
+        if len(scene.suspected) == 3:
+            scene.now_owned_by(placed([OTHER], 1))
+
+    scene.world.crash(ME)
+    scene.on_suspect = on_suspect
+
+    assert scene.feed() == expected()
+
+    assert scene.world.now > 150.0
 
 
 def test_a_driver_that_is_gone_ends_the_task(scene: Scene) -> None:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 import pytest
 
 from millstream.checkpoints.chain import Chain, Superseded
-from millstream.checkpoints.manifest import Piece, Staged
+from millstream.checkpoints.manifest import Staged
 from millstream.coordinator.intervals import Intervals, Triggers
 from millstream.coordinator.ledger import Closing
-from millstream.node.messages import Commit, NotNow, Persist, Persisted, Receipt
+from millstream.coordinator.roster import Roster
+from millstream.coordinator.waiting import Waits
+from millstream.node.messages import Commit, NotNow, Persist, Persisted, Rebased, Receipt
 from millstream.node.safekeeper import Replaced
 from millstream.ring.ring import NodeId
+from millstream.ring.zones import Domain
 from millstream.sim import World
 from millstream.stores.store import StoreFull
 from millstream.wire.calls import Unreachable
@@ -21,6 +24,7 @@ from tests.checkpoints.memory_store import MemoryStore
 from tests.coordinator.journals import (
     LEFT,
     RIGHT,
+    SLOTS,
     A,
     B,
     base,
@@ -42,24 +46,28 @@ class Scene:
         self.net = world.process("driver")
         self.store = MemoryStore()
         self.journal = journal_of(self.store)
+        self.roster = Roster({n: Domain("zone", str(n), "executor") for n in (A, B)}, SLOTS, 1)
+        self.waits, self.is_over = Waits(self.net), False
         self.orders: list[Persist] = []
+        self.asked: list[list[NodeId]] = []
         self.answers: list[dict[NodeId, Any]] = []
         self.seconds = 0.0
         self.published: list[int] = []
         self.problem: Exception | None = None
-        self.intervals = Intervals(
-            self.net, self.journal, self.ask_all, Triggers(**triggers), self.publish
-        )
+        self.intervals = Intervals(self, self.journal, Triggers(**triggers), self.publish)
         self.epoch = -1
 
-    def ask_all(self, action: str, body: object, timeout: float) -> dict[NodeId, Any]:
+    def ask_living(
+        self, nodes: Iterable[NodeId], action: str, body: object, timeout: float
+    ) -> dict[NodeId, Any]:
         assert action == "persist" and isinstance(body, Persist)
         self.orders.append(body)
+        self.asked.append(list(nodes))
         self.net.sleep(self.seconds)
-        if self.answers:
-            return self.answers.pop(0)
         made = (piece(body.committed.epoch, body.since),)
-        return {A: Persisted(made, (), (LEFT,)), B: Persisted((), (), (RIGHT,))}
+        usual = {A: Persisted(made, (), (LEFT,)), B: Persisted((), (), (RIGHT,))}
+        answers = self.answers.pop(0) if self.answers else usual
+        return {node: answers[node] for node in self.asked[-1] if node in answers}
 
     def publish(self, one: Staged) -> None:
         if self.problem is not None:
@@ -207,18 +215,32 @@ def test_each_order_says_what_the_store_has_and_what_it_is_to_have(world: World)
 @pytest.mark.parametrize(
     "answer", [NotNow("wait"), Replaced("newer"), Unreachable("b", "gone"), Persisted((), (), ())]
 )
-def test_while_a_slot_is_not_covered_there_is_no_manifest_and_nodes_are_asked_again(
+def test_while_a_slot_is_not_covered_there_is_no_manifest_and_its_owner_is_asked_again(
     world: World, answer: Any
 ) -> None:
     scene = Scene(world, seconds=0.0)
-    lost = Piece("data/x", "count@1", LEFT, -1, 0, 1)
-    scene.answers = [{A: Persisted((lost,), (), (LEFT,)), B: answer}] * 3
+    scene.answers = [{A: Persisted((piece(0),), (), (LEFT,)), B: answer}] * 3
     scene.hold()
     scene.consider(2.0)
 
-    assert len(scene.orders) == 4 and scene.durable == [(-1, 0)] and scene.published == [0]
+    assert scene.durable == [(-1, 0)] and scene.published == [0]
+    assert scene.asked == [[A, B], [B], [B], [B]]  # who has done its part is left alone
     newest = scene.journal.lineage.newest
     assert newest is not None and newest.pieces == (piece(0),)
+
+
+def test_a_replay_may_take_as_long_as_it_takes(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene = Scene(world, seconds=0.0)
+    scene.answers = [{A: NotNow("node a is not at epoch 0 yet"), B: NotNow("later")}] * 500
+    scene.hold()
+    scene.consider(400.0)
+    assert scene.durable == []
+    assert "a checkpoint has been waiting" in caplog.text and "not at epoch 0" in caplog.text
+
+    scene.consider(200.0)
+    assert scene.durable == [(-1, 0)] and scene.waits.long() == []
 
 
 def test_a_node_that_dies_during_a_checkpoint_is_done_without(world: World) -> None:
@@ -226,26 +248,31 @@ def test_a_node_that_dies_during_a_checkpoint_is_done_without(world: World) -> N
     scene.hold()
     scene.answers = [
         {A: Persisted((), (), (LEFT,)), B: Unreachable("b", "gone")},
-        {A: NotNow("slots that changed hands are in the store now")},
+        {A: Rebased("slots that changed hands are in the store now")},
         {A: Persisted((piece(1, since=-1),), (base(0, RIGHT),), (LEFT, RIGHT))},
     ]
 
     def main() -> None:
         scene.intervals.after_commit()
+        scene.net.sleep(0.01)
         scene.hold()  # the run goes on meanwhile
+        scene.roster.lose([B])
         scene.net.sleep(1.0)
 
     scene.run(main)
+    assert scene.asked == [[A, B], [A], [A]]
+    assert [order.committed.epoch for order in scene.orders] == [0, 0, 1]
     assert scene.durable == [(-1, 1)] and scene.published == [0, 1]
     newest = scene.journal.lineage.newest
     assert newest is not None and newest.bases == (base(0, RIGHT),)
 
 
-def test_nodes_that_never_agree_end_the_run_with_an_error(world: World) -> None:
+def test_a_run_that_ends_gives_up_a_checkpoint_with_an_error(world: World) -> None:
     scene = Scene(world, seconds=0.0)
     scene.answers = [{A: NotNow("wait")}] * 1000
     scene.hold()
-    with pytest.raises(NotNow, match="cannot agree"):
+    world.at(50.0, lambda: setattr(scene, "is_over", True))
+    with pytest.raises(NotNow, match="the run ended"):
         scene.run(scene.intervals.finish)
     assert scene.durable == [] and scene.published == []
 

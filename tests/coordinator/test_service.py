@@ -282,18 +282,37 @@ def test_a_node_that_stays_silent_is_replaced_and_fenced_when_it_comes_back(run:
     run.main(main)
 
 
+def report(run: Run, node: NodeId, by: str, seconds: float = 20.0) -> None:
+    """Report a node as out of reach, again and again for so long."""
+    began, rounds = run.world.now, 0
+    while run.world.now - began < seconds and node in run.coordinator.roster.domains:
+        rounds += 1
+        run.coordinator.suspect(node, by, rounds)
+        run.rest(1.0)
+
+
 def test_a_node_that_others_cannot_reach_is_fenced_if_its_slots_have_other_copies(
     run: Run,
 ) -> None:
     def main() -> None:
         run.epoch()
-        for times in range(4):
-            run.coordinator.suspect(N1, times)
-            assert run.coordinator.roster.lost == ()
-        run.coordinator.suspect(N1, 4)
+        report(run, N1, N0, seconds=9.0)
+        assert not run.coordinator.roster.lost
+        report(run, N1, N0)
         assert run.coordinator.roster.lost == (N1,)
+        assert run.coordinator.overview().fenced_alive == (N1,)
         run.epoch()
         whole(run)
+
+    run.main(main)
+
+
+def test_many_reports_at_once_are_no_reason_to_fence_a_node_that_answers(run: Run) -> None:
+    def main() -> None:
+        run.epoch()
+        for rounds in range(200):
+            run.coordinator.suspect(N1, N0, rounds)
+        assert run.coordinator.roster.lost == ()
 
     run.main(main)
 
@@ -303,8 +322,9 @@ def test_a_node_with_the_only_copy_is_kept_though_others_cannot_reach_it(world: 
 
     def main() -> None:
         run.epoch()
-        run.coordinator.suspect(N1, 99)
+        report(run, N1, N0)
         assert run.coordinator.roster.lost == ()
+        assert run.coordinator.overview().slow == (N1,)
         whole(run)
 
     run.main(main)
@@ -317,10 +337,74 @@ def test_a_node_whose_peers_do_not_answer_is_kept_though_others_cannot_reach_it(
 
     def main() -> None:
         run.epoch()
+        report(run, N1, N0, seconds=9.5)
         world.pause(N0)
-        run.coordinator.suspect(N1, 99)
+        run.coordinator.suspect(N1, N0, 99)
         assert run.coordinator.roster.lost == ()
         world.resume(N0)
+        run.epoch()
+        whole(run)
+
+    run.main(main)
+
+
+def test_a_node_that_reaches_nobody_is_fenced_and_not_the_others(world: World) -> None:
+    run = Run(world, nodes=4, replicas=2)
+
+    def main() -> None:
+        run.epoch()
+        for rounds in range(1, 16):
+            for other in (N0, N2, N3):
+                run.coordinator.suspect(other, N1, rounds)
+            run.rest(1.0)
+        assert run.coordinator.roster.lost == (N1,)
+        run.epoch()
+        whole(run)
+
+    run.main(main)
+
+
+def test_no_more_living_nodes_are_fenced_than_there_are_copies_until_those_are_made_anew(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(world, nodes=4, replicas=1)
+    monkeypatch.setattr(run.coordinator._healing, "heal", lambda: None)
+
+    def main() -> None:
+        run.epoch()
+        for node in (N0, N1, N2, N3):
+            report(run, node, "task 1")
+        assert len(run.coordinator.roster.lost) == 1
+
+    run.main(main)
+
+
+def test_a_silent_node_whose_slots_have_no_other_copy_is_waited_for_longer(world: World) -> None:
+    run = Run(world, replicas=0)
+
+    def main() -> None:
+        run.epoch()
+        world.pause(N1)
+        world.at(25.0, lambda: world.resume(N1))
+        run.coordinator.suspect(N1)
+        assert run.coordinator.roster.lost == () and world.now > 25.0
+        run.epoch()
+        whole(run)
+
+    run.main(main)
+
+
+def test_when_nobody_answers_nobody_is_fenced(world: World) -> None:
+    run = Run(world, replicas=2)
+
+    def main() -> None:
+        run.epoch()
+        for node in (N0, N1, N2):
+            world.cut("driver", node)
+        run.rest(20.0)
+        assert run.coordinator.roster.lost == ()
+        for node in (N0, N1, N2):
+            world.heal("driver", node)
         run.epoch()
         whole(run)
 

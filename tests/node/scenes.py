@@ -156,6 +156,9 @@ class Scene:
     def suspicions(self) -> list[Any]:
         return [body for action, body in self.asked if action == "suspect"]
 
+    def slow(self) -> list[Any]:
+        return [body for action, body in self.asked if action == "slow"]
+
 
 def rows_of(pairs: list[Any], slots: range = ALL) -> pa.Table:
     rows = [

@@ -290,6 +290,16 @@ def test_what_an_order_wrote_in_vain_is_covered_by_the_next(world: World, store:
         assert state_of_all(again) == {"a": [1, 2]}
 
 
+def test_an_order_that_is_given_again_is_not_followed_again(world: World, store: Shelf) -> None:
+    scene = scene_of(world, store, durability="interval")
+    scene.commit(0, MANY)
+    first = persisted(scene, ME, -1)
+    written = store.puts
+
+    assert persisted(scene, ME, -1) == first
+    assert store.puts == written
+
+
 def test_slots_that_changed_hands_go_as_a_base_first(world: World, store: Shelf) -> None:
     scene = scene_of(world, store, durability="interval")
     scene.commit(0, MANY)

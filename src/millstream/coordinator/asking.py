@@ -13,6 +13,7 @@ from millstream.wire.net import Net
 ASK_TIMEOUT = 5.0
 _QUIET_TIMEOUT = 10.0
 _LOOK_AGAIN = 0.005
+_LOOK_RARELY = 0.05
 
 
 class Asking:
@@ -51,8 +52,10 @@ class Asking:
 
         for node in asked:
             self._net.spawn(partial(ask, node), action)
+        pause = _LOOK_AGAIN
         while any(node not in answers for node in asked if node in alive()):
-            self._net.sleep(_LOOK_AGAIN)
+            self._net.sleep(pause)
+            pause = min(2 * pause, _LOOK_RARELY)
         return dict(answers)
 
     def tell(self, nodes: Iterable[NodeId], action: str, body: object) -> None:

@@ -26,6 +26,9 @@ from millstream.wire.net import Delivery, Net
 _GIVE_UP_AFTER = 60.0
 _WAIT = 0.1
 _SUSPECT_TIMEOUT = 60.0
+_PING_TIMEOUT = 1.0
+_LONGEST_PING = 8.0
+_SLOW_AFTER = 10.0
 
 
 def fetch_record(net: Net, coordinator: str, epoch: int, try_: int) -> EpochRecord:
@@ -55,8 +58,9 @@ class Feeder:
                 stale = isinstance(problem, FeedRefused) and problem.stale
                 if stale or self.net.now() > deadline:
                     raise
-                failures = failures + 1 if isinstance(problem, Unreachable) else 0
-                self._look_again(owner, failures)
+                cut_off = isinstance(problem, Unreachable) and not self._reaches(owner, failures)
+                failures = failures + 1 if cut_off else 0
+                deadline += self._look_again(owner, failures)
                 continue
             start, deadline, failures = share.stop, self.net.now() + _GIVE_UP_AFTER, 0
             yield from outputs
@@ -75,9 +79,16 @@ class Feeder:
                 if peer != owner
             ]
 
+        waiting = self.net.now()
+
         def abandoned() -> bool:
+            nonlocal waiting
             try:
                 now = fetch_record(self.net, self.coordinator, *record.at)
+                if self.net.now() - waiting >= _SLOW_AFTER:
+                    waiting = self.net.now()
+                    what = f"a feed of epoch {record.epoch} has not been answered"
+                    self.net.call(self.coordinator, "slow", (owner, None, what))
             except MillstreamError:
                 return True
             return now.placement.owner(share.start) != owner
@@ -85,14 +96,35 @@ class Feeder:
         primary = Delivery(record.addresses[owner], header)
         return self.net.feed(primary, copies, rows, end_of(rows), abandoned)
 
-    def _look_again(self, owner: NodeId, failures: int) -> None:
+    def _reaches(self, owner: NodeId, failures: int) -> bool:
+        """Whether a node whose feed broke off answers a ping: then it is the feed, not the link."""
+        timeout = min(_PING_TIMEOUT * 2**failures, _LONGEST_PING)
+        try:
+            self.net.call(self.record.addresses[owner], "ping", None, timeout)
+        except Unreachable:
+            return False
+        return True
+
+    def _look_again(self, owner: NodeId, failures: int) -> float:
+        """Fetch the placement in force; gives how long the coordinator looked at the owner."""
+        began = self.net.now()
         if failures:
-            # Returns when the node answers, or others own its slots; raises when state is lost.
-            self.net.call(self.coordinator, "suspect", (owner, None, failures), _SUSPECT_TIMEOUT)
+            self._suspect(owner, failures)
+        looked = self.net.now() - began
         before = self.record.placement.version
         self.record = fetch_record(self.net, self.coordinator, *self.record.at)
         if self.record.placement.version == before:
             self.net.sleep(_WAIT)
+        return looked
+
+    def _suspect(self, owner: NodeId, failures: int) -> None:
+        """Returns when the node answers, or others own its slots; raises when state is lost."""
+        report = (owner, f"task {self.attempt}", failures)
+        try:
+            self.net.call(self.coordinator, "suspect", report, _SUSPECT_TIMEOUT)
+        except Unreachable as problem:
+            if not problem.timed_out:  # else it still waits for a node that is silent
+                raise
 
     def _header(self, job: int, slots: range, rows: pa.Table, read: bool) -> Feed:
         record = self.record

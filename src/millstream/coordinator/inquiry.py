@@ -1,4 +1,4 @@
-"""The inquiry: whether a node that somebody could not reach is to be taken for dead."""
+"""The inquiry: pings, to find out whether a node that somebody could not reach is dead."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from millstream.coordinator.roster import Roster
-from millstream.coordinator.suspicions import Patience, Suspicions, Verdict
+from millstream.coordinator.suspicions import Patience, Reporter, Suspicions, Verdict
 from millstream.ring.ring import NodeId
 from millstream.wire.calls import Unreachable
 from millstream.wire.net import Net
@@ -43,43 +43,72 @@ class Inquiry:
         self._suspicions = Suspicions(patience)
         self._lock = self._net.lock()
         self._about: dict[NodeId, Any] = {}
+        self._under_way: set[NodeId] = set()
 
     @contextmanager
-    def about(self, node: NodeId, times: int) -> Iterator[None]:
-        """Look into a node that was tried in vain so often; others who ask about it wait."""
+    def about(self, node: NodeId) -> Iterator[None]:
+        """Look into a node; others who ask about it wait."""
         with self._lock:
-            self._suspicions.reported(node, times, self._net.now())
             mine = self._about.setdefault(node, self._net.lock())
         with mine:
-            yield
+            self._under_way.add(node)
+            try:
+                yield
+            finally:
+                self._under_way.discard(node)
+
+    def is_under_way(self, node: NodeId) -> bool:
+        """Whether somebody looks into a node already."""
+        return node in self._under_way
 
     def forget(self, node: NodeId) -> None:
         """The node is gone for good."""
         with self._lock:
             self._suspicions.forget(node)
 
+    def silent(self) -> list[NodeId]:
+        """The nodes that do not answer at present."""
+        with self._lock:
+            return self._suspicions.silent()
+
     def finding(self, node: NodeId) -> Verdict:
-        """Whether a node is alive, dead, or out of reach for others who can do without it."""
+        """Ask a node until it answers, or has not for too long."""
         while not self._asking.closed:
             verdict = self._verdict(node)
-            if verdict is Verdict.UNREACHABLE and not self._can_do_without(node):
-                return Verdict.ALIVE
             if verdict is not Verdict.ASK_AGAIN:
                 return verdict
-            self._net.sleep(_ASK_AGAIN)
         return Verdict.ALIVE
 
     def _verdict(self, node: NodeId) -> Verdict:
-        asked = self._net.now()
-        try:
-            self._ping(node, _PING_TIMEOUT)
-        except Unreachable as problem:
-            with self._lock:
-                return self._suspicions.failed(node, problem.refused, asked, self._net.now())
         with self._lock:
-            return self._suspicions.answered(node, self._net.now())
+            timeout = self._suspicions.ping_timeout(node)
+        asked, refused = self._net.now(), False
+        try:
+            self._ping(node, timeout)
+            with self._lock:
+                return self._suspicions.answered(node)
+        except Unreachable as problem:
+            refused = problem.refused
+        self._net.sleep(_ASK_AGAIN)
+        # No longer than the ping was to wait: the coordinator may have been stopped meanwhile.
+        waited = min(self._net.now() - asked, timeout + _ASK_AGAIN)
+        with self._lock:
+            return self._suspicions.failed(node, refused, waited)
 
-    def _can_do_without(self, node: NodeId) -> bool:
+    def is_cut_off(self, node: NodeId, by: Reporter, rounds: int) -> bool:
+        """Whether the link of a reporter to a node, which just answered us, is broken."""
+        with self._lock:
+            return self._suspicions.unreached(node, by, rounds, self._net.now())
+
+    def to_blame(self, node: NodeId, by: Reporter) -> NodeId:
+        """Which end of a broken link to do without: the one with more links of that kind."""
+        with self._lock:
+            worse = by in self._asking.roster.domains and self._suspicions.worse(
+                node, by, self._net.now()
+            )
+        return NodeId(by) if worse else node
+
+    def can_do_without(self, node: NodeId) -> bool:
         """Whether nodes that answer now have complete copies of all that a node owns."""
         others = [other for other in self._asking.roster.nodes if other != node]
         answers = self._net.gather([partial(self._ping, other, _PING_TIMEOUT) for other in others])

@@ -7,31 +7,54 @@ to the newest manifest, nothing that was visible is withdrawn.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from millstream.checkpoints.manifest import Base, Piece, Staged
+from millstream.checkpoints.manifest import Staged
 from millstream.coordinator.clocks import Clocks
 from millstream.coordinator.commits import Journaled
 from millstream.coordinator.journal import Journal
 from millstream.coordinator.ledger import Closing
 from millstream.coordinator.record import EpochRecord, JobTypes
-from millstream.node.messages import Commit, NotNow, Persist, Persisted
+from millstream.coordinator.roster import Roster
+from millstream.coordinator.waiting import Waits
+from millstream.node.messages import Commit, NotNow, Persist, Persisted, Rebased
 from millstream.node.safekeeper import Replaced, WhenFull
+from millstream.ring.masks import SlotMask
+from millstream.ring.placement import Placement
 from millstream.ring.ring import NodeId
 from millstream.wire.calls import Unreachable
 from millstream.wire.net import Net
 
 log = logging.getLogger("millstream")
 
-Ask = Callable[[str, object, float], Mapping[NodeId, Any]]
 Publish = Callable[[Staged], None]
-_PERSIST_TIMEOUT = 600.0
+_TIMEOUT = 600.0
 _AGAIN = 0.05
-_ROUNDS = 200
+_AGAIN_AT_MOST = 1.0
+
+
+class Asked(Protocol):
+    """What checkpoints need of the coordinator."""
+
+    @property
+    def net(self) -> Net: ...
+
+    @property
+    def roster(self) -> Roster: ...
+
+    @property
+    def waits(self) -> Waits: ...
+
+    @property
+    def is_over(self) -> bool: ...
+
+    def ask_living(
+        self, nodes: Iterable[NodeId], action: str, body: object, timeout: float
+    ) -> Mapping[NodeId, Any]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,10 +86,11 @@ class Intervals(Journaled):
     """The epochs that are committed in memory, and on their way into the store."""
 
     def __init__(
-        self, net: Net, journal: Journal, ask_all: Ask, triggers: Triggers, publish: Publish
+        self, asked: Asked, journal: Journal, triggers: Triggers, publish: Publish
     ) -> None:
+        net = asked.net
         super().__init__(net, journal)
-        self._ask_all = ask_all
+        self._asked = asked
         self._triggers = triggers
         self._publish = publish
         self._lock = net.lock()
@@ -144,42 +168,77 @@ class Intervals(Journaled):
     def persist(self) -> None:
         """Bring the store up to the newest commit, and publish what is covered then."""
         with self._persisting:
-            for _ in range(_ROUNDS):
-                with self._lock:
-                    held = list(self._held)
-                if not held or self._tried(held):
-                    return
-                self._net.sleep(_AGAIN)
-            raise NotNow("the nodes cannot agree on an epoch to be put into the store")
+            held = self._all_held()
+            if not held:
+                return
+            started = self._net.now()
+            held, found = self._gathered(held)
+            newest = held[-1]
+            self._journal.commit(
+                newest.record,
+                [piece for answer in found for piece in answer.pieces],
+                [base for answer in found for base in answer.bases],
+                newest.types,
+                [one.staged for one in held],
+                newest.clocks,
+            )
+            with self._lock:
+                self._held = self._held[len(held) :]
+                self._last = started
+            for one in held:
+                self._publish(one.staged)
+                self.published(one.staged.epoch)
+            self._journal.tell()
 
-    def _tried(self, held: list[_Held]) -> bool:
-        newest = held[-1]
-        record = newest.record
-        since = self._journal.committed.epoch
-        started = self._net.now()
-        order = Persist(self._journal.incarnation, since, newest.commit)
-        answers = self._ask_all("persist", order, _PERSIST_TIMEOUT)
-        pieces: list[Piece] = []
-        bases: list[Base] = []
-        covered = np.zeros(record.placement.ring.slots, dtype=bool)
-        for answer in answers.values():
-            if isinstance(answer, Persisted):
-                pieces.extend(answer.pieces)
-                bases.extend(answer.bases)
-                for run in answer.slots:
-                    covered[run.start : run.stop] = True
-            elif not isinstance(answer, NotNow | Replaced | Unreachable):
-                raise answer
-        if not covered.all():
-            return False
-        self._journal.commit(
-            record, pieces, bases, newest.types, [one.staged for one in held], newest.clocks
-        )
+    def _all_held(self) -> list[_Held]:
         with self._lock:
-            self._held = self._held[len(held) :]
-            self._last = started
-        for one in held:
-            self._publish(one.staged)
-            self.published(one.staged.epoch)
-        self._journal.tell()
-        return True
+            return list(self._held)
+
+    def _gathered(self, held: list[_Held]) -> tuple[list[_Held], list[Persisted]]:
+        """Have all slots put into the store by their owners; which epochs are covered, by what.
+
+        A node that cannot follow yet, because it replays what it took over, is asked again; who
+        has followed is not, unless it has come to own more since. Slots that changed hands come
+        as bases, which may be newer than the epoch that was asked for: then a newer one is.
+        """
+        asked, found = self._asked, dict[NodeId, Persisted]()
+        pause = _AGAIN
+        with asked.waits.wait("a checkpoint") as wait:
+            while not asked.is_over:
+                placement = asked.roster.placement
+                found = {
+                    node: answer
+                    for node, answer in found.items()
+                    if node in asked.roster.domains
+                    and not (placement.owned(node) & ~_mask([answer], placement)).any()
+                }
+                left = [node for node in asked.roster.nodes if node not in found]
+                answers = self._ordered(held[-1].commit, left)
+                found.update((n, a) for n, a in answers.items() if isinstance(a, Persisted))
+                if _mask(found.values(), placement).all():
+                    return held, list(found.values())
+                why = [str(a) for a in answers.values() if isinstance(a, Exception)]
+                wait.because("; ".join(why) or "slots have changed hands")
+                if any(isinstance(answer, Rebased) for answer in answers.values()):
+                    held, found = self._all_held(), {}
+                self._net.sleep(pause)
+                pause = min(2 * pause, _AGAIN_AT_MOST)
+        raise NotNow("the run ended before the newest epochs were in the store")
+
+    def _ordered(self, commit: Commit, nodes: Iterable[NodeId]) -> Mapping[NodeId, Any]:
+        """Order nodes to persist; what they answer, unless it is an error that ends the run."""
+        order = Persist(self._journal.incarnation, self._journal.committed.epoch, commit)
+        answers = self._asked.ask_living(nodes, "persist", order, _TIMEOUT)
+        for answer in answers.values():
+            if not isinstance(answer, Persisted | NotNow | Replaced | Unreachable):
+                raise answer
+        return answers
+
+
+def _mask(answers: Iterable[Persisted], placement: Placement) -> SlotMask:
+    """The slots that nodes have put into the store."""
+    covered = np.zeros(placement.ring.slots, dtype=bool)
+    for answer in answers:
+        for run in answer.slots:
+            covered[run.start : run.stop] = True
+    return covered

@@ -244,6 +244,14 @@ class Ledger:
                 found.extend((placement.ring.nodes[owner], node) for owner in owners)
         return found
 
+    def leaves_alone(self) -> bool:
+        """Whether a commit now would leave owners with the only copy of slots that have more."""
+        now = np.zeros(self._roster.placement.ring.slots, dtype=np.int64)
+        for node, copied in self.copied().items():
+            if node in self._roster.domains:
+                now += copied & self._roster.placement.held(node)
+        return bool(((now <= 1) & (self._roster.copies() > 1)).any())
+
     def require_complete(self) -> None:
         """Raise ``MissingReceipts`` unless every slot has a receipt from its present owner."""
         assert self._record is not None

@@ -6,7 +6,7 @@ epoch; only such a copy may be promoted. No I/O, no clock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -242,12 +242,19 @@ class Roster:
             bool((self.placement.fed(node) & ~mask).any()) for node, mask in self._in_sync.items()
         )
 
-    def missing(self, *, spare_owners: bool) -> list[Missing]:
-        """The copies that are to be made, and from whom; owners are spared if another can."""
+    def missing(
+        self, *, spare_owners: bool, avoid: Container[tuple[NodeId, NodeId]] = ()
+    ) -> list[Missing]:
+        """The copies that are to be made, and from whom; owners are spared if another can.
+
+        Pairs of a donor and a receiver to ``avoid`` are chosen if nobody else can give a slot.
+        """
         found = []
         for node in self.domains:
             lacking = self.placement.fed(node) & ~self._in_sync[node]
-            for donor, able in self._donors(spare_owners):
+            donors = self._donors(spare_owners)
+            donors.sort(key=lambda donor: (donor[0], node) in avoid)
+            for donor, able in donors:
                 given = lacking & able
                 if given.any():
                     found.append(Missing(donor, node, tuple(runs_of(given, range(len(given))))))

@@ -15,15 +15,17 @@ from typing import Any
 
 from millstream.checkpoints.manifest import Staged
 from millstream.coordinator.asking import ASK_TIMEOUT, Asking
+from millstream.coordinator.collecting import Collecting
 from millstream.coordinator.commits import Commits, EveryEpoch, Remembered
+from millstream.coordinator.fencing import Fencing
 from millstream.coordinator.healing import Healing
-from millstream.coordinator.inquiry import Inquiry
 from millstream.coordinator.intervals import Intervals, Publish, Triggers
 from millstream.coordinator.journal import Journal
 from millstream.coordinator.ledger import Closing, Ledger
 from millstream.coordinator.record import EpochRecord, JobTypes, known_types
 from millstream.coordinator.roster import Roster, StateLost
-from millstream.coordinator.suspicions import Patience, Verdict
+from millstream.coordinator.suspicions import Patience, Reporter
+from millstream.coordinator.waiting import Waits
 from millstream.errors import MillstreamError
 from millstream.flow.timing import JobTiming
 from millstream.node.messages import (
@@ -32,7 +34,6 @@ from millstream.node.messages import (
     Fenced,
     NodeReport,
     NotDeterministic,
-    Receipts,
     Recut,
     Restore,
 )
@@ -49,7 +50,6 @@ log = logging.getLogger("millstream")
 _PING_TIMEOUT = 1.0
 _ASK_AGAIN = 0.05
 _WATCH_EVERY = 2.0
-_ROUNDS = 3
 
 
 class StaleTask(MillstreamError):
@@ -76,6 +76,9 @@ class Overview:
     committed: int
     incarnation: int
     durable: int | None
+    fenced_alive: tuple[NodeId, ...]
+    slow: tuple[NodeId, ...]
+    waits: tuple[str, ...]
 
 
 class Coordinator:
@@ -85,16 +88,19 @@ class Coordinator:
         self._net = net
         self._lock = net.lock()
         self._changing = net.lock()
-        self._healing = Healing(self, self._lock, self._changing, self._tell)
-        self._inquiry = Inquiry(self, patience or Patience())
+        self._patience = patience or Patience()
+        self.waits = Waits(net)
         self._asking = Asking(net)
+        self._healing = Healing(self, self._lock, self._changing, self.tell)
+        self._fencing = Fencing(
+            self, self._healing, self.waits, self._lock, self._changing, self._patience
+        )
+        self._collecting = Collecting(self, self._lock, self._patience)
         self._roster: Roster | None = None
         self._ledger: Ledger | None = None
         self._commits: Commits = Remembered()
         self._failures: list[MillstreamError] = []
         self._arrived: set[NodeId] = set()
-        self._lost: StateLost | None = None
-        self._on_lost: Callable[[], None] = lambda: None
         self._downstream: frozenset[str] = frozenset()
         self._closed = False
 
@@ -126,12 +132,12 @@ class Coordinator:
         known = list(members)
         self._asking.addresses = {member.node: member.address for member in known}
         self._healing.spare_owners = not logs
-        self._on_lost = on_lost
+        self._fencing.on_lost = on_lost
         self._downstream = frozenset(downstream)
         domains = {member.node: member.domain for member in known}
         if journal is not None:
             self._commits = (
-                Intervals(self._net, journal, self._ask_living, triggers or Triggers(), publish)
+                Intervals(self, journal, triggers or Triggers(), publish)
                 if logs
                 else EveryEpoch(self._net, journal)
             )
@@ -178,6 +184,9 @@ class Coordinator:
                 self.ledger.committed.epoch,
                 self.ledger.incarnation,
                 self._commits.committed.epoch if self._commits.is_durable else None,
+                self._fencing.fenced_alive,
+                tuple(self.waits.slow()),
+                tuple(self.waits.long()),
             )
 
     @property
@@ -191,7 +200,16 @@ class Coordinator:
     @property
     def lost(self) -> StateLost | None:
         """What was lost beyond repair, if anything was."""
-        return self._lost
+        return self._fencing.lost
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is to be mended any more."""
+        return self._closed or self.lost is not None
+
+    @property
+    def commits(self) -> Commits:
+        return self._commits
 
     def admit(self, epoch: int, now: int) -> EpochRecord:
         """Enact what waited for the end of the last epoch, and fix the record of the next."""
@@ -200,7 +218,7 @@ class Coordinator:
             minted = self.roster.settle(between_epochs=True)
             record = self.ledger.admit(epoch, now)
         if minted:
-            self._tell()
+            self.tell()
         return record
 
     def advance(self, to: int) -> None:
@@ -215,62 +233,8 @@ class Coordinator:
             return self.ledger.retry()
 
     def make_whole(self, evaluate: Callable[[], None]) -> dict[NodeId, NodeReport]:
-        """Collect receipts; what has none is evaluated again, what lacks a copy copied again.
-
-        Missing are the slots of a partition that nobody read, or of an owner that died with what
-        it had acknowledged.
-        """
-        for _ in range(_ROUNDS):
-            reports = self._collect()
-            if not self.ledger.missing():
-                break
-            if self.ledger.taken_over:
-                # What sinks were shown may have come from the lost owner; to evaluate the rest
-                # again would not prove that the state is of the same input.
-                self.ledger.require_complete()
-            evaluate()
-        else:
-            reports = self._collect()
-            self.ledger.require_complete()
-        if self._resend():
-            reports = self._collect()
-        return reports
-
-    def _collect(self) -> dict[NodeId, NodeReport]:
-        """Ask every node for its word on the epoch under way; an answer is a sign of life."""
-        record = self.ledger.record
-        assert record is not None
-        while True:
-            version = self.roster.placement.version
-            # A node that has yet to hear of a takeover would not answer for its new slots.
-            answers = self.ask_all("receipts", (*record.at, version))
-            pending = False
-            for node, answer in answers.items():
-                if isinstance(answer, Receipts):
-                    with self._lock:
-                        self.ledger.receive(node, answer)
-                    pending = pending or answer.pending
-                elif isinstance(answer, Unreachable):
-                    self.suspect(node)
-                elif node in self.roster.domains:
-                    raise answer
-            heard = all(isinstance(answers.get(n), Receipts) for n in self.roster.nodes)
-            if heard and version == self.roster.placement.version and not pending:
-                return {n: a.report for n, a in answers.items() if isinstance(a, Receipts)}
-            self._net.sleep(_ASK_AGAIN)
-
-    def _resend(self) -> bool:
-        """Have owners send again what backups lack; True if there was anything."""
-        record = self.ledger.record
-        assert record is not None
-        lagging = self.ledger.lagging()
-        self._net.gather(
-            [
-                partial(self.ask, owner, "resend", (backup, *record.at), 2 * ASK_TIMEOUT)
-                for owner, backup in lagging
-            ]
-        )
-        return bool(lagging)
+        """Collect receipts; what has none is evaluated again, what lacks a copy copied again."""
+        return self._collecting.make_whole(evaluate)
 
     def commit(self, staged: Staged) -> tuple[Closing, bool]:
         """Commit the epoch under way, or raise ``MissingReceipts`` if an owner went meanwhile.
@@ -291,29 +255,32 @@ class Coordinator:
 
     def await_restored(self) -> None:
         """Wait until every node has brought its slots back from the store."""
-        while True:
-            answers = self.ask_all("restored", None)
-            if all(answer is True for answer in answers.values()):
-                return
-            for node, answer in answers.items():
-                if isinstance(answer, Unreachable):
-                    self.suspect(node)
-                elif isinstance(answer, Exception):
-                    raise answer
-            self._net.sleep(_ASK_AGAIN)
+        with self.waits.wait("the start") as wait:
+            while True:
+                answers = self.ask_all("restored", None)
+                if all(answer is True for answer in answers.values()):
+                    return
+                for node, answer in answers.items():
+                    if isinstance(answer, Unreachable):
+                        self.unanswered(node, answer, "how far its slots are restored")
+                    elif isinstance(answer, Exception):
+                        raise answer
+                left = [node[:8] for node, answer in answers.items() if answer is not True]
+                wait.because(f"nodes {', '.join(left)} restore their slots from the store")
+                self._net.sleep(_ASK_AGAIN)
 
     def seal(self) -> None:
         """Tell the nodes about the commit, and have them make the copies that are missing."""
         # Not awaited: the next feed carries the commit and implies the seal.
         self._asking.tell(self.roster.nodes, "seal", self.ledger.committed)
         if self.roster.is_short:
-            self._net.spawn(self._heal, "heal")
+            self._healing.heal()
         self._commits.after_commit()
 
     def failure(self) -> MillstreamError | None:
         """The error that best explains why the epoch under way failed."""
-        if self._lost is not None:
-            return self._lost
+        if self.lost is not None:
+            return self.lost
         with self._lock:
             return self._failures[-1] if self._failures else None
 
@@ -338,7 +305,7 @@ class Coordinator:
 
     def finish(self) -> None:
         """Put into the store what is committed in memory alone; raise what is in the way."""
-        if self._lost is None and not self._closed:
+        if not self.is_over:
             self._commits.finish()
 
     def close(self) -> None:
@@ -362,9 +329,12 @@ class Coordinator:
         """Ask all nodes side by side; each gives an answer or the exception that came instead."""
         return self._asking.all(self.roster.nodes, action, body, timeout)
 
-    def _ask_living(self, action: str, body: object, timeout: float) -> dict[NodeId, Any]:
+    def ask_living(
+        self, nodes: Iterable[NodeId], action: str, body: object, timeout: float
+    ) -> dict[NodeId, Any]:
+        """Ask nodes for what takes long; who is lost meanwhile is not waited for."""
         roster = self.roster
-        return self._asking.living(roster.nodes, lambda: roster.domains, action, body, timeout)
+        return self._asking.living(nodes, lambda: roster.domains, action, body, timeout)
 
     def _assignment(self) -> Assign:
         with self._lock:
@@ -375,80 +345,37 @@ class Coordinator:
                 self.ledger.committed,
             )
 
-    def _tell(self) -> None:
+    def tell(self) -> None:
         """Tell all nodes the placement in force; who misses it will ask."""
         self._asking.tell(self.roster.nodes, "assign", self._assignment())
 
     # -- nodes that go -------------------------------------------------------------------
 
-    def suspect(self, node: NodeId, times: int = 0) -> None:
-        """Look at a node that somebody could not reach, and take over its slots if it is gone.
+    def suspect(self, node: NodeId, by: Reporter | None = None, rounds: int = 0) -> None:
+        """Look at a node that somebody could not reach, and take over its slots if it is dead."""
+        self._fencing.suspect(node, by, rounds)
 
-        ``times`` is how often in a row a task or a peer has tried in vain.
-        """
-        if self._lost is not None:
-            raise self._lost
-        if node not in self.roster.domains or self._closed:
-            return
-        with self._inquiry.about(node, times):
-            if node not in self.roster.domains:
-                return
-            verdict = self._inquiry.finding(node)
-            if verdict is not Verdict.ALIVE:
-                found = [node, *self._inquiry.others_gone(node)]
-                self._take_over(found, node if verdict is Verdict.UNREACHABLE else None)
+    def unanswered(self, node: NodeId, problem: Unreachable, what: str) -> None:
+        """A node did not answer what it was asked: it is dead, or slow if it answers a ping."""
+        self.suspect(node)
+        if problem.timed_out and node in self.roster.domains:
+            self.waits.late(node, f"no answer in time about {what}")
 
-    def _take_over(self, found: list[NodeId], answers: NodeId | None) -> None:
-        """Lose nodes; one of them may answer us, and is lost only while others have its slots."""
-        with self._changing:
-            dead = [node for node in found if node in self.roster.domains]
-            if answers is not None and answers in dead and not self.roster.survives(dead):
-                # Two that cannot reach each other were looked into at once: the first is enough.
-                dead.remove(answers)
-            if not dead:
-                return  # by somebody else, meanwhile
-            if not self.roster.survives(dead):
-                self._healing.ask_reach(n for n in self.roster.nodes if n not in dead)
-            with self._lock:
-                self._lose(dead)
-                idle = self.ledger.record is None
-        log.warning(
-            "took over the slots of %s\n%s",
-            ", ".join(node[:8] for node in dead),
-            draw(self.roster.placement, self.roster.domains),
-        )
-        self._tell()
-        # They may be alive, and only out of reach for others.
-        self._asking.tell(dead, "stop", None)
-        if idle:
-            self._net.spawn(self._heal, "heal")
-
-    def _lose(self, dead: list[NodeId]) -> None:
-        try:
-            restorable = self._commits.can_restore(self.ledger.committed)
-            self.roster.lose(dead, restorable=restorable)
-            self.ledger.replace_placement()
-        except StateLost as lost:
-            self._lost = lost
-            self._net.spawn(self._on_lost, "lost")
-            raise
-        finally:
-            for node in dead:
-                self._inquiry.forget(node)
-
-    def _heal(self) -> None:
-        if not self._closed and self._lost is None:
+    def dismiss(self, nodes: list[NodeId]) -> None:
+        """Stop nodes that were taken out, if they are alive; have their copies made anew."""
+        self._asking.tell(nodes, "stop", None)
+        if self.ledger.record is None:
             self._healing.heal()
 
     def _watch(self) -> None:
         """Look at all nodes now and then: a node without a neighbour has no other watch."""
-        while not self._closed and self._lost is None:
+        while not self.is_over:
             self._net.sleep(_WATCH_EVERY)
             for node, answer in self.ask_all("ping", None, _PING_TIMEOUT).items():
-                if isinstance(answer, Unreachable):
+                if isinstance(answer, Unreachable) and not self._fencing.is_under_inquiry(node):
                     self._net.spawn(partial(self._suspect_quietly, node), "suspect")
-            if self.ledger.record is None and self.roster.is_short:
-                self._net.spawn(self._heal, "heal")
+            if self.roster.is_short:
+                self._healing.heal()
             self._commits.look()
 
     def _suspect_quietly(self, node: NodeId) -> None:
@@ -473,9 +400,15 @@ class Coordinator:
             self._refuse_fenced(body)
             return self._restore()
         if action == "suspect":
-            node, reporter, times = body
+            node, reporter, rounds = body
             self._refuse_fenced(reporter)
-            return self.suspect(node, times)
+            return self.suspect(node, reporter, rounds)
+        if action == "slow":
+            node, reporter, what = body
+            self._refuse_fenced(reporter)
+            if node in self.roster.domains:
+                self.waits.late(node, what)
+            return None
         if action == "failed":
             epoch, try_, problem = body
             with self._lock:
@@ -495,11 +428,12 @@ class Coordinator:
 
     def _refuse_fenced(self, node: NodeId | None) -> None:
         if node is not None and self._roster is not None and node in self.roster.lost:
+            self._fencing.returned(node)
             raise Fenced(f"node {node} was taken for dead, and others own its slots now")
 
     def _record(self, epoch: int, try_: int) -> EpochRecord:
-        if self._lost is not None:
-            raise self._lost
+        if self.lost is not None:
+            raise self.lost
         with self._lock:
             record = self.ledger.record
         if record is None or record.at != (epoch, try_):

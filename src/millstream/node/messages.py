@@ -288,5 +288,9 @@ class NotNow(MillstreamError):
     """A node cannot follow an order yet; it may be asked again."""
 
 
+class Rebased(NotNow):
+    """Slots that changed hands went into the store as they are; a newer order may name that."""
+
+
 class Fenced(MillstreamError):
     """A node is told that it is no longer part of the run."""

@@ -18,9 +18,10 @@ from millstream.checkpoints.records import compressed, piece_key
 from millstream.node.checkpoints import Retained
 from millstream.node.keeping import Keeping, Locks, cut
 from millstream.node.machine import NodeMachine
-from millstream.node.messages import NotNow, Persist, Persisted
+from millstream.node.messages import NotNow, Persist, Persisted, Rebased
 from millstream.node.safekeeper import Entry
 from millstream.ring.masks import runs_of
+from millstream.wire.net import Net
 
 _NO_BASE = -1
 _TOO_LATE = -2
@@ -29,13 +30,28 @@ _TOO_LATE = -2
 class Persisting:
     """A node's part in checkpoints that the coordinator orders."""
 
-    def __init__(self, machine: NodeMachine, keeping: Keeping, locks: Locks) -> None:
+    def __init__(self, machine: NodeMachine, keeping: Keeping, locks: Locks, net: Net) -> None:
         self._machine = machine
         self._keeping = keeping
         self._locks = locks
+        self._following = net.lock()
+        self._followed: tuple[Persist, int, Persisted] | None = None
 
     def persist(self, order: Persist) -> Persisted:
-        """Put the changes since the last order into the store; durable when this returns."""
+        """Put the changes since the last order into the store; durable when this returns.
+
+        An order that is given again, under the same ring, is not followed again: the coordinator
+        may have lost the answer, or given up waiting for it.
+        """
+        with self._following:
+            version = self._machine.version
+            if self._followed is not None and self._followed[:2] == (order, version):
+                return self._followed[2]
+            answer = self._persist(order)
+            self._followed = order, version, answer
+            return answer
+
+    def _persist(self, order: Persist) -> Persisted:
         machine, through = self._machine, order.committed.epoch
         with self._locks.books:
             held = machine.store.holdings
@@ -73,7 +89,7 @@ class Persisting:
             bases = self._keeping.bases_of(slots)
             with self._locks.books:
                 self._machine.bases = [*self._machine.bases, *bases]
-            raise NotNow("slots that changed hands are in the store now; their changes follow")
+            raise Rebased("slots that changed hands are in the store now; their changes follow")
 
     def _spans(self, run: range, stored: int, through: int) -> Iterator[tuple[range, int | None]]:
         """Slots, and from which epoch on this node knows their changes; None if too late."""

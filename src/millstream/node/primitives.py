@@ -17,20 +17,18 @@ change alone, or, if no copy is left, restore; a restart elsewhere is persist, t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from millstream.errors import MillstreamError
 from millstream.node.keeping import Keeping, Locks, cut
 from millstream.node.machine import NodeMachine
 from millstream.node.messages import Persist, Persisted, Restore, Snapshot
+from millstream.node.peers import Message, Peers
 from millstream.node.persisting import Persisting
 from millstream.node.restoring import Restoring
 from millstream.ring.ring import NodeId
 from millstream.wire.calls import Unreachable
 from millstream.wire.net import Net
 
-Call = Callable[[NodeId, str, object, float], Any]
-_BACKUP_TIMEOUT = 30.0
 _ASK_AGAIN = 0.5
 
 
@@ -42,18 +40,18 @@ class Primitives:
         machine: NodeMachine,
         locks: Locks,
         net: Net,
-        call: Call,
+        peers: Peers,
         ask: Callable[[], Restore],
         keeping: Keeping | None,
     ) -> None:
-        """``call`` reaches a peer; ``ask`` the coordinator, for what brings slots back."""
+        """``ask`` asks the coordinator for what brings slots back."""
         self._machine = machine
         self._locks = locks
         self._net = net
-        self._call = call
+        self._peers = peers
         self._ask = ask
         self._keeping = keeping
-        self._persisting = None if keeping is None else Persisting(machine, keeping, locks)
+        self._persisting = None if keeping is None else Persisting(machine, keeping, locks, net)
         self._restoring: Restoring | None = None
         self._restorers = net.lock()
         self._broken: MillstreamError | None = None
@@ -68,9 +66,12 @@ class Primitives:
             yield from views
 
     def backup(self, snapshot: Snapshot, peer: NodeId) -> None:
-        """Give a snapshot to a peer."""
+        """Give a snapshot to a peer; raises what kept it from taking it."""
         body = (snapshot, self._machine.version)
-        self._call(peer, "install", body, _BACKUP_TIMEOUT)
+        size = sum(len(data) for _, data in snapshot.parts)
+        [answer] = self._peers.deliver([Message(peer, "install", body, size)])
+        if isinstance(answer, Exception):
+            raise answer
 
     # -- to and from the store -----------------------------------------------------------
 

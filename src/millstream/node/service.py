@@ -39,17 +39,17 @@ from millstream.node.messages import (
     Snapshot,
     UnitCopy,
 )
+from millstream.node.peers import Message, Peers
 from millstream.node.primitives import Primitives
 from millstream.node.safekeeper import Safekeeper
 from millstream.node.units import Block, Unit, Work
 from millstream.ring.ring import NodeId
 from millstream.state.blocks import Origin
 from millstream.state.pickling import dumps
-from millstream.wire.calls import Unreachable
 from millstream.wire.net import Net
 
-_COPY_TIMEOUT = 5.0
 _ASK_TIMEOUT = 5.0
+_SUPPLY_FOR = 1.0
 _STORE_PATIENCE = 1.0
 
 
@@ -90,14 +90,14 @@ class NodeService:
         self._keeping = (
             None if keeper is None else Keeping(machine, keeper, self._locks, options.bases, net)
         )
+        watch = (options.watch_every, options.watch_timeout)
+        self._peers = Peers(machine, net, coordinator, watch, stop)
         self._primitives = Primitives(
-            machine, self._locks, net, self._call, self._restore_order, self._keeping
+            machine, self._locks, net, self._peers, self._restore_order, self._keeping
         )
         self._checkpointing = net.lock()
-        self._heard: dict[NodeId, float] = {}
-        self._failures: dict[NodeId, int] = {}
         self._replaying = False
-        self._broken: MillstreamError | None = None  # what a replay ended with
+        self._broken: MillstreamError | None = None  # what work in the background ended with
 
     @property
     def node(self) -> NodeId:
@@ -105,9 +105,24 @@ class NodeService:
 
     def start(self) -> None:
         """Begin to watch the neighbour and, if so configured, to make checkpoints."""
-        self._net.spawn(self._watch, "watch")
+        self._net.spawn(self._peers.watch, "watch")
         if self._machine.durability == "interval":
-            self._net.spawn(self._checkpoint_always, "checkpoint")
+            self._spawn(self._checkpoint_always, "checkpoint")
+
+    def _spawn(self, work: Callable[[], None], name: str) -> None:
+        """Work in the background; what it ends with is raised to whoever asks for receipts."""
+
+        def told() -> None:
+            try:
+                work()
+            except Exception as problem:
+                self._broken = _typed(problem, f"{name} of node {self.node}")
+
+        self._net.spawn(told, name)
+
+    def _require_sound(self) -> None:
+        if self._broken is not None:
+            raise self._broken
 
     # -- feeds ---------------------------------------------------------------------------
 
@@ -134,10 +149,10 @@ class NodeService:
             with self._books:
                 outputs, units = self._machine.freeze(found, reduced, receipt)
         if self._machine.durability == "epoch":
-            calls = self._copies(units)  # serialised here, once, for backups and store
+            copies = self._copies(units)  # serialised here, once, for backups and store
             if self._keeping is not None:
                 self._keeping.keep(unit for unit in units if self._machine.is_durable(unit.job))
-            self._send(calls)
+            self._peers.deliver(copies)
         return outputs
 
     def _catch_up(self, ring: int, committed: Commit) -> None:
@@ -159,42 +174,15 @@ class NodeService:
 
     # -- copies --------------------------------------------------------------------------
 
-    def _copies(self, units: list[Unit], only: NodeId | None = None) -> list[tuple[NodeId, Any]]:
-        """The calls that copy frozen units to their backups."""
-        return [
-            (peer, partial(self._call, peer, "copy", self._machine.copy_of(unit), _COPY_TIMEOUT))
-            for unit in units
-            for peer in self._machine.backups_of(unit)
-            if only is None or peer == only
-        ]
-
-    def _send(self, calls: list[tuple[NodeId, Any]]) -> None:
-        """Make calls side by side; who cannot be reached is reported."""
-        answers = self._net.gather([call for _, call in calls])
-        for (peer, _), answer in zip(calls, answers, strict=True):
-            self._mind(peer, answer)
-
-    def _call(self, peer: NodeId, action: str, body: object, timeout: float) -> Any:
-        address = self._machine.address(peer)
-        if address is None:
-            raise Unreachable(peer, "no address of it is known here")
-        return self._net.call(address, action, body, timeout)
-
-    def _mind(self, peer: NodeId, answer: object) -> None:
-        """Report a peer that cannot be reached; an answer of any kind is a sign of life."""
-        if not isinstance(answer, Unreachable):
-            self._failures.pop(peer, None)
-            return
-        self._failures[peer] = self._failures.get(peer, 0) + 1
-        self._net.spawn(partial(self._suspect, peer, self._failures[peer]), "suspect")
-
-    def _suspect(self, peer: NodeId, times: int) -> None:
-        try:
-            self._net.call(self._coordinator, "suspect", (peer, self.node, times), timeout=60.0)
-        except Fenced:
-            self._stop()
-        except MillstreamError:
-            return  # the next failure is reported again
+    def _copies(self, units: list[Unit], only: NodeId | None = None) -> list[Message]:
+        """What copies frozen units to their backups."""
+        found = []
+        for unit in units:
+            peers = self._machine.backups_of(unit)
+            for peer in peers if only is None else [only] if only in peers else []:
+                copy = self._machine.copy_of(unit)
+                found.append(Message(peer, "copy", copy, len(copy.delta)))
+        return found
 
     # -- actions -------------------------------------------------------------------------
 
@@ -223,7 +211,7 @@ class NodeService:
             begin = not self._replaying and self._machine.next_replay() is not None
             self._replaying = self._replaying or begin
         if begin:
-            self._net.spawn(self._replay, "replay")
+            self._spawn(self._replay, "replay")
 
     def _replay(self) -> None:
         """Replay the logs of slots taken over, unit by unit: other units go on in between."""
@@ -234,11 +222,7 @@ class NodeService:
                     self._replaying = replay is not None
                 if replay is None:
                     return
-                try:
-                    reduced, receipt = self._machine.reduce(replay.work)
-                except MillstreamError as problem:
-                    self._broken = problem
-                    return
+                reduced, receipt = self._machine.reduce(replay.work)
                 with self._books:
                     self._machine.replayed(replay, reduced, receipt)
 
@@ -247,8 +231,7 @@ class NodeService:
         self._catch_up(ring, self._machine.committed)
         if self._keeping is not None:
             self._keeping.catch_up(_STORE_PATIENCE)
-        if self._broken is not None:
-            raise self._broken
+        self._require_sound()
         self._primitives.is_whole()
         self._begin_replay()  # of slots that have come from the store since they were assigned
         with self._books:
@@ -268,7 +251,7 @@ class NodeService:
             self._net.spawn(self._keeping.write_bases, "bases")
 
     def _on_copy(self, copy: UnitCopy) -> None:
-        self._heard[copy.source] = self._net.now()
+        self._peers.heard(copy.source)
         self._catch_up(copy.ring, copy.committed)
         with self._books:
             self._machine.take_copy(copy)
@@ -276,7 +259,7 @@ class NodeService:
     def _on_resend(self, body: tuple[NodeId, int, int]) -> None:
         with self._books:
             units = self._machine.units_for(*body)
-        self._send(self._copies(units, only=body[0]))
+        self._peers.deliver(self._copies(units, only=body[0]))
 
     # -- the store -----------------------------------------------------------------------
 
@@ -289,6 +272,7 @@ class NodeService:
 
     def _on_persist(self, order: Persist) -> Persisted:
         self._catch_up(-1, order.committed)
+        self._require_sound()
         return self._primitives.persist(order)
 
     # -- reading -------------------------------------------------------------------------
@@ -307,19 +291,25 @@ class NodeService:
             return [(key, dumps(value)) for key, value in self._machine.store.items(*body)]
 
     def _require_current(self, slots: range) -> None:
-        if self._broken is not None:
-            raise self._broken
+        self._require_sound()
         self._machine.require_current(slots)
 
     # -- snapshots -----------------------------------------------------------------------
 
-    def _on_supply(self, order: CopyOrder) -> None:
-        """Copy slots to a node that is to become a backup; a few at a time, so nobody waits."""
+    def _on_supply(self, order: CopyOrder) -> tuple[range, ...]:
+        """Copy slots to a node that is to become a backup, for a moment; gives what is left."""
         if order.incarnation != self._machine.incarnation:
-            return
+            return ()
         self._catch_up(-1, order.committed)
-        for slots in order.slots:
-            self._supply(order.to, slots)
+        until, left = self._net.now() + _SUPPLY_FOR, list(order.slots)
+        while left:
+            slots = left.pop(0)
+            for snapshot in self._primitives.checkpoint(slots):
+                self._primitives.backup(snapshot, order.to)
+                if self._net.now() >= until:
+                    rest = range(snapshot.slots.stop, slots.stop)
+                    return (rest, *left) if rest else tuple(left)
+        return ()
 
     def _supply(self, peer: NodeId, slots: range) -> None:
         for snapshot in self._primitives.checkpoint(slots):
@@ -339,7 +329,7 @@ class NodeService:
             self._checkpoint()
 
     def _on_checkpoint(self, body: None) -> None:
-        self._net.spawn(self._checkpoint, "checkpoint")
+        self._spawn(self._checkpoint, "checkpoint")
 
     def _checkpoint(self) -> None:
         """Bring every backup up to date, bit by bit."""
@@ -359,9 +349,9 @@ class NodeService:
         # To wait for this for a moment is quicker than to share the interpreter with it.
         with self._state:
             delta = self._machine.delta(due, slots)
-        calls = [partial(self._call, peer, "delta", delta, _COPY_TIMEOUT) for peer in due.peers]
-        for peer, answer in zip(due.peers, self._net.gather(calls), strict=True):
-            self._mind(peer, answer)
+        size = sum(len(data) for _, data in delta.parts)
+        messages = [Message(peer, "delta", delta, size) for peer in due.peers]
+        for peer, answer in zip(due.peers, self._peers.send(messages), strict=True):
             if isinstance(answer, int):
                 with self._books:
                     self._machine.delivered(peer, slots, answer)
@@ -369,7 +359,7 @@ class NodeService:
                     self._net.gather([partial(self._supply, peer, slots)])
 
     def _on_delta(self, delta: Delta) -> int:
-        self._heard[delta.source] = self._net.now()
+        self._peers.heard(delta.source)
         self._catch_up(delta.ring, delta.committed)
         with self._both():
             return self._machine.take_delta(delta)
@@ -381,31 +371,18 @@ class NodeService:
             owners = [] if placement is None else placement.ring.nodes
             for owner in owners:
                 if owner != self.node:
-                    self._net.gather([partial(self._call, owner, "checkpoint", None, _ASK_TIMEOUT)])
+                    ask = partial(self._peers.call, owner, "checkpoint", None, _ASK_TIMEOUT)
+                    self._net.gather([ask])
 
-    # -- watching ------------------------------------------------------------------------
 
-    def _watch(self) -> None:
-        """Watch the counter-clockwise neighbour; a copy that came from it is a sign of life."""
-        while True:
-            self._net.sleep(self._options.watch_every)
-            neighbour = self._neighbour()
-            if neighbour is None or self._recently_heard(neighbour):
-                continue
-            ping = partial(self._call, neighbour, "ping", None, self._options.watch_timeout)
-            self._mind(neighbour, self._net.gather([ping])[0])
+class BackgroundFailed(MillstreamError):
+    """Work of a node in the background ended with an error that has no type of ours."""
 
-    def _neighbour(self) -> NodeId | None:
-        placement = self._machine.placement
-        if placement is None or self.node not in placement.ring.nodes:
-            return None
-        nodes = placement.ring.nodes
-        before = nodes[nodes.index(self.node) - 1]
-        return None if before == self.node else before
 
-    def _recently_heard(self, peer: NodeId) -> bool:
-        heard = self._heard.get(peer)
-        return heard is not None and self._net.now() - heard < self._options.watch_every
+def _typed(problem: Exception, what: str) -> MillstreamError:
+    if isinstance(problem, MillstreamError):
+        return problem
+    return BackgroundFailed(f"the {what} failed: {type(problem).__name__}: {problem}")
 
 
 def _received(items: Iterator[Any]) -> tuple[list[Block], End]:

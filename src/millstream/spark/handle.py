@@ -46,7 +46,12 @@ class NodeStatus:
 
 @dataclass(frozen=True)
 class Status:
-    """Where a run is: ``durable`` is the newest epoch in the store, if there is one."""
+    """Where a run is: ``durable`` is the newest epoch in the store, if there is one.
+
+    Nodes that are ``slow`` answer, but not in time, and are waited for; ``waits`` says what has
+    been waiting for more than ten seconds, and why. Of the ``lost`` nodes, ``fenced_alive`` are
+    those that answered when they were fenced, or have been heard of since.
+    """
 
     workflow: str
     phase: Phase
@@ -57,6 +62,9 @@ class Status:
     drawing: str = ""
     incarnation: int = 1
     durable: int | None = None
+    slow: list[str] = field(default_factory=list)
+    waits: list[str] = field(default_factory=list)
+    fenced_alive: list[str] = field(default_factory=list)
 
 
 class JobState:
@@ -120,6 +128,9 @@ class Run:
             draw(now.placement, now.domains),
             now.incarnation,
             now.durable,
+            list(now.slow),
+            list(now.waits),
+            list(now.fenced_alive),
         )
 
     def _node(self, node: NodeId, now: Overview) -> NodeStatus:

@@ -39,10 +39,11 @@ def start(
     ``nodes`` defaults to one per executor core, ``partitions`` (of each shuffle) to the larger
     of cores and nodes. Every slot has ``replicas`` copies on other nodes, in other fault zones
     where possible: ``zone`` gives the zone of an executor from its host and id, by default its
-    ``MILLSTREAM_ZONE`` or its host. A node that is silent for ``node_timeout`` is taken for dead.
-    ``every`` is the shortest time between two epochs of unbounded input. With a ``memory_limit``
-    (bytes, or text such as ``"512MB"``) a node whose keys take more than that in memory moves those
-    that rest to its local disk; jobs with built-in aggregates or Arrow reducers do not.
+    ``MILLSTREAM_ZONE`` or its host. A node that answers no ping for ``node_timeout`` is declared
+    dead. ``every`` is the shortest time between two epochs of unbounded input. With a
+    ``memory_limit`` (bytes, or text such as ``"512MB"``) a node whose keys take more than that in
+    memory moves those that rest to its local disk; jobs with built-in aggregates or Arrow reducers
+    do not.
     ``listen`` is the address on which coordinator and nodes accept connections from other
     hosts; without it they use Unix sockets. Connections between hosts are encrypted with a
     certificate of the run (extra ``tls``), unless ``encrypt=False``. ``progress`` shows progress on

@@ -51,6 +51,11 @@ class Unreachable(MillstreamError):
         """
         return "failed to connect" in self.reason
 
+    @property
+    def timed_out(self) -> bool:
+        """Whether the caller's patience ended: the server may be slow, or stopped."""
+        return "Deadline Exceeded" in self.reason
+
     def __str__(self) -> str:
         return f"{self.address} does not answer: {self.reason}"
 
