@@ -49,7 +49,7 @@ def fragment(of: RowState[Objects], changes: Mapped) -> RowFragment[Objects]:
 
 
 def held(of: RowState[Objects]) -> Mapped:
-    ids = of.within(np.ones(SLOTS, bool))
+    ids = of.committed.within(np.ones(SLOTS, bool))
     found = of.of(ids)
     held: Mapped = {key: [] for key in of.keys.keys(ids)}
     for id_, number, [[value], _] in zip(

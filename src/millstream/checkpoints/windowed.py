@@ -109,7 +109,7 @@ class _Panes:
         self._state.drop(slots)
 
     def items(self, slots: SlotMask) -> Iterator[tuple[Any, Any]]:
-        for key, panes in self._state.items(slots):
+        for key, panes in self._state.committed.items(slots):
             yield key, {_instant(start): value for start, value in panes.items()}
 
     def rows(self, slots: SlotMask) -> Iterator[tuple[Any, dict[str, Any]]]:
@@ -134,7 +134,7 @@ class _Joined:
         self._state.drop(slots)
 
     def items(self, slots: SlotMask) -> Iterator[tuple[Any, Any]]:
-        return waiting(self._state, slots)
+        return waiting(self._state.committed, slots)
 
     def rows(self, slots: SlotMask) -> Iterator[tuple[Any, dict[str, Any]]]:
         for key, values in self.items(slots):
@@ -165,7 +165,7 @@ class _Rows:
         yield from found.items()
 
     def rows(self, slots: SlotMask) -> Iterator[tuple[Any, dict[str, Any]]]:
-        found = self._state.of(np.sort(self._state.within(slots)))
+        found = self._state.of(np.sort(self._state.committed.within(slots)))
         if found.rows is None:
             return
         keys = self._state.keys.keys(found.ids)

@@ -13,7 +13,7 @@ from millstream.ring.masks import SlotMask
 from millstream.state.aggregates.grouping import Groups
 from millstream.state.panes.algebras import Objects, objects
 from millstream.state.panes.keys import Ids
-from millstream.state.panes.state import PaneState
+from millstream.state.panes.state import Panes
 from millstream.state.panes.tables import Table, chosen
 from millstream.state.pickling import dumps, loads
 
@@ -77,14 +77,14 @@ class Waiting(NamedTuple):
 
 
 def waiting(
-    state: PaneState[SideRows], slots: SlotMask, key: int | None = None
+    panes: Panes[SideRows], slots: SlotMask, key: int | None = None
 ) -> Iterator[tuple[Any, list[Waiting]]]:
     """The values of each key of some slots, or of one key alone, in the order of their times."""
     algebra = SideAlgebra()
     tables: list[Table[SideRows]] = []
-    for start in sorted(state.starts):
-        for table in state.all_loose(start):
-            wanted = slots[state.keys.slots(table.ids)]
+    for start in sorted(panes.starts):
+        for table in panes.all_loose(start):
+            wanted = slots[panes.keys.slots(table.ids)]
             if key is not None:
                 wanted = wanted & (table.ids == key)
             found = chosen(algebra, table, wanted)
@@ -95,7 +95,7 @@ def waiting(
     rows = algebra.concat([table.rows for table in tables])
     order = np.lexsort((rows.times, ids))
     distinct, starts = np.unique(ids[order], return_index=True)
-    for name, part in zip(state.keys.keys(distinct), np.split(order, starts[1:]), strict=True):
+    for name, part in zip(panes.keys.keys(distinct), np.split(order, starts[1:]), strict=True):
         these = algebra.take(rows, part)
         sides = np.where(these.left, LEFT, RIGHT).tolist()
         yield (

@@ -16,13 +16,15 @@ from millstream.state.values import unify_nulls
 
 Ids = npt.NDArray[np.int64]
 _SPARE = 10_000
+_LEAST = 1_024
 
 
 class KeyIds:
     """The keys of one job on one node, each with a number, its slot, and how many rows name it.
 
-    A number stays until ``tidy`` gives new ones to the keys that are still in use, in the same
-    order; ``generation`` is then another.
+    A key keeps its number. Numbers are only added, and keys only count once ``count`` is called,
+    so whoever reads while ``find`` adds keys sees what it saw before. ``tidied`` leaves this as it
+    is and numbers the keys that are still in use anew; that is another ``generation``.
     """
 
     def __init__(self) -> None:
@@ -53,7 +55,7 @@ class KeyIds:
         return self._index.get(key)
 
     def _grow(self, needed: int) -> None:
-        capacity = max(1024, 2 * needed)
+        capacity = max(_LEAST, 2 * needed)
         for name in ("_slots", "_rows"):
             old = getattr(self, name)
             new = np.zeros(capacity, old.dtype)
@@ -85,11 +87,12 @@ class KeyIds:
 
     def within(self, slots: SlotMask) -> Ids:
         """The keys in use that lie in some slots."""
-        size = len(self._keys)
-        return np.flatnonzero((self._rows[:size] > 0) & slots[self._slots[:size]])
+        # The slot of a key is there before any row names it: it is looked up after the rows.
+        ids = np.flatnonzero(self._rows > 0)
+        return ids[slots[self._slots[ids]]]
 
-    def tidy(self) -> Ids | None:
-        """Forget keys that no row names, if they are many; gives the new number of each old one.
+    def tidied(self) -> tuple[KeyIds, Ids] | None:
+        """Only the keys that some row names, if the others are many; and each key's new number.
 
         Numbers keep their order; −1 stands for a key that is gone.
         """
@@ -98,10 +101,8 @@ class KeyIds:
         left = int(used.sum())
         if size - left <= left + _SPARE:
             return None
-        mapping = np.where(used, np.cumsum(used) - 1, -1)
-        self._keys = list(compress(self._keys, used.tolist()))
-        self._index = {key: at for at, key in enumerate(self._keys)}
-        self._slots, self._rows = self._slots[:size][used], self._rows[:size][used]
-        self._column = None
-        self.generation = object()
-        return mapping
+        new = KeyIds()
+        new._keys = list(compress(self._keys, used.tolist()))
+        new._index = {key: at for at, key in enumerate(new._keys)}
+        new._slots, new._rows = self._slots[:size][used], self._rows[:size][used]
+        return new, np.where(used, np.cumsum(used) - 1, -1)

@@ -167,29 +167,86 @@ class _Index:
             self.sizes = np.concatenate([self.sizes, np.zeros(more, np.int64)])
 
 
+class Rows(Generic[A]):
+    """The committed rows of all keys: a few runs, and where to look for a key.
+
+    A reduction may number new keys meanwhile (``keys.find``); that shows nowhere here.
+    """
+
+    def __init__(self, algebra: Algebra[A], names: Sequence[str], keys: KeyIds) -> None:
+        self._algebra = algebra
+        self._names = tuple(names)
+        self.keys = keys
+        self.index = _Index()
+        self.runs: list[_Run[A]] = []
+
+    def of(self, ids: Ids) -> KeyRows[A]:
+        """All rows of some keys, which are distinct and in order."""
+        ids = ids[: np.searchsorted(ids, len(self.index.runs))]  # of later ones there are none
+        runs = self.index.runs[ids]
+        found = [
+            run.table.take(self._algebra, _ranges(run.table.ids, ids[runs == run.number]))
+            for run in self.runs
+        ]
+        return by_id(self._algebra, stacked(self._algebra, [no_rows(self._names), *found]))
+
+    def within(self, slots: SlotMask) -> Ids:
+        """The keys of some slots."""
+        return self.keys.within(slots)
+
+    def alive(self, run: _Run[A]) -> Bools:
+        """Of the rows of a run, those that were not written since."""
+        alive: Bools = self.index.runs[run.table.ids] == run.number
+        return alive
+
+    def tidied(self) -> Rows[A] | None:
+        """The same rows without the numbers of keys that have none, if those are many."""
+        found = self.keys.tidied()
+        if found is None:
+            return None
+        keys, mapping = found
+        rows = Rows(self._algebra, self._names, keys)
+        known = min(len(mapping), len(self.index.runs))
+        used = mapping[:known] >= 0
+        rows.index = _Index(self.index.runs[:known][used], self.index.sizes[:known][used])
+        for run in self.runs:
+            table = run.table.chosen(self._algebra, self.alive(run))
+            if len(table):
+                renamed = KeyRows(mapping[table.ids], table.columns, table.rows)
+                rows.runs.append(_Run(run.number, renamed))
+        return rows
+
+
 class RowState(Generic[A]):
-    """The rows of one windowed job on one node: of the slots that it owns, and of copies."""
+    """The rows of one windowed job on one node, and how fragments change them.
+
+    ``reduce`` may run while others read ``committed``; ``apply`` and ``drop`` may not.
+    """
 
     def __init__(self, algebra: Algebra[A], names: Sequence[str]) -> None:
         self._algebra = algebra
         self._names = tuple(names)
-        self.keys = KeyIds()
-        self._index = _Index()
-        self._runs: list[_Run[A]] = []
+        self.committed: Rows[A] = Rows(algebra, names, KeyIds())
         self._number = 0
         self._live = 0
+
+    @property
+    def keys(self) -> KeyIds:
+        return self.committed.keys
+
+    @property
+    def _index(self) -> _Index:
+        return self.committed.index
+
+    @property
+    def _runs(self) -> list[_Run[A]]:
+        return self.committed.runs
 
     # -- reading -------------------------------------------------------------------------
 
     def of(self, ids: Ids) -> KeyRows[A]:
         """All rows of some keys, which are distinct and in order."""
-        self._index.reach(ids)
-        runs = self._index.runs[ids]
-        found = [
-            run.table.take(self._algebra, _ranges(run.table.ids, ids[runs == run.number]))
-            for run in self._runs
-        ]
-        return by_id(self._algebra, stacked(self._algebra, [no_rows(self._names), *found]))
+        return self.committed.of(ids)
 
     def where(self, slots: range, *names: str) -> tuple[Ids, list[Ints]]:
         """Some columns of all rows that lie in some slots, with their ids; in no order."""
@@ -204,15 +261,7 @@ class RowState(Generic[A]):
 
     def _live_in(self, run: _Run[A], slots: range) -> Bools:
         at = self.keys.slots(run.table.ids)
-        return self._alive(run) & (at >= slots.start) & (at < slots.stop)
-
-    def _alive(self, run: _Run[A]) -> Bools:
-        alive: Bools = self._index.runs[run.table.ids] == run.number
-        return alive
-
-    def within(self, slots: SlotMask) -> Ids:
-        """The keys of some slots."""
-        return self.keys.within(slots)
+        return self.committed.alive(run) & (at >= slots.start) & (at < slots.stop)
 
     def check(self, rows: A) -> None:
         """Raise what the algebra raises if rows cannot stand beside those that are here."""
@@ -224,17 +273,10 @@ class RowState(Generic[A]):
 
     def tidy(self) -> None:
         """Give up the numbers of keys that have no rows any more, if they are many."""
-        mapping = self.keys.tidy()
-        if mapping is None:
-            return
-        self._runs = [self._only_live(self._runs)] if self._runs else []
-        known = min(len(mapping), len(self._index.runs))
-        used = mapping[:known] >= 0
-        self._index = _Index(self._index.runs[:known][used], self._index.sizes[:known][used])
-        self._runs = [
-            _Run(run.number, KeyRows(mapping[run.table.ids], run.table.columns, run.table.rows))
-            for run in self._runs
-        ]
+        tidied = self.committed.tidied()
+        if tidied is not None:
+            # In one step: whoever reads meanwhile goes on with the rows as they were.
+            self.committed = tidied
 
     def fragment(self, ids: Ids, table: KeyRows[A]) -> RowFragment[A]:
         """The fragment by which some keys, distinct and in order, have just these rows."""
@@ -287,7 +329,7 @@ class RowState(Generic[A]):
 
     def _only_live(self, runs: Sequence[_Run[A]]) -> _Run[A]:
         """One run in place of several, without what is dead."""
-        alive = [run.table.chosen(self._algebra, self._alive(run)) for run in runs]
+        alive = [run.table.chosen(self._algebra, self.committed.alive(run)) for run in runs]
         table = by_id(self._algebra, stacked(self._algebra, alive))
         self._number += 1
         self._index.runs[table.ids] = self._number
@@ -301,7 +343,7 @@ class RowState(Generic[A]):
 
     def drop(self, slots: SlotMask) -> None:
         """Forget all that some slots hold."""
-        ids = self.within(slots)
+        ids = self.committed.within(slots)
         self._place(ids, np.zeros(len(ids), np.int64))
         self._merge_runs()
 

@@ -23,18 +23,107 @@ from millstream.state.panes.tables import (
 A = TypeVar("A")
 
 
+class Panes(Generic[A]):
+    """Committed panes by their start: tables with a row for each key, and loose rows by epoch.
+
+    A reduction may number new keys meanwhile (``keys.find``); that shows nowhere here.
+    """
+
+    def __init__(self, algebra: Algebra[A], keys: KeyIds) -> None:
+        self._algebra = algebra
+        self.keys = keys
+        self.folded: dict[int, Table[A]] = {}
+        self.loose: dict[int, dict[int, Table[A]]] = {}
+
+    @property
+    def starts(self) -> set[int]:
+        """The panes that have any rows, of whatever slots."""
+        return self.folded.keys() | self.loose.keys()
+
+    def all_loose(self, start: int) -> list[Table[A]]:
+        """The loose rows of a pane, of whatever slots, oldest first."""
+        of_epochs = self.loose.get(start, {})
+        return [of_epochs[epoch] for epoch in sorted(of_epochs)]
+
+    def count(self, slots: SlotMask) -> int:
+        """How many keys some slots hold."""
+        return len(self.keys.within(slots))
+
+    def get(self, key: Any) -> Mapping[int, Any] | None:
+        """What a key has in each of its panes."""
+        known = self.keys.known(key)
+        if known is None:
+            return None
+        found = self._of(np.array([known], np.int64))
+        return found.get(known)
+
+    def items(self, slots: SlotMask) -> Iterator[tuple[Any, Mapping[int, Any]]]:
+        """The keys of some slots, with what each has in its panes."""
+        ids = self.keys.within(slots)
+        found = self._of(ids)
+        for at, key in zip(ids.tolist(), self.keys.keys(ids), strict=True):
+            if at in found:
+                yield key, found[at]
+
+    def _of(self, ids: Ids) -> dict[int, dict[int, Any]]:
+        found: dict[int, dict[int, Any]] = {}
+        for start in sorted(self.starts):
+            given = [self.folded.get(start), *self.loose.get(start, {}).values()]
+            tables = [t for t in (_only(self._algebra, t, ids) for t in given) if t is not None]
+            if not tables:
+                continue
+            at = np.concatenate([table.ids for table in tables])
+            rows = self._algebra.concat([table.rows for table in tables])
+            if self._algebra.merges:
+                table = folded(self._algebra, at, rows)
+                values = zip(table.ids.tolist(), self._algebra.values(table.rows), strict=True)
+                for key, value in values:
+                    found.setdefault(key, {})[start] = value
+            else:
+                for key, value in zip(at.tolist(), self._algebra.values(rows), strict=True):
+                    found.setdefault(key, {}).setdefault(start, []).append(value)
+        return found
+
+    def tidied(self) -> Panes[A] | None:
+        """The same panes without the numbers of keys that are in none, if those are many."""
+        found = self.keys.tidied()
+        if found is None:
+            return None
+        keys, mapping = found
+        panes = Panes(self._algebra, keys)
+        panes.folded = {at: Table(mapping[t.ids], t.rows) for at, t in self.folded.items()}
+        panes.loose = {
+            at: {epoch: Table(mapping[t.ids], t.rows) for epoch, t in of_epochs.items()}
+            for at, of_epochs in self.loose.items()
+        }
+        return panes
+
+
 class PaneState(Generic[A]):
-    """Panes by their start: tables with a row for each key, and loose rows by epoch."""
+    """The panes of a job, what follows from them, and how fragments change them.
+
+    ``reduce`` may run while others read ``committed``; ``apply`` and ``drop`` may not.
+    """
 
     def __init__(self, algebra: Algebra[A], slots: int) -> None:
         self._algebra = algebra
         self._slots = slots
-        self.keys = KeyIds()
-        self._panes: dict[int, Table[A]] = {}
-        self._loose: dict[int, dict[int, Table[A]]] = {}
+        self.committed: Panes[A] = Panes(algebra, KeyIds())
         self._stacks: dict[range, Stacks[A]] = {}
         self._news: News = {}
         self._sample: A | None = None
+
+    @property
+    def keys(self) -> KeyIds:
+        return self.committed.keys
+
+    @property
+    def _panes(self) -> dict[int, Table[A]]:
+        return self.committed.folded
+
+    @property
+    def _loose(self) -> dict[int, dict[int, Table[A]]]:
+        return self.committed.loose
 
     def check(self, rows: A) -> None:
         """Raise what the algebra raises if rows cannot stand beside those that are here."""
@@ -48,7 +137,7 @@ class PaneState(Generic[A]):
     @property
     def starts(self) -> set[int]:
         """The panes that have any rows, of whatever slots."""
-        return self._panes.keys() | self._loose.keys()
+        return self.committed.starts
 
     def pane(self, start: int, slots: range) -> Table[A] | None:
         """The folded rows of a pane that lie in some slots."""
@@ -62,8 +151,7 @@ class PaneState(Generic[A]):
 
     def all_loose(self, start: int) -> list[Table[A]]:
         """The loose rows of a pane, of whatever slots, oldest first."""
-        of_epochs = self._loose.get(start, {})
-        return [of_epochs[epoch] for epoch in sorted(of_epochs)]
+        return self.committed.all_loose(start)
 
     def has_loose(self, slots: range) -> bool:
         """Whether any loose rows lie in some slots."""
@@ -86,15 +174,11 @@ class PaneState(Generic[A]):
 
     def tidy(self) -> None:
         """Give up the numbers of keys that are in no pane any more, if they are many."""
-        mapping = self.keys.tidy()
-        if mapping is None:
-            return
-        self._stacks.clear()
-        self._panes = {at: Table(mapping[t.ids], t.rows) for at, t in self._panes.items()}
-        self._loose = {
-            at: {epoch: Table(mapping[t.ids], t.rows) for epoch, t in of_epochs.items()}
-            for at, of_epochs in self._loose.items()
-        }
+        tidied = self.committed.tidied()
+        if tidied is not None:
+            self._stacks.clear()
+            # In one step: whoever reads meanwhile goes on with the panes as they were.
+            self.committed = tidied
 
     def part(self, table: Table[A]) -> Part[A]:
         """A table with its keys, as it goes into a fragment."""
@@ -236,45 +320,6 @@ class PaneState(Generic[A]):
         self.forget_stacks(slots)
         if not self.starts:
             self._sample = None  # of what is gone, not even the types count any more
-
-    def count(self, slots: SlotMask) -> int:
-        """How many keys some slots hold."""
-        return len(self.keys.within(slots))
-
-    def get(self, key: Any) -> Mapping[int, Any] | None:
-        """What a key has in each of its panes."""
-        known = self.keys.known(key)
-        if known is None:
-            return None
-        found = self._of(np.array([known], np.int64))
-        return found.get(known)
-
-    def items(self, slots: SlotMask) -> Iterator[tuple[Any, Mapping[int, Any]]]:
-        """The keys of some slots, with what each has in its panes."""
-        ids = self.keys.within(slots)
-        found = self._of(ids)
-        for at, key in zip(ids.tolist(), self.keys.keys(ids), strict=True):
-            if at in found:
-                yield key, found[at]
-
-    def _of(self, ids: Ids) -> dict[int, dict[int, Any]]:
-        found: dict[int, dict[int, Any]] = {}
-        for start in sorted(self.starts):
-            given = [self._panes.get(start), *self._loose.get(start, {}).values()]
-            tables = [t for t in (_only(self._algebra, t, ids) for t in given) if t is not None]
-            if not tables:
-                continue
-            at = np.concatenate([table.ids for table in tables])
-            rows = self._algebra.concat([table.rows for table in tables])
-            if self._algebra.merges:
-                table = folded(self._algebra, at, rows)
-                values = zip(table.ids.tolist(), self._algebra.values(table.rows), strict=True)
-                for key, value in values:
-                    found.setdefault(key, {})[start] = value
-            else:
-                for key, value in zip(at.tolist(), self._algebra.values(rows), strict=True):
-                    found.setdefault(key, {}).setdefault(start, []).append(value)
-        return found
 
 
 def _only(algebra: Algebra[A], table: Table[A] | None, ids: Ids) -> Table[A] | None:

@@ -236,17 +236,18 @@ class JoinReducing:
         self._state.drop(slots)
 
     def get(self, slot: int, key: Any) -> list[Waiting] | None:
-        known = self._state.keys.known(key)
+        panes = self._state.committed
+        known = panes.keys.known(key)
         if known is None:
             return None
-        found = waiting(self._state, mask_of(range(slot, slot + 1), self._slots), known)
+        found = waiting(panes, mask_of(range(slot, slot + 1), self._slots), known)
         return next((values for _, values in found), None)
 
     def items(self, slots: SlotMask) -> Iterator[tuple[Any, list[Waiting]]]:
-        return waiting(self._state, slots)
+        return waiting(self._state.committed, slots)
 
     def keys(self, slots: SlotMask) -> int:
-        return self._state.count(slots)
+        return self._state.committed.count(slots)
 
 
 def _only(table: Side | None, *, left: bool) -> Side | None:

@@ -117,19 +117,21 @@ class RowReducing(ABC, Generic[A]):
         self._state.drop(slots)
 
     def get(self, slot: int, key: Any) -> Any:
-        known = self._state.keys.known(key)
+        rows = self._state.committed
+        known = rows.keys.known(key)
         if known is None:
             return None
-        found = self._state.of(np.array([known], np.int64))
+        found = rows.of(np.array([known], np.int64))
         return self._shown(found) if len(found) else None
 
     def items(self, slots: SlotMask) -> Iterator[tuple[Any, Any]]:
-        ids = self._state.within(slots)
-        found, algebra = self._state.of(ids), self._form.algebra
+        rows = self._state.committed
+        ids = rows.within(slots)
+        found, algebra = rows.of(ids), self._form.algebra
         cuts = np.searchsorted(found.ids, ids, "right")
         parts = np.split(np.arange(len(found)), cuts[:-1])
-        for key, part in zip(self._state.keys.keys(ids), parts, strict=False):
+        for key, part in zip(rows.keys.keys(ids), parts, strict=False):
             yield key, self._shown(found.take(algebra, part))
 
     def keys(self, slots: SlotMask) -> int:
-        return len(self._state.within(slots))
+        return len(self._state.committed.within(slots))

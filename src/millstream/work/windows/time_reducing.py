@@ -212,15 +212,15 @@ class TimeWindowReducing(Generic[A]):
         self._state.drop(slots)
 
     def get(self, slot: int, key: Any) -> dict[datetime, Any] | None:
-        found = self._state.get(key)
+        found = self._state.committed.get(key)
         return None if found is None else _shown(found)
 
     def items(self, slots: SlotMask) -> Iterator[tuple[Any, dict[datetime, Any]]]:
-        for key, panes in self._state.items(slots):
+        for key, panes in self._state.committed.items(slots):
             yield key, _shown(panes)
 
     def keys(self, slots: SlotMask) -> int:
-        return self._state.count(slots)
+        return self._state.committed.count(slots)
 
 
 def _shown(panes: Mapping[int, Any]) -> dict[datetime, Any]:
