@@ -255,7 +255,7 @@ def test_a_mutable_value_is_lent_also_when_its_key_is_cold(table: ColdTable) -> 
 
     base = state.reading(["k"], [0])[0].get("k")
 
-    assert "k" in state.odd
+    assert "k" in state.odd[0]
     view = State(base)
     view["m"].append(2)
     assert base == {"m": [1]}

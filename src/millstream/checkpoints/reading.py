@@ -168,7 +168,10 @@ class StoredState:
             return
         state = KeyedState()
         self._load(state, decode_keyed, slots)
-        yield from state.items(mask_of(slots, self.slots))
+        try:
+            yield from state.items(mask_of(slots, self.slots))
+        except Exception as problem:  # whatever a user's class raises when it is unpickled
+            raise UnreadableState(self.note.name, f"{type(problem).__name__}: {problem}") from None
 
     def _windowed(self, slots: range) -> WindowedState:
         state = windowed_state(self.note, self.slots)

@@ -5,6 +5,11 @@ Layers as in Floe, with the epoch in place of a clock: *master* holds what is co
 layers never change under a reader: a read of a mutable value returns a private copy, and a
 copy that was mutated without being written back counts as written.
 
+What may be mutable is kept pickled, in a ``bytearray``; a user's own one is pickled as well, so the
+type tells. A read unpickles it, which is the private copy. Nothing that is kept can then be part of
+a reference cycle, and the garbage collector, which would stop the process for more than a second to
+walk a million lists, need never look at the state.
+
 A fragment holds absolute values, and is never changed once it is reduced: it may be merged with
 others (:mod:`millstream.state.deltas`), and be applied to several copies of its slots.
 """
@@ -44,6 +49,7 @@ class _Gone:
 
 GONE: Final = _Gone()
 _EMPTY: Final[Entries] = {}
+_NONE: Final[frozenset[Any]] = frozenset()
 _FROZEN_TYPES: Final = frozenset({int, float, str, bytes, bool, type(None), complex})
 
 
@@ -69,7 +75,7 @@ class State(MutableMapping[str, Any]):
         self._base = base if base is not None else _EMPTY
         self._writes: Entries = {}
         self._cleared = False
-        self._loans: dict[str, tuple[Any, bytes]] | None = None
+        self._loans: dict[str, tuple[Any, Any]] | None = None
 
     def get(self, name: str, default: Any = None) -> Any:
         """The entry's value, or ``default``."""
@@ -91,7 +97,7 @@ class State(MutableMapping[str, Any]):
         if self._loans is None:
             self._loans = {}
         if name not in self._loans:
-            blob = dumps(value)
+            blob = value if type(value) is bytearray else dumps(value)
             self._loans[name] = (loads(blob), blob)
         return self._loans[name][0]
 
@@ -144,15 +150,15 @@ class State(MutableMapping[str, Any]):
         return dict, (dict(self),)  # given out as a value, it is what it holds
 
     def settle(self) -> Change | None:
-        """Close the view: what changed, with private copies of mutable values."""
+        """Close the view: what changed, with mutable values pickled."""
         writes = self._writes.copy()  # the function may have kept the view
+        plain = _own(writes)
         if self._loans is not None:
             for name, (copy, blob) in self._loans.items():
-                if name not in writes and dumps(copy) != blob:
-                    writes[name] = copy
+                if name not in writes and (now := dumps(copy)) != blob:
+                    writes[name], plain = bytearray(now), False
         if not writes:
             return Change({}, True, False) if self._cleared else None
-        plain = _own(writes)
         return Change(writes, self._cleared, plain and not self._cleared)
 
 
@@ -161,7 +167,7 @@ _SMALL = 16
 
 
 def close_view(view: View, base: Entries | None) -> Change | None:
-    """What a reduce function changed, with private copies of mutable values.
+    """What a reduce function changed, with mutable values pickled.
 
     A view is a ``State``, or, of entries that are all plain, a copy of ``base`` (see ``odd``).
     """
@@ -183,13 +189,20 @@ def close_view(view: View, base: Entries | None) -> Change | None:
 
 
 def _own(writes: Entries) -> bool:
-    """Replace mutable values by private copies; True if there was neither one nor a tombstone."""
+    """Pickle mutable values; True if there was neither one nor a tombstone."""
     if _FROZEN_TYPES.issuperset(map(type, writes.values())):
         return True
     for name, value in writes.items():
         if type(value) not in _FROZEN_TYPES and value is not GONE:
-            writes[name] = loads(dumps(value))
+            writes[name] = bytearray(dumps(value))
     return False
+
+
+def shown_entries(entries: Entries) -> Entries:
+    """Committed entries as their user knows them: a copy that may be changed."""
+    return {
+        name: loads(value) if type(value) is bytearray else value for name, value in entries.items()
+    }
 
 
 Visits = list[tuple[int, dict[int, list[Any]]]]
@@ -224,6 +237,13 @@ def _part(table: dict[int, T], slots: range) -> dict[int, T]:
     return {slot: value for slot, value in table.items() if slot in slots}
 
 
+def _chosen(table: dict[int, T], slots: list[int] | None) -> Iterable[tuple[int, T]]:
+    if slots is None or len(slots) > len(table):
+        chosen = None if slots is None else set(slots)
+        return [item for item in table.items() if chosen is None or item[0] in chosen]
+    return [(slot, table[slot]) for slot in slots if slot in table]
+
+
 class Lookup(Protocol):
     """The committed keys of a slot, for those who only look up."""
 
@@ -241,7 +261,7 @@ class KeyedState:
 
     def __init__(self) -> None:
         self._masters: dict[int, dict[Any, Entries]] = {}
-        self._odd: set[Any] = set()
+        self._odd: dict[int, set[Any]] = {}
         # When each key was last touched, by slot; the longest ago comes first.
         self._seen: dict[int, dict[Any, int]] = {}
 
@@ -251,8 +271,8 @@ class KeyedState:
         return self._masters
 
     @property
-    def odd(self) -> Set[Any]:
-        """Keys with mutable values or many entries: only a ``State`` may show them."""
+    def odd(self) -> Mapping[int, Set[Any]]:
+        """Keys with mutable values or many entries, by slot: only a ``State`` may show them."""
         return self._odd
 
     def reading(self, keys: Iterable[Any], slots: Iterable[int]) -> Mapping[int, Lookup]:
@@ -261,22 +281,19 @@ class KeyedState:
 
     def apply(self, fragment: KeyedFragment, slots: SlotMask | None = None) -> None:
         """Merge a sealed fragment into master, or what it has for some slots."""
-        chosen = None if slots is None else set(np.flatnonzero(slots).tolist())
-        for slot, writes in fragment.plain.items():
-            if chosen is None or slot in chosen:
-                self._write(slot, writes)
-        for slot, changes in fragment.other.items():
-            if chosen is None or slot in chosen:
-                self._change(slot, changes)
+        chosen = None if slots is None else np.flatnonzero(slots).tolist()
+        for slot, writes in _chosen(fragment.plain, chosen):
+            self._write(slot, writes)
+        for slot, changes in _chosen(fragment.other, chosen):
+            self._change(slot, changes)
         for time, visited in fragment.visits:
-            for slot, keys in visited.items():
-                if chosen is None or slot in chosen:
-                    self._visit(slot, keys, time)
+            for slot, keys in _chosen(visited, chosen):
+                self._visit(slot, keys, time)
 
     def _write(self, slot: int, writes: Mapping[Any, Entries]) -> None:
         if not writes:
             return
-        master, odd = self._masters.setdefault(slot, {}), self._odd
+        master, odd = self._masters.setdefault(slot, {}), self._odd.get(slot)
         for key, new in writes.items():
             entries = master.get(key)
             if entries is None:
@@ -284,7 +301,7 @@ class KeyedState:
             else:
                 entries.update(new)
             if len(entries) > _SMALL or (odd and key in odd):
-                self._judge(key, entries)
+                self._judge(slot, key, entries)
 
     def _change(self, slot: int, changes: Mapping[Any, Change]) -> None:
         master = self._masters.setdefault(slot, {})
@@ -302,16 +319,21 @@ class KeyedState:
                 master[key] = entries
             else:
                 master.pop(key, None)
-            self._judge(key, entries)
+            self._judge(slot, key, entries)
         if not master:
             del self._masters[slot]
 
-    def _judge(self, key: Any, entries: Entries) -> None:
+    def _judge(self, slot: int, key: Any, entries: Entries) -> None:
         """Tell whether a key is odd from what it holds, not from how that came about."""
+        odd = self._odd.get(slot)
         if is_odd(entries):
-            self._odd.add(key)
-        else:
-            self._odd.discard(key)
+            if odd is None:
+                odd = self._odd[slot] = set()
+            odd.add(key)
+        elif odd is not None:
+            odd.discard(key)
+            if not odd:
+                del self._odd[slot]
 
     def _visit(self, slot: int, keys: list[Any], time: int) -> None:
         master, seen = self._masters.get(slot, {}), self._seen.setdefault(slot, {})
@@ -342,9 +364,9 @@ class KeyedState:
 
         Entries are copied, values are shared: nothing changes a committed value in place.
         """
-        taken, odd = KeyedFragment(), self._odd
+        taken = KeyedFragment()
         for slot in slots:
-            master = self._masters.get(slot)
+            master, odd = self._masters.get(slot), self._odd.get(slot, _NONE)
             if master is None:
                 continue
             plain = {key: entries.copy() for key, entries in master.items() if key not in odd}
@@ -362,20 +384,20 @@ class KeyedState:
     def drop(self, slots: SlotMask) -> None:
         """Forget all that some slots hold."""
         for slot in np.flatnonzero(slots).tolist():
-            master = self._masters.pop(slot, None)
-            if master and self._odd:
-                self._odd.difference_update(master)
+            self._masters.pop(slot, None)
+            self._odd.pop(slot, None)
             self._seen.pop(slot, None)
 
     def get(self, slot: int, key: Any) -> Entries | None:
         """A copy of a key's committed entries."""
         entries = self._masters.get(slot, {}).get(key)
-        return None if entries is None else loads(dumps(entries))
+        return None if entries is None else shown_entries(entries)
 
     def items(self, slots: SlotMask) -> Iterator[tuple[Any, Entries]]:
-        """The committed keys of some slots with their entries; not to be changed."""
+        """The committed keys of some slots with copies of their entries."""
         for slot in np.flatnonzero(slots).tolist():
-            yield from self._masters.get(slot, {}).items()
+            for key, entries in self._masters.get(slot, {}).items():
+                yield key, shown_entries(entries)
 
     def keys(self, slots: SlotMask) -> int:
         """How many keys some slots hold."""

@@ -20,6 +20,6 @@ def dumps(value: Any) -> bytes:
         return bytes(cloudpickle.dumps(value, 5))
 
 
-def loads(data: bytes | memoryview) -> Any:
+def loads(data: bytes | bytearray | memoryview) -> Any:
     """Give back what ``dumps`` took."""
     return pickle.loads(data)

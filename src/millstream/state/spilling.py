@@ -26,6 +26,7 @@ from millstream.state.keyed import (
     KeyedState,
     Lookup,
     is_odd,
+    shown_entries,
 )
 from millstream.state.pickling import dumps
 
@@ -137,7 +138,7 @@ class SpillingState(KeyedState):
                 wanted.setdefault(slot, []).append(key)
         for slot, found in self._table.get(wanted).items() if wanted else ():
             self._warm.setdefault(slot, {}).update(found)
-            self._odd.update(key for key, entries in found.items() if is_odd(entries))
+            self._note_odd(slot, found)
         if not self._warm:
             return self._masters
         seen: dict[int, Lookup] = dict(self._masters)
@@ -177,8 +178,13 @@ class SpillingState(KeyedState):
         for slot, found in heated.items():
             self._count(slot, -len(found))
             self._masters.setdefault(slot, {}).update(found)
-            self._odd.update(key for key, entries in found.items() if is_odd(entries))
+            self._note_odd(slot, found)
         self.weight += self._weight_of(heated)
+
+    def _note_odd(self, slot: int, found: Mapping[Any, Entries]) -> None:
+        odd = {key for key, entries in found.items() if is_odd(entries)}
+        if odd:
+            self._odd.setdefault(slot, set()).update(odd)
 
     def _count(self, slot: int, more: int) -> None:
         number = self._cold.get(slot, 0) + more
@@ -235,8 +241,14 @@ class SpillingState(KeyedState):
             for key in entries:
                 del master[key]
             self._count(slot, len(entries))
-            if self._odd:
-                self._odd.difference_update(entries)
+            self._forget_odd(slot, entries)
+
+    def _forget_odd(self, slot: int, keys: Iterable[Any]) -> None:
+        odd = self._odd.get(slot)
+        if odd is not None:
+            odd.difference_update(keys)
+            if not odd:
+                del self._odd[slot]
 
     # -- all that slots hold ---------------------------------------------------------------
 
@@ -257,7 +269,7 @@ class SpillingState(KeyedState):
         self.weight -= self._weight_of(here)
         super().drop(slots)
         for slot in dropped:
-            self._odd.difference_update(self._warm.pop(slot, ()))
+            self._warm.pop(slot, None)
         if cold := [slot for slot in dropped if slot in self._cold]:
             self._table.drop(cold)
             for slot in cold:
@@ -266,14 +278,16 @@ class SpillingState(KeyedState):
     def get(self, slot: int, key: Any) -> Entries | None:
         entries = super().get(slot, key)
         if entries is None and slot in self._cold:
-            entries = self._table.get({slot: [key]}).get(slot, {}).get(key)
+            found = self._table.get({slot: [key]}).get(slot, {}).get(key)
+            entries = None if found is None else shown_entries(found)
         return entries
 
     def items(self, slots: SlotMask) -> Iterator[tuple[Any, Entries]]:
         yield from super().items(slots)
         for slot in np.flatnonzero(slots).tolist():
             if slot in self._cold:
-                yield from self._table.items(slot)
+                for key, entries in self._table.items(slot):
+                    yield key, shown_entries(entries)
 
     def keys(self, slots: SlotMask) -> int:
         cold = self._cold
@@ -301,7 +315,7 @@ def _weigh(key: Any, entries: Entries) -> int:
 
 def _size(value: Any) -> int:
     kind = type(value)
-    if kind in (str, bytes):
+    if kind in (str, bytes, bytearray):
         return _OBJECT + len(value)
     if kind in (int, float, bool, type(None)):
         return 32

@@ -27,7 +27,6 @@ from millstream.state.keyed import (
     View,
     close_view,
 )
-from millstream.state.pickling import dumps, loads
 from millstream.state.records import encode_records
 from millstream.state.values import ValueTypeError, shown
 from millstream.work.failures import record_error, user_error
@@ -182,7 +181,7 @@ class FunctionReducing(_KeyedReducing):
                 view: View
                 if base is None or (idle and key in idle.get(slot, ())):
                     base, view = None, {}
-                elif odd and key in odd:
+                elif odd and key in odd.get(slot, ()):
                     view = State(base)
                 else:
                     view = base.copy()
@@ -265,6 +264,5 @@ class CombiningReducing(_KeyedReducing):
         return None if entries is None else self._combinable.result(entries[ACCUMULATOR])
 
     def items(self, slots: SlotMask) -> Iterator[tuple[Any, Any]]:
-        # On copies: a result that sorts or pops must not reach the committed accumulator.
         for key, entries in self._state.items(slots):
-            yield key, self._combinable.result(loads(dumps(entries[ACCUMULATOR])))
+            yield key, self._combinable.result(entries[ACCUMULATOR])
