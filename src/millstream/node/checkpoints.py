@@ -66,6 +66,11 @@ class Checkpoints:
         """Keep a fragment that was just sealed."""
         self._retained.append(retained)
 
+    @property
+    def keys(self) -> int:
+        """How many keys are in the fragments that are kept."""
+        return sum(kept.keys for kept in self._retained)
+
     def due(self, shares: Sequence[Share], through: npt.NDArray[np.int64]) -> Iterator[Due]:
         """The deltas that bring the backups of these shares to where the owner is."""
         found: dict[tuple[int, int, int, int], list[NodeId]] = {}

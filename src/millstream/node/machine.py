@@ -360,7 +360,13 @@ class NodeMachine:
         return self._jobs[job].durable
 
     def seal(self, commit: Commit) -> None:
-        """Merge the units that a commit names; sealing again changes nothing.
+        """Merge the units that a commit names; sealing again changes nothing."""
+        if commit.epoch > self._committed.epoch:
+            self.commit(commit)
+            self.store.settle()
+
+    def commit(self, commit: Commit) -> None:
+        """Take the units that a commit names; ``store.settling`` merges them step by step.
 
         A slot of which another unit is here, or none, stays where it is, and is out of sync.
         """
@@ -398,11 +404,20 @@ class NodeMachine:
             unit.fragment, unit.outputs = reduced.fragment, reduced.outputs
             self.store.settle()
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether slots of this node are not at the newest commit."""
+        return not self.is_current(range(self.store.slots))
+
+    def is_current(self, slots: range) -> bool:
+        """Whether those of some slots that are this node's are at the newest commit."""
+        part, held = slice(slots.start, slots.stop), self.store.holdings
+        return not (held.through[part][held.owned[part]] < self._committed.epoch).any()
+
     def require_current(self, slots: range) -> None:
         """Raise ``NotHeld`` while logs of some slots of this node are still to be replayed."""
-        part = slice(slots.start, slots.stop)
-        held, epoch = self.store.holdings, self._committed.epoch
-        if (held.through[part][held.owned[part]] < epoch).any():
+        epoch = self._committed.epoch
+        if not self.is_current(slots):
             raise NotHeld(f"node {self.node} has not brought all of its slots to epoch {epoch} yet")
 
     def lacking(self) -> SlotMask:

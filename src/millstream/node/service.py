@@ -51,6 +51,7 @@ from millstream.wire.net import Net
 _ASK_TIMEOUT = 5.0
 _SUPPLY_FOR = 1.0
 _STORE_PATIENCE = 1.0
+_BREATH = 0.0002
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +76,7 @@ class NodeService:
         options: NodeOptions,
         memory: Callable[[], int],
         stop: Callable[[], None],
-        tidy: Callable[[], None] = lambda: None,
+        tidy: Callable[[int, Callable[[], int]], None] = lambda merged, keys: None,
         keeper: Safekeeper | None = None,
     ) -> None:
         self._machine = machine
@@ -130,6 +131,7 @@ class NodeService:
         """Take a feed: chunks of block rows, and at last the end marker."""
         self._catch_up(feed.ring, feed.committed)
         if not feed.copy:
+            self._await_merged()
             self._primitives.restore(feed.slots)
         with self._books:
             self._machine.admit(feed)
@@ -140,11 +142,12 @@ class NodeService:
                 self._machine.take_log(feed, blocks, end)
             self._mind_the_logs()
             return []
-        with self._both():
-            found = self._machine.begin(feed, blocks, end)
-        if not isinstance(found, Work):
-            return found
         with self._state:
+            # In one go with reducing: of two attempts side by side, only the first reduces.
+            with self._books:
+                found = self._machine.begin(feed, blocks, end)
+            if not isinstance(found, Work):
+                return found
             reduced, receipt = self._machine.reduce(found)
             with self._books:
                 outputs, units = self._machine.freeze(found, reduced, receipt)
@@ -199,6 +202,8 @@ class NodeService:
         return answer(body)
 
     def _on_assign(self, message: Assign) -> None:
+        if message.incarnation == self._machine.incarnation:
+            self._on_seal(message.committed)
         with self._both():
             self._machine.assign(message)
         self._begin_replay()
@@ -242,13 +247,34 @@ class NodeService:
             return self._machine.receipts(epoch, try_, report)
 
     def _on_seal(self, commit: Commit) -> None:
-        with self._both():
-            before = self._machine.committed
-            self._machine.seal(commit)
-            if self._machine.committed != before:
-                self._tidy()
+        """Learn of a commit and merge its epoch; who has heard of it already does not wait."""
+        if commit.epoch <= self._machine.committed.epoch:
+            return
+        with self._state:
+            with self._books:
+                if commit.epoch <= self._machine.committed.epoch:
+                    return
+                self._machine.commit(commit)
+            self._merge()
         if self._keeping is not None and self._keeping.base_is_due:
             self._net.spawn(self._keeping.write_bases, "bases")
+
+    def _merge(self) -> None:
+        """Merge what is committed, and let others read in between; the state is not released."""
+        store = self._machine.store
+        before = store.merged
+        for number, step in enumerate(store.settling()):
+            if number:
+                self._net.sleep(_BREATH)  # a lock that is taken again at once is never free
+            with self._books:
+                step()
+        self._tidy(store.merged - before, store.size)
+
+    def _await_merged(self) -> None:
+        """Wait until the newest epoch is merged as far as it can be."""
+        if self._machine.is_behind:
+            with self._state:
+                self._merge()
 
     def _on_copy(self, copy: UnitCopy) -> None:
         self._peers.heard(copy.source)

@@ -42,10 +42,10 @@ class Shelf:
         """The epochs in their order."""
         return iter([self._lots[epoch] for epoch in sorted(self._lots)])
 
-    def evict(self, held: SlotMask, through: npt.NDArray[np.int64]) -> None:
-        """Drop the epochs that every copy held here has passed."""
-        for epoch in [e for e in self._lots if not (held & (through < e)).any()]:
-            del self._lots[epoch]
+    def evict(self, held: SlotMask, through: npt.NDArray[np.int64]) -> list[Lot]:
+        """Give up the epochs that every copy held here has passed."""
+        passed = [e for e in self._lots if not (held & (through < e)).any()]
+        return [self._lots.pop(epoch) for epoch in passed]
 
     def reach(self, through: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """How far each slot could be brought with what is kept here."""

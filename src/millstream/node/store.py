@@ -6,11 +6,13 @@ over where they must: as snapshots, read here or installed. No I/O, no clock.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from millstream.errors import MillstreamError
@@ -25,9 +27,10 @@ from millstream.ring.keys import canonical_key
 from millstream.ring.masks import SlotMask, runs_of
 from millstream.ring.placement import Placement
 from millstream.ring.ring import NodeId
+from millstream.state.keyed import tables_of
 from millstream.state.spilling import Spilling
 from millstream.state.values import unify_nulls
-from millstream.work.pausing import without_collector
+from millstream.work.pausing import let_go, without_collector
 from millstream.work.reducing import is_keyed, reducing_for
 from millstream.work.units import Reducing
 
@@ -61,6 +64,8 @@ class SlotStore:
         self._node = node
         self._retain = retain
         self._key_types: dict[int, pa.DataType] = {}
+        self.merged = 0  # keys, in all units so far
+        self._wanted: SlotMask = np.zeros(slots, dtype=bool)
 
     def clear(self) -> None:
         """Let go of everything."""
@@ -84,45 +89,91 @@ class SlotStore:
     # -- committed epochs ----------------------------------------------------------------
 
     def put(self, epoch: int, units: list[Unit]) -> None:
-        """Take the units of an epoch that was just committed."""
+        """Take the units of an epoch that was just committed; ``settle`` merges them."""
         self.shelf.put(epoch, units)
-        self.settle()
 
     def settle(self) -> None:
         """Merge what is next in the order of epochs for each slot, and drop what is merged."""
-        for lot in self.shelf.lots():
-            self._merge(lot)
-        self.shelf.evict(self.holdings.held, self.holdings.through)
+        for step in self.settling():
+            step()
 
-    def _merge(self, lot: Lot) -> None:
+    def settling(self) -> Iterator[Callable[[], None]]:
+        """The steps of ``settle``, each of a few milliseconds.
+
+        A step changes what others read, for some slots from one epoch to the next; between two
+        steps they may read. Nobody else may change the state, or reduce, until all are done.
+        """
+        for lot in self.shelf.lots():
+            yield from self._merging(lot)
+        gone: list[Lot] = []
+        yield lambda: gone.extend(self.shelf.evict(self.holdings.held, self.holdings.through))
+        fragments = [unit.fragment for lot in gone for unit in lot.units]
+        gone.clear()
+        tables = [table for fragment in fragments for table in tables_of(fragment)]
+        fragments.clear()
+        let_go(tables)
+
+    def _merging(self, lot: Lot) -> Iterator[Callable[[], None]]:
         effective = covered(lot.units, self.jobs, self.slots, effective=True)
         ready = effective & self.follows(lot.epoch) & self.holdings.held
         if not ready.any():
             return
-        for unit in lot.units:
-            part = ready[unit.slots.start : unit.slots.stop]
-            if unit.effective and part.any():
-                # Never without a mask: the fragment of a feed that was cut says more.
-                self._apply(unit, self._mask(unit.slots, part))
-                if self._retain:
-                    for run in runs_of(self.holdings.owned & ready, unit.slots):
-                        kept = Retained(lot.epoch, unit.job, run, unit.receipt.keys, unit.fragment)
-                        self.checkpoints.retain(kept)
-        self.holdings.through[ready] = lot.epoch
+        units = [unit for unit in lot.units if unit.effective and self._within(unit, ready)]
+        for unit in units:
+            if unit.fragment is None:
+                assert unit.delta is not None
+                unit.fragment = self.reducing[unit.job].decode(unit.delta)
+            self._learn_key_type(unit.job, unit.receipt.key_type)
+        parts = self._cut(np.flatnonzero(ready), units)
+        while parts:
+            yield partial(self._merge, lot.epoch, units, parts.pop(self._most_wanted(parts)))
+        if self._retain:
+            yield partial(self._retain_units, lot.epoch, units, ready)
+
+    def _cut(self, slots: npt.NDArray[np.intp], units: Sequence[Unit]) -> list[SlotMask]:
+        """Cut slots into parts that are merged in one step each."""
+        self.merged += sum(unit.receipt.keys for unit in units)
+        steps = sum(unit.receipt.keys / self.reducing[unit.job].step for unit in units)
+        parts = np.array_split(slots, max(1, min(len(slots), round(steps))))
+        return [self._at(part) for part in parts]
+
+    def _most_wanted(self, parts: Sequence[SlotMask]) -> int:
+        if not self._wanted.any():
+            return 0
+        return max(range(len(parts)), key=lambda at: bool((parts[at] & self._wanted).any()))
+
+    def want(self, slots: range) -> None:
+        """Somebody waits for these slots: they are merged before others."""
+        self._wanted[slots.start : slots.stop] = True
+
+    def _merge(self, epoch: int, units: Sequence[Unit], slots: SlotMask) -> None:
+        for unit in units:
+            # Never without a mask: the fragment of a feed that was cut says more.
+            part = slots[unit.slots.start : unit.slots.stop]
+            if part.any():
+                with without_collector():
+                    self.reducing[unit.job].apply(unit.fragment, self._mask(unit.slots, part))
+        self.holdings.through[slots] = epoch
+        self._wanted[slots] = False
+
+    def _retain_units(self, epoch: int, units: Sequence[Unit], ready: SlotMask) -> None:
+        for unit in units:
+            for run in runs_of(self.holdings.owned & ready, unit.slots):
+                kept = Retained(epoch, unit.job, run, unit.receipt.keys, unit.fragment)
+                self.checkpoints.retain(kept)
+
+    def _within(self, unit: Unit, slots: SlotMask) -> bool:
+        return bool(slots[unit.slots.start : unit.slots.stop].any())
+
+    def _at(self, slots: npt.NDArray[np.intp]) -> SlotMask:
+        mask = np.zeros(self.slots, dtype=bool)
+        mask[slots] = True
+        return mask
 
     def follows(self, epoch: int) -> SlotMask:
         """The slots whose state ends right before an epoch: no gap, nothing twice."""
         following: SlotMask = self.holdings.through == epoch - 1
         return following
-
-    def _apply(self, unit: Unit, slots: SlotMask) -> None:
-        reducing = self.reducing[unit.job]
-        if unit.fragment is None:
-            assert unit.delta is not None
-            unit.fragment = reducing.decode(unit.delta)
-        with without_collector():
-            reducing.apply(unit.fragment, slots)
-        self._learn_key_type(unit.job, unit.receipt.key_type)
 
     @property
     def key_types(self) -> dict[int, pa.DataType]:
@@ -260,6 +311,11 @@ class SlotStore:
     def cold_keys(self) -> int:
         """How many keys are on disk and not in memory, of copies as well."""
         return 0 if self._spilling is None else self._spilling.cold
+
+    def size(self) -> int:
+        """How many keys are in memory here: in the state, of copies as well, and retained."""
+        held = sum(reducing.keys(self.holdings.held) for reducing in self.reducing.values())
+        return held - self.cold_keys + self.checkpoints.keys
 
     def keys(self) -> dict[int, int]:
         """How many keys of each job this node owns."""

@@ -2,12 +2,14 @@
 
 Both forms are pickles, of few large objects: keys and values in lists, one for each entry name
 where all keys wrote the same names; rows in Arrow's IPC form. Only an authenticated peer's bytes
-may be decoded.
+may be decoded. Keyed state is written as a row of pickles of some thousand keys each: one pickle of
+a million keys would stop all threads of the process while it is written, and while it is read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import pickle
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from operator import attrgetter, itemgetter
 from typing import Any
@@ -22,12 +24,40 @@ from millstream.state.columns import ColumnFragment, cast_column, in_order, wide
 from millstream.state.keyed import Change, Entries, KeyedFragment, visits_of
 from millstream.state.pickling import dumps, loads
 
+_AT_ONCE = 8_192
+
 _Table = Mapping[int, Mapping[Any, Entries]]
 _Packed = tuple[list[int], list[int], list[Any], tuple[str, ...], list[Any]]
 
 
 def encode_keyed(fragment: KeyedFragment) -> bytes:
     """Serialise a fragment of keyed state."""
+    return b"".join(map(_encode_part, _parts(fragment)))
+
+
+def _parts(fragment: KeyedFragment) -> Iterator[KeyedFragment]:
+    """Cut a fragment between slots, into parts of not too many keys."""
+    weights: dict[int, int] = {}
+    tables: list[Mapping[int, Collection[Any]]] = [fragment.plain, fragment.other]
+    tables += [visited for _, visited in fragment.visits]
+    for table in tables:
+        for slot, keys in table.items():
+            weights[slot] = weights.get(slot, 0) + len(keys)
+    if sum(weights.values()) <= _AT_ONCE:
+        yield fragment
+        return
+    slots: list[int] = []
+    weight = 0
+    for slot in sorted(weights):
+        if slots and weight + weights[slot] > _AT_ONCE:
+            yield fragment.among(slots)
+            slots, weight = [], 0
+        slots.append(slot)
+        weight += weights[slot]
+    yield fragment.among(slots)
+
+
+def _encode_part(fragment: KeyedFragment) -> bytes:
     other = {
         slot: {key: change.writes for key, change in changes.items()}
         for slot, changes in fragment.other.items()
@@ -39,7 +69,18 @@ def encode_keyed(fragment: KeyedFragment) -> bytes:
 
 def decode_keyed(data: bytes | pa.Buffer) -> KeyedFragment:
     """Read what ``encode_keyed`` wrote."""
-    plain, other, cleared, visits = loads(data)
+    whole = KeyedFragment()
+    source = pa.BufferReader(data)
+    while source.tell() < source.size():
+        part = _decode_part(pickle.load(source))
+        whole.plain.update(part.plain)
+        whole.other.update(part.other)
+        whole.visits += part.visits
+    return whole
+
+
+def _decode_part(read: Any) -> KeyedFragment:
+    plain, other, cleared, visits = read
     hidden = set(cleared)
     numbers = iter(range(len(other[2])))
     changes = {

@@ -230,6 +230,19 @@ class KeyedFragment:
         visits = [(time, _part(visited, slots)) for time, visited in self.visits]
         return KeyedFragment(_part(self.plain, slots), _part(self.other, slots), visits)
 
+    def among(self, slots: list[int]) -> KeyedFragment:
+        """What it has for slots that are named one by one."""
+        visits = [(time, dict(_chosen(visited, slots))) for time, visited in self.visits]
+        plain, other = dict(_chosen(self.plain, slots)), dict(_chosen(self.other, slots))
+        return KeyedFragment(plain, other, visits)
+
+
+def tables_of(fragment: object) -> list[Any]:
+    """The tables of a fragment that are large, to be freed one by one."""
+    if not isinstance(fragment, KeyedFragment):
+        return []
+    return [*fragment.plain.values(), *fragment.other.values()]
+
 
 def _part(table: dict[int, T], slots: range) -> dict[int, T]:
     if len(slots) < len(table):

@@ -31,6 +31,8 @@ from millstream.work.units import Reduced, UnitContext, ttl_of
 class _ColumnReducing:
     """What the reducers over columns share."""
 
+    step = 10_000
+
     def __init__(self, job: JobVertex, slots: int) -> None:
         self._job = job
         self._slots = slots

@@ -41,6 +41,8 @@ ACCUMULATOR = "accumulator"
 class _KeyedReducing:
     """What the reducers over Python state share: gathering, expiry, outputs."""
 
+    step = 2_000
+
     def __init__(self, job: JobVertex, state: KeyedState | None) -> None:
         self._job = job
         self._ttl = ttl_of(job)

@@ -49,6 +49,10 @@ class Reduced(Generic[F]):
 class Reducing(Protocol[F]):
     """A job's reducer with its state on one node: of the slots that it owns, and of copies."""
 
+    @property
+    def step(self) -> int:
+        """How many changed keys are merged within a few milliseconds."""
+
     def reduce(self, blocks: Sequence[pa.RecordBatch], unit: UnitContext) -> Reduced[F]:
         """Compute the effect of a unit; the state is only read."""
 

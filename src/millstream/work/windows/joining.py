@@ -42,6 +42,8 @@ Side = Table[SideRows]
 class JoinReducing:
     """A job that joins two streams."""
 
+    step = 1_000_000_000  # tables are copied as a whole: parts would cost as much each
+
     def __init__(self, job: JobVertex, slots: int) -> None:
         assert job.windowing is not None and isinstance(job.reducer, JoinReducer)
         (window,) = job.windowing.windows

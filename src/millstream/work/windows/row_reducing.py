@@ -37,6 +37,7 @@ A = TypeVar("A")
 class RowReducing(ABC, Generic[A]):
     """A job whose keys have rows; ``names`` are the columns beside their accumulators."""
 
+    step = 50_000
     names: tuple[str, ...] = ()
 
     def __init__(self, job: JobVertex, form: Form[A]) -> None:

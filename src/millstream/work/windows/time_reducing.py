@@ -55,6 +55,8 @@ A = TypeVar("A")
 class TimeWindowReducing(Generic[A]):
     """A job with sliding or tumbling windows."""
 
+    step = 1_000_000_000  # tables are copied as a whole: parts would cost as much each
+
     def __init__(self, job: JobVertex, form: Form[A], slots: int) -> None:
         assert job.windowing is not None
         self._job = job
