@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -27,6 +29,7 @@ from millstream.sim import World
 from millstream.state.pickling import loads
 from millstream.state.records import decode_records
 from millstream.wire.net import Delivery
+from millstream.work.keyed_reducing import FunctionReducing
 from tests.node.machines import ALL, HIGH, JOB, LOW, MANY, ME, OTHER, THIRD, placed
 from tests.node.scenes import MEMORY, Scene, rows_of
 
@@ -426,3 +429,57 @@ def test_refusals_travel_with_their_type(scene: Scene) -> None:
         scene.feed(0, MANY, incarnation=0)
 
     assert caught.value.stale
+
+
+# -- seals -----------------------------------------------------------------------------------
+
+
+class Counting:
+    """A lock that counts how often it is taken."""
+
+    def __init__(self, lock: AbstractContextManager[Any]) -> None:
+        self._lock, self.taken = lock, 0
+
+    def __enter__(self) -> None:
+        self.taken += 1
+        self._lock.__enter__()
+
+    def __exit__(self, *problem: Any) -> None:
+        self._lock.__exit__(*problem)
+
+
+def test_a_large_seal_lets_others_be_answered_between_its_steps(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FunctionReducing, "step", 5)
+    scene.feed(0, MANY)
+    service = scene.services[ME]
+    counting = service._books = Counting(service._books)
+
+    scene.call(ME, "seal", scene.commit_of(0))
+
+    assert counting.taken > len(MANY) // 5
+    assert loads(scene.call(ME, "get", (JOB, "7"))) == {"seen": [7]}
+
+
+def test_a_seal_that_is_known_already_does_not_wait_for_a_reduction(scene: Scene) -> None:
+    scene.commit(0, MANY)
+    service = scene.services[ME]
+
+    def reducing() -> float:
+        with service._state:
+            scene.task.sleep(10.0)
+        return scene.world.now
+
+    def read() -> float:
+        scene.task.sleep(1.0)
+        scene.task.call(ME, "seal", scene.committed)
+        assert loads(scene.task.call(ME, "get", (JOB, "7"))) == {"seen": [7]}
+        return scene.world.now
+
+    def both() -> None:
+        done, answered = scene.task.gather([reducing, read])
+        assert isinstance(done, float) and isinstance(answered, float)
+        assert answered < done - 8.0
+
+    scene.run(both)

@@ -7,13 +7,68 @@ from millstream.node.messages import NotHeld
 from millstream.node.store import UnknownJob
 from millstream.ring.keys import KeyTypeError
 from millstream.ring.ring import Ring
-from tests.node.machines import ALL, HIGH, JOB, LOW, MANY, ME, OTHER, Node, mask_of, placed
+from millstream.work.keyed_reducing import FunctionReducing
+from tests.node.machines import (
+    ALL,
+    HIGH,
+    JOB,
+    LOW,
+    MANY,
+    ME,
+    OTHER,
+    Node,
+    commit_of,
+    mask_of,
+    placed,
+)
 from tests.work.running import SLOTS
 
 
 @pytest.fixture
 def node() -> Node:
     return Node()
+
+
+# -- committed epochs ------------------------------------------------------------------------
+
+
+def test_a_large_epoch_is_merged_in_steps_and_each_slot_in_one_of_them(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FunctionReducing, "step", 5)
+    node.commit(0, MANY)
+    before = node.state()
+    node.run(1, MANY)
+    node.machine.commit(commit_of([node.machine], 1))
+    after = {key: [*seen, *seen] for key, seen in before.items()}
+
+    steps = 0
+    for step in node.store.settling():
+        step()
+        steps += 1
+        for slot in ALL:
+            held = before if node.store.holdings.through[slot] == 0 else after
+            found = dict(node.store.items(JOB, range(slot, slot + 1)))
+            assert found == {key: {"seen": held[key]} for key in found}
+
+    assert steps >= len(MANY) // 5
+    assert node.state() == after
+
+
+def test_slots_that_somebody_waits_for_are_merged_before_others(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FunctionReducing, "step", 1)
+    node.run(0, MANY)
+    node.machine.commit(commit_of([node.machine], 0))
+    steps = node.store.settling()
+    next(steps)()
+    node.store.want(range(SLOTS - 1, SLOTS))
+
+    next(steps)()
+
+    assert node.store.holdings.through[SLOTS - 1] == 0
+    assert (node.store.holdings.through < 0).any()
 
 
 # -- look-ups --------------------------------------------------------------------------------

@@ -85,10 +85,13 @@ class NodeStartError(MillstreamError):
     """A node process did not come up."""
 
 
-def launch(config: Launch, domain: Domain) -> Started:
-    """Start a node that outlives the calling task; runs on the executor."""
+def launch(config: Launch, domain: Domain, above: int | None = None) -> Started:
+    """Start a node that outlives the calling task; runs on the executor.
+
+    It ends with the process ``above``, which is the executor unless another one is given.
+    """
     process = subprocess.Popen(
-        [sys.executable, "-m", "millstream.node", str(executor_pid())],
+        [sys.executable, "-m", "millstream.node", str(above or executor_pid())],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         start_new_session=True,

@@ -52,6 +52,7 @@ _ASK_TIMEOUT = 5.0
 _SUPPLY_FOR = 1.0
 _STORE_PATIENCE = 1.0
 _BREATH = 0.0002
+_LOOK_AGAIN = 0.001
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -304,11 +305,22 @@ class NodeService:
     # -- reading -------------------------------------------------------------------------
 
     def _on_get(self, body: tuple[int, Any]) -> bytes:
-        every = range(self._machine.store.slots)
+        every, store = range(self._machine.store.slots), self._machine.store
         self._primitives.restore(every)
         with self._books:
-            self._require_current(every)
-            return dumps(self._machine.store.get(*body))
+            slot = store.slot_of(*body)
+        slots = every if slot is None else range(slot, slot + 1)
+        self._await_merging(slots)
+        with self._books:
+            self._require_current(slots)
+            return dumps(store.get(*body))
+
+    def _await_merging(self, slots: range) -> None:
+        """Have slots merged before others, and wait for it: a few steps."""
+        store = self._machine.store
+        while store.is_merging and not self._machine.is_current(slots):
+            store.want(slots)
+            self._net.sleep(_LOOK_AGAIN)
 
     def _on_items(self, body: tuple[int, range]) -> list[tuple[Any, bytes]]:
         self._primitives.restore(body[1])

@@ -65,6 +65,8 @@ class SlotStore:
         self._retain = retain
         self._key_types: dict[int, pa.DataType] = {}
         self.merged = 0  # keys, in all units so far
+        self.is_merging = False
+        self._evicted: list[Lot] = []
         self._wanted: SlotMask = np.zeros(slots, dtype=bool)
 
     def clear(self) -> None:
@@ -91,6 +93,7 @@ class SlotStore:
     def put(self, epoch: int, units: list[Unit]) -> None:
         """Take the units of an epoch that was just committed; ``settle`` merges them."""
         self.shelf.put(epoch, units)
+        self._evict()  # of no use if snapshots have brought all slots further
 
     def settle(self) -> None:
         """Merge what is next in the order of epochs for each slot, and drop what is merged."""
@@ -103,15 +106,21 @@ class SlotStore:
         A step changes what others read, for some slots from one epoch to the next; between two
         steps they may read. Nobody else may change the state, or reduce, until all are done.
         """
-        for lot in self.shelf.lots():
-            yield from self._merging(lot)
-        gone: list[Lot] = []
-        yield lambda: gone.extend(self.shelf.evict(self.holdings.held, self.holdings.through))
-        fragments = [unit.fragment for lot in gone for unit in lot.units]
-        gone.clear()
+        self.is_merging = True
+        try:
+            for lot in self.shelf.lots():
+                yield from self._merging(lot)
+        finally:
+            self.is_merging = False
+        yield self._evict
+        fragments = [unit.fragment for lot in self._evicted for unit in lot.units]
+        self._evicted.clear()
         tables = [table for fragment in fragments for table in tables_of(fragment)]
         fragments.clear()
         let_go(tables)
+
+    def _evict(self) -> None:
+        self._evicted += self.shelf.evict(self.holdings.held, self.holdings.through)
 
     def _merging(self, lot: Lot) -> Iterator[Callable[[], None]]:
         effective = covered(lot.units, self.jobs, self.slots, effective=True)
@@ -125,10 +134,11 @@ class SlotStore:
                 unit.fragment = self.reducing[unit.job].decode(unit.delta)
             self._learn_key_type(unit.job, unit.receipt.key_type)
         parts = self._cut(np.flatnonzero(ready), units)
+        first = ready if self._retain else None
         while parts:
-            yield partial(self._merge, lot.epoch, units, parts.pop(self._most_wanted(parts)))
-        if self._retain:
-            yield partial(self._retain_units, lot.epoch, units, ready)
+            part = parts.pop(self._most_wanted(parts))
+            yield partial(self._merge, lot.epoch, units, part, retained=first)
+            first = None
 
     def _cut(self, slots: npt.NDArray[np.intp], units: Sequence[Unit]) -> list[SlotMask]:
         """Cut slots into parts that are merged in one step each."""
@@ -146,7 +156,11 @@ class SlotStore:
         """Somebody waits for these slots: they are merged before others."""
         self._wanted[slots.start : slots.stop] = True
 
-    def _merge(self, epoch: int, units: Sequence[Unit], slots: SlotMask) -> None:
+    def _merge(
+        self, epoch: int, units: Sequence[Unit], slots: SlotMask, *, retained: SlotMask | None
+    ) -> None:
+        if retained is not None:  # before any slot is said to be there
+            self._retain_units(epoch, units, retained)
         for unit in units:
             # Never without a mask: the fragment of a feed that was cut says more.
             part = slots[unit.slots.start : unit.slots.stop]
@@ -155,6 +169,7 @@ class SlotStore:
                     self.reducing[unit.job].apply(unit.fragment, self._mask(unit.slots, part))
         self.holdings.through[slots] = epoch
         self._wanted[slots] = False
+        self._evict()
 
     def _retain_units(self, epoch: int, units: Sequence[Unit], ready: SlotMask) -> None:
         for unit in units:
@@ -284,14 +299,19 @@ class SlotStore:
 
     def get(self, job: int, key: Any) -> Any:
         """A key's committed state, or None; also if its slot is not this node's."""
+        slot = self.slot_of(job, key)
+        if slot is None or not self.holdings.owned[slot]:
+            return None
+        return self.reducing[job].get(slot, canonical_key(key, self._key_types[job]))
+
+    def slot_of(self, job: int, key: Any) -> int | None:
+        """The slot of a key; None if no key of the key's type has come this way."""
         if job not in self.reducing:
             raise UnknownJob(f"this node runs no job {job}")
         kind = self._key_types.get(job)
         if kind is None or (pa.types.is_null(kind) and key is not None):
-            return None  # no key of the key's type has come this way
-        canonical = canonical_key(key, kind)
-        slot = hash_key(canonical, kind) % self.slots
-        return self.reducing[job].get(slot, canonical) if self.holdings.owned[slot] else None
+            return None
+        return int(hash_key(canonical_key(key, kind), kind) % self.slots)
 
     def items(self, job: int, slots: range) -> list[tuple[Any, Any]]:
         """The committed keys of some slots of this node, with their state."""
