@@ -197,7 +197,9 @@ def growth(size: Size) -> list[Result]:
         for epoch in range(size.memory_epochs):
             some = rng.sample(steady, len(steady) // 10)
             passing = [f"passing-{epoch}-{number}" for number in range(len(steady) // 20)]
-            result = run.run(run.blocks([(key, epoch) for key in (*some, *passing)]), epoch * SECOND)
+            result = run.run(
+                run.blocks([(key, epoch) for key in (*some, *passing)]), epoch * SECOND
+            )
             taken.append([result.reports[node.node].memory for node in run.started])
     memory = np.array(taken, dtype=float)
     settled = memory[len(memory) // 4 :]
@@ -210,11 +212,7 @@ def growth(size: Size) -> list[Result]:
             for at in np.linspace(0, len(memory) - 1, 9, dtype=int)
         ]
     )
-    return [
-        Goal(
-            "growth_per_1000_epochs", 1000 * max(slopes), "of the memory", at_most=MAX_GROWTH
-        )
-    ]
+    return [Goal("growth_per_1000_epochs", 1000 * max(slopes), "of the memory", at_most=MAX_GROWTH)]
 
 
 def measure(size: Size, parts: Sequence[str]) -> list[Result]:
