@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from millstream.flow.vertices import JobVertex
 from millstream.node.messages import (
     BrokenFeed,
     Commit,
@@ -19,6 +22,7 @@ from millstream.ring.ring import Ring
 from tests.node.machines import (
     ALL,
     HIGH,
+    HISTORY,
     JOB,
     LOW,
     MANY,
@@ -30,10 +34,18 @@ from tests.node.machines import (
     digest,
     placed,
 )
-from tests.work.running import SLOTS
+from tests.work.running import SLOTS, job_of
 
 MINE = placed([ME], other=ALL)
 TAKEN_OVER = placed([OTHER], 1)
+
+
+def once(key: str, values: list[Any], state: Any) -> Iterator[Any]:
+    """Takes every key in one epoch only."""
+    if "seen" in state:
+        raise ValueError("seen before")
+    state["seen"] = values
+    yield key, values
 
 
 def pair() -> tuple[Node, Node]:
@@ -355,6 +367,58 @@ def test_logs_that_a_slot_has_passed_are_not_replayed_though_others_need_them() 
     assert backup.replay() == 2
 
     assert backup.state() == primary.state()
+
+
+def logging_pair_with_a_delta_of_low_slots(job: JobVertex = HISTORY) -> tuple[Node, Node]:
+    """A primary that was lost in the midst of a checkpoint: of high slots the backup has logs."""
+    primary, backup = (Node(job, MINE, node, "interval") for node in (ME, OTHER))
+    primary.commit(0, MANY)
+    backup.log(0, MANY)
+    backup.seal(0)
+    [due] = primary.machine.due()
+    backup.machine.take_delta(primary.machine.delta(due, LOW))
+    return primary, backup
+
+
+def test_a_log_is_not_replayed_over_slots_that_have_passed_it() -> None:
+    primary, backup = logging_pair_with_a_delta_of_low_slots(job_of(once))
+
+    backup.assign(TAKEN_OVER)
+    assert backup.replay() == 1
+
+    assert backup.state() == primary.state() == {key: [value] for key, value in MANY}
+
+
+def test_a_log_of_a_unit_that_a_takeover_divided_is_replayed_when_all_of_its_slots_are_due() -> (
+    None
+):
+    _, backup = logging_pair_with_a_delta_of_low_slots()
+    backup.log(1, MANY)
+    backup.assign(placed([OTHER, THIRD], 1, other=HIGH))
+
+    assert backup.replay() == 0  # the high slots are those of a third node, and an epoch behind
+    assert backup.receipts(1).receipts == () and not backup.receipts(1).pending
+
+    backup.assign(placed([OTHER], 2))
+    assert backup.replay() == 2
+    backup.seal(1)
+    assert backup.state() == {key: [value, value] for key, value in MANY}
+
+
+def test_a_committed_log_that_a_takeover_divided_is_replayed_by_every_heir_for_its_own_slots() -> (
+    None
+):
+    _, backup = logging_pair_with_a_delta_of_low_slots()
+    backup.log(1, MANY)
+    backup.seal(1)
+
+    backup.assign(placed([OTHER, THIRD], 1, other=HIGH))
+    assert backup.replay() == 1
+    assert backup.store.holdings.through.tolist() == [1] * len(LOW) + [-1] * len(HIGH)
+
+    backup.assign(placed([OTHER], 2))
+    assert backup.replay() == 2
+    assert backup.state() == {key: [value, value] for key, value in MANY}
 
 
 def test_a_broken_log_is_not_kept() -> None:

@@ -40,7 +40,7 @@ from millstream.node.opening import key_type_in, opened, shown_part
 from millstream.node.safekeeper import Kept
 from millstream.node.store import SlotStore, UnknownJob
 from millstream.node.units import Block, Unit, Work, committed_units, receipts_of, unit_digest
-from millstream.ring.masks import SlotMask, common
+from millstream.ring.masks import SlotMask, common, runs_of
 from millstream.ring.placement import Placement, Share
 from millstream.ring.ring import NodeId
 from millstream.state.spilling import Spilling
@@ -52,10 +52,16 @@ Durability = Literal["epoch", "interval"]
 
 @dataclass(frozen=True)
 class Replay:
-    """A tuple log whose effect must be known because this node owns its slots now."""
+    """A tuple log whose effect must be known for slots that this node owns now."""
 
     unit: Unit
-    work: Work
+    slots: range
+
+    @property
+    def work(self) -> Work:
+        """What is to be reduced."""
+        assert self.unit.log is not None
+        return self.unit.log.part(self.slots)
 
 
 class NodeMachine:
@@ -379,16 +385,16 @@ class NodeMachine:
     # -- replays, after a takeover -------------------------------------------------------
 
     def next_replay(self) -> Replay | None:
-        """The oldest tuple log of slots that this node owns now, if there is one."""
-        for epoch, unit in self._logs():
-            if unit.log is not None and self._replays(unit, epoch):
-                return Replay(unit, unit.log)
-        return None
+        """The oldest tuple log of slots that this node owns now, if there is one.
 
-    def _replays(self, unit: Unit, epoch: int) -> bool:
-        """Whether a log is next for slots that this node owns."""
-        due = self.store.holdings.owned & self.store.follows(epoch)
-        return bool(due[unit.slots.start : unit.slots.stop].any())
+        Of other slots its state may be older or newer, and to reduce over that gives nonsense. A
+        committed unit is replayed in parts therefore; one under way as a whole or not at all.
+        """
+        for epoch, unit in self._logs():
+            runs = list(runs_of(self._due(epoch), unit.slots))
+            if runs and (epoch <= self._committed.epoch or runs == [unit.slots]):
+                return Replay(unit, runs[0])
+        return None
 
     def _logs(self) -> Iterator[tuple[int, Unit]]:
         """The tuple logs without a known effect, in the order of epochs."""
@@ -396,13 +402,20 @@ class NodeMachine:
             yield from ((lot.epoch, unit) for unit in lot.units if not unit.effective)
         yield from ((self._epoch, unit) for unit in self._units if not unit.effective)
 
+    def _due(self, epoch: int) -> SlotMask:
+        """The slots of this node for which an epoch is next."""
+        return self.store.holdings.owned & self.store.follows(epoch)
+
     def replayed(self, replay: Replay, reduced: Reduced[Any], receipt: Receipt) -> None:
         """Take the effect of a log; outputs are of use only while the epoch is under way."""
         unit = replay.unit
-        if not unit.effective:
-            unit.receipt = receipt.part(unit.slots)
-            unit.fragment, unit.outputs = reduced.fragment, reduced.outputs
-            self.store.settle()
+        if unit.effective:
+            return
+        if replay.slots == unit.slots:
+            unit.receipt, unit.fragment, unit.outputs = receipt, reduced.fragment, reduced.outputs
+        else:
+            self.store.shelf.divide(unit, Unit(receipt, fragment=reduced.fragment))
+        self.store.settle()
 
     @property
     def is_behind(self) -> bool:

@@ -7,13 +7,13 @@ waits for its snapshot, or a backup keeps tuple logs, for longer. Eviction goes 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from millstream.node.units import Unit, covered
-from millstream.ring.masks import SlotMask
+from millstream.ring.masks import SlotMask, mask_of, runs_of
 
 
 @dataclass
@@ -41,6 +41,15 @@ class Shelf:
     def lots(self) -> Iterator[Lot]:
         """The epochs in their order."""
         return iter([self._lots[epoch] for epoch in sorted(self._lots)])
+
+    def divide(self, unit: Unit, part: Unit) -> None:
+        """Let a part of a unit stand for itself, beside what is left of the unit."""
+        rest = mask_of(unit.slots, self._slots) & ~mask_of(part.slots, self._slots)
+        left = [replace(unit, receipt=unit.receipt.part(run)) for run in runs_of(rest)]
+        for lot in self._lots.values():
+            lot.units = [
+                each for one in lot.units for each in ((part, *left) if one is unit else (one,))
+            ]
 
     def evict(self, held: SlotMask, through: npt.NDArray[np.int64]) -> list[Lot]:
         """Give up the epochs that every copy held here has passed."""

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from millstream.node.messages import Commit, CopyReceipt, Feed, Receipt
 from millstream.ring.masks import SlotMask, common, runs_of
-from millstream.state.blocks import Origin
+from millstream.state.blocks import Origin, from_bytes, slices, to_bytes
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,18 @@ class Work:
         """The receipt of a feed that was not reduced yet."""
         feed = self.feed
         return Receipt(feed.job, feed.epoch, feed.try_, feed.slots, self.digest, feed.rows)
+
+    def part(self, slots: range) -> Work:
+        """What some of its slots need; the digest tells which unit it is of."""
+        if slots == self.feed.slots:
+            return self
+        blocks = [
+            Block(block.origin, pa.py_buffer(to_bytes(rows)))
+            for block in self.blocks
+            if (batch := from_bytes(block.data)).num_rows
+            for _, rows in slices(batch, [slots.start, slots.stop])
+        ]
+        return Work(replace(self.feed, slots=slots, rows=0), blocks, self.digest)
 
 
 @dataclass
