@@ -98,6 +98,10 @@ bench-durability: setup ## see what durable epochs cost, beside Spark's own stat
 bench-windows: setup ## see what sliding windows cost, recomputed and from shared panes
 	@$(with_java) $(BIN)/python benchmarks/windows.py $(ARGS)
 
+.PHONY: bench-pauses
+bench-pauses: setup ## see how long nodes are silent, and whether they grow; ARGS="--part memory"
+	@$(BIN)/python -m benchmarks.pauses $(ARGS)
+
 # The options of the runner: how many runs, how many copies, the seed of the first run.
 chaos_options = $(if $(RUNS),--runs $(RUNS)) $(if $(REPLICAS),--replicas $(REPLICAS)) \
 	$(if $(SEED),--seed $(SEED))

@@ -44,7 +44,7 @@ from millstream.flow.windows import (
     tumbling,
 )
 from millstream.flow.workflow import Stream, Workflow
-from millstream.node.messages import NotDeterministic
+from millstream.node.messages import NotDeterministic, ScanBroken
 from millstream.state.aggregates import (
     aggregate,
     count,
@@ -93,6 +93,7 @@ __all__ = [
     "RecordError",
     "Run",
     "RunEnded",
+    "ScanBroken",
     "SinkTypeError",
     "StateLost",
     "StoreError",

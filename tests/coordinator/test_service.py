@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from millstream.checkpoints.manifest import Staged
+from millstream.coordinator import reading
 from millstream.coordinator.ledger import MissingReceipts
 from millstream.coordinator.reading import RunEnded, StateReader
 from millstream.coordinator.roster import StateLost
@@ -56,6 +57,68 @@ def test_every_node_is_told_the_first_placement(run: Run) -> None:
     for machine in run.cluster.machines.values():
         assert machine.placement == placement and machine.address(N1) == N1
         assert machine.committed == NOTHING_COMMITTED
+
+
+def test_a_scan_is_of_one_epoch_while_others_are_committed(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "_SLOTS_AT_ONCE", 1)  # many calls, with epochs in between
+
+    def main() -> None:
+        for _ in range(3):
+            run.epoch()
+        before, scan = run.expected(), StateReader(run.coordinator).items(1)
+        found = dict([next(scan)])
+        for key, state in scan:
+            found[key] = state
+            run.epoch()
+
+        assert scan.epoch == 2 < run.coordinator.ledger.committed.epoch - 2
+        assert found == before[1]
+        whole(run)
+
+    run.main(main)
+
+
+def test_a_scan_goes_on_when_a_node_dies(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "_SLOTS_AT_ONCE", 1)
+
+    def main() -> None:
+        for _ in range(3):
+            run.epoch()
+        before, scan = run.expected(), StateReader(run.coordinator).items(1)
+        found = dict([next(scan)])
+        run.epoch()
+        run.world.crash(N2)
+        run.epoch()
+        found.update(scan)
+
+        assert (scan.epoch, found) == (2, before[1])
+
+    run.main(main)
+
+
+def test_scans_begin_at_once_while_epochs_follow_each_other(run: Run) -> None:
+    def main() -> None:
+        run.epoch()
+        scans: list[tuple[int, dict[str, Any]]] = []
+
+        def scan() -> None:
+            for _ in range(80):
+                scanned = StateReader(run.coordinator).items(1)
+                scans.append((scanned.epoch, dict(scanned)))
+
+        def epochs() -> None:
+            while len(scans) < 80:
+                run.epoch()
+
+        for problem in run.cluster.driver.gather([scan, epochs]):
+            assert problem is None, problem
+        for epoch, found in scans:
+            assert found == run.reference.after[epoch][1]
+        assert len({epoch for epoch, _ in scans}) > 2
+
+    run.main(main)
 
 
 def test_epochs_are_committed_one_after_the_other_and_can_be_read(run: Run) -> None:

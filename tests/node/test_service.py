@@ -21,10 +21,14 @@ from millstream.node.messages import (
     Fenced,
     NodeReport,
     NotHeld,
+    NotNow,
+    OpenScan,
+    ScanBroken,
     UnitCopy,
 )
 from millstream.node.service import BackgroundFailed
 from millstream.ring.placement import Placement
+from millstream.ring.ring import NodeId
 from millstream.sim import World
 from millstream.state.pickling import loads
 from millstream.state.records import decode_records
@@ -230,9 +234,62 @@ def test_state_is_read_where_it_is_owned(scene: Scene) -> None:
 
     assert loads(scene.call(ME, "get", (JOB, "a"))) == {"seen": [1]}
     assert loads(scene.call(OTHER, "get", (JOB, "a"))) is None
-    assert [(key, loads(value)) for key, value in scene.call(ME, "items", (JOB, ALL))] == [
-        ("a", {"seen": [1]})
-    ]
+    assert scanned(scene, scene.committed) == {"a": {"seen": [1]}}
+
+
+def scanned(scene: Scene, commit: Commit | None, node: NodeId = ME) -> dict[Any, Any]:
+    """What a node says to a scan; it is begun if a commit is given."""
+    if commit is not None:
+        scene.call(node, "scan", OpenScan("scan", JOB, commit))
+    return {key: loads(value) for key, value in scene.call(node, "items", ("scan", ALL))}
+
+
+def test_a_scan_sees_the_epoch_at_which_it_began(scene: Scene) -> None:
+    scene.commit(0, MANY)
+    scene.call(ME, "scan", OpenScan("scan", JOB, scene.committed))
+    before = {key: {"seen": [value]} for key, value in MANY}
+
+    scene.commit(1, MANY[:9])
+    assert scanned(scene, None) == before
+    scene.commit(2, [*MANY[5:20], ("new", 1)])
+    assert scanned(scene, None) == before
+
+    assert scanned(scene, scene.committed) == before  # the scan was opened before
+    scene.call(ME, "unscan", "scan")
+    with pytest.raises(ScanBroken):
+        scanned(scene, None)
+    assert scanned(scene, scene.committed)["new"] == {"seen": [1]}
+
+
+def test_a_scan_goes_on_where_slots_were_taken_over(scene: Scene) -> None:
+    scene.commit(0, MANY)
+    for node in (ME, OTHER):
+        scene.call(node, "scan", OpenScan("scan", JOB, scene.committed))
+    scene.commit(1, MANY)
+    scene.placement = placed([OTHER], 1)
+    scene.call(OTHER, "assign", scene.assignment())
+
+    assert scanned(scene, None, OTHER) == {key: {"seen": [value]} for key, value in MANY}
+
+
+def test_a_node_that_is_past_an_epoch_opens_no_scan_of_it(scene: Scene) -> None:
+    scene.commit(0, MANY)
+    before = scene.committed
+    scene.commit(1, MANY)
+
+    with pytest.raises(NotNow):
+        scanned(scene, before)
+
+
+def test_a_scan_that_nobody_reads_is_given_up(scene: Scene) -> None:
+    scene.commit(0, MANY)
+    scene.call(ME, "scan", OpenScan("forgotten", JOB, scene.committed))
+    scene.rest(100.0)
+
+    scene.call(ME, "scan", OpenScan("scan", JOB, scene.committed))
+
+    with pytest.raises(ScanBroken):
+        scene.call(ME, "items", ("forgotten", ALL))
 
 
 # -- taking over -----------------------------------------------------------------------------
@@ -269,7 +326,7 @@ def test_what_a_replay_ends_with_is_raised_to_whoever_waits_for_it(
     scene.rest(0.5)
 
     expected = BackgroundFailed if isinstance(problem, MemoryError) else BrokenFeed
-    for action, body in [("receipts", (1, 0, -1)), ("items", (JOB, ALL))]:
+    for action, body in [("receipts", (1, 0, -1)), ("items", ("scan", ALL))]:
         with pytest.raises(expected, match=str(problem)):
             scene.call(OTHER, action, body)
 
@@ -283,7 +340,7 @@ def test_state_is_read_only_after_the_replay(world: World, monkeypatch: pytest.M
     scene.call(OTHER, "assign", scene.assignment())
 
     with pytest.raises(NotHeld):
-        scene.call(OTHER, "items", (JOB, ALL))
+        scanned(scene, scene.committed, OTHER)
     with pytest.raises(NotHeld):
         scene.call(OTHER, "get", (JOB, "1"))
 

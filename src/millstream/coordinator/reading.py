@@ -2,25 +2,87 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import uuid
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import numpy as np
 
 from millstream.coordinator.service import Coordinator
 from millstream.errors import MillstreamError
-from millstream.node.messages import NotHeld
+from millstream.node.messages import NotHeld, NotNow, OpenScan, ScanBroken
 from millstream.ring.masks import runs_of
+from millstream.ring.ring import NodeId
 from millstream.state.pickling import loads
 from millstream.wire.calls import Unreachable
 
 _TIMEOUT = 60.0
 _WAIT = 0.05
+_OPEN_TIMEOUT = 5.0
 _SLOTS_AT_ONCE = 128
+_ENDED = "the run has ended and its state with it; read state before stop()"
 
 
 class RunEnded(MillstreamError):
     """Something was asked of a run that has ended."""
+
+
+class Scan(Iterator[tuple[Any, Any]]):
+    """All keys of a job with their state, as of one committed ``epoch``.
+
+    Later epochs are committed meanwhile, and do not show. A takeover only takes time, unless the
+    last node that still has the state of that epoch is gone; then ``ScanBroken`` is raised.
+    """
+
+    def __init__(self, coordinator: Coordinator, order: OpenScan) -> None:
+        self._coordinator = coordinator
+        self._order = order
+        self._items = self._read()
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that is scanned; −1 before the first."""
+        return self._order.committed.epoch
+
+    def __next__(self) -> tuple[Any, Any]:
+        return next(self._items)
+
+    def close(self) -> None:
+        """Let the nodes forget the epoch; also done at the end."""
+        self._items.close()
+        self._coordinator.tell_nodes("unscan", self._order.scan)
+
+    def _read(self) -> Generator[tuple[Any, Any], None, None]:
+        coordinator = self._coordinator
+        left = np.ones(coordinator.roster.placement.ring.slots, dtype=bool)
+        try:
+            while left.any():
+                start = int(left.argmax())
+                share = coordinator.roster.placement.shares(range(start, len(left)))[0]
+                run = next(iter(runs_of(left, share.slots)))
+                part = range(run.start, min(run.stop, run.start + _SLOTS_AT_ONCE))
+                answer = self._ask(share.owner, part)
+                if answer is not None:
+                    left[part.start : part.stop] = False
+                    for key, value in answer:
+                        yield key, loads(value)
+        finally:
+            coordinator.tell_nodes("unscan", self._order.scan)
+
+    def _ask(self, owner: NodeId, part: range) -> list[tuple[Any, bytes]] | None:
+        """What the owner of some slots says of them; None if others own them soon."""
+        coordinator = self._coordinator
+        if coordinator.closed:
+            raise RunEnded(_ENDED)
+        body = (self._order.scan, part)
+        try:
+            found: list[tuple[Any, bytes]] = coordinator.ask(owner, "items", body, _TIMEOUT)
+            return found
+        except Unreachable:
+            coordinator.suspect(owner)
+        except NotHeld:
+            coordinator.net.sleep(_WAIT)  # it will be told of the ring in force
+        return None
 
 
 class StateReader:
@@ -35,31 +97,38 @@ class StateReader:
         found = [loads(answer) for answer in self._ask_all("get", (job, key))]
         return next((state for state in found if state is not None), None)
 
-    def items(self, job: int) -> Iterator[tuple[Any, Any]]:
-        """All committed keys of a job, owner by owner; epochs may be committed meanwhile."""
-        self._await_seals()
+    def items(self, job: int) -> Scan:
+        """All keys of a job, as they are at the newest commit now."""
+        if self._coordinator.closed:
+            raise RunEnded(_ENDED)
+        deadline = self._coordinator.net.now() + _TIMEOUT
+        while True:
+            order = self._open(job)
+            if order is not None:
+                return Scan(self._coordinator, order)
+            if self._coordinator.net.now() > deadline:
+                raise ScanBroken("not all nodes answered within a minute")
+            self._coordinator.net.sleep(_WAIT)
+
+    def _open(self, job: int) -> OpenScan | None:
+        """Open a view on every node, also those with copies; None if not all could."""
         coordinator = self._coordinator
-        left = np.ones(coordinator.roster.placement.ring.slots, dtype=bool)
-        while left.any():
-            start = int(left.argmax())
-            share = coordinator.roster.placement.shares(range(start, len(left)))[0]
-            run = next(iter(runs_of(left, share.slots)))
-            part = range(run.start, min(run.stop, run.start + _SLOTS_AT_ONCE))
-            try:
-                answer = coordinator.ask(share.owner, "items", (job, part), _TIMEOUT)
-            except Unreachable:
-                coordinator.suspect(share.owner)
-                continue
-            except NotHeld:
-                coordinator.net.sleep(_WAIT)  # it will be told of the ring in force
-                continue
-            left[part.start : part.stop] = False
-            for key, value in answer:
-                yield key, loads(value)
+        with coordinator.between_commits() as committed:
+            order = OpenScan(uuid.uuid4().hex, job, committed)
+            answers = coordinator.ask_all("scan", order, _OPEN_TIMEOUT)
+        for node, answer in answers.items():
+            if isinstance(answer, Unreachable):
+                coordinator.suspect(node)
+            elif isinstance(answer, Exception) and not isinstance(answer, NotNow):
+                raise answer
+        if any(isinstance(answer, Exception) for answer in answers.values()):
+            coordinator.tell_nodes("unscan", order.scan)
+            return None
+        return order
 
     def _await_seals(self) -> None:
         if self._coordinator.closed:
-            raise RunEnded("the run has ended and its state with it; read state before stop()")
+            raise RunEnded(_ENDED)
         self._ask_all("seal", self._coordinator.ledger.committed)
 
     def _ask_all(self, action: str, body: object) -> list[Any]:

@@ -8,7 +8,8 @@ simulator runs this very code.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -31,6 +32,7 @@ from millstream.flow.timing import JobTiming
 from millstream.node.messages import (
     NOTHING_COMMITTED,
     Assign,
+    Commit,
     Fenced,
     NodeReport,
     NotDeterministic,
@@ -249,6 +251,12 @@ class Coordinator:
                 self.ledger.commit(closing)
         return closing, now
 
+    @contextmanager
+    def between_commits(self) -> Iterator[Commit]:
+        """The newest commit, while none follows: for what all nodes must do at one epoch."""
+        with self._changing:
+            yield self.ledger.committed
+
     def published(self, epoch: int) -> None:
         """The outputs of an epoch, and of all before, are in sight."""
         self._commits.published(epoch)
@@ -344,6 +352,10 @@ class Coordinator:
                 self._asking.addresses,
                 self.ledger.committed,
             )
+
+    def tell_nodes(self, action: str, body: object) -> None:
+        """Tell all nodes something, and do not wait for them."""
+        self._asking.tell(self.roster.nodes, action, body)
 
     def tell(self) -> None:
         """Tell all nodes the placement in force; who misses it will ask."""

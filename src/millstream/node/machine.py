@@ -420,17 +420,12 @@ class NodeMachine:
     @property
     def is_behind(self) -> bool:
         """Whether slots of this node are not at the newest commit."""
-        return not self.is_current(range(self.store.slots))
-
-    def is_current(self, slots: range) -> bool:
-        """Whether those of some slots that are this node's are at the newest commit."""
-        part, held = slice(slots.start, slots.stop), self.store.holdings
-        return not (held.through[part][held.owned[part]] < self._committed.epoch).any()
+        return self.store.is_behind(range(self.store.slots), self._committed.epoch)
 
     def require_current(self, slots: range) -> None:
         """Raise ``NotHeld`` while logs of some slots of this node are still to be replayed."""
         epoch = self._committed.epoch
-        if not self.is_current(slots):
+        if self.store.is_behind(slots, epoch):
             raise NotHeld(f"node {self.node} has not brought all of its slots to epoch {epoch} yet")
 
     def lacking(self) -> SlotMask:

@@ -292,5 +292,25 @@ class Rebased(NotNow):
     """Slots that changed hands went into the store as they are; a newer order may name that."""
 
 
+@dataclass(frozen=True)
+class OpenScan:
+    """The coordinator's wish to scan a job as it is at a commit, whatever follows meanwhile."""
+
+    scan: str
+    job: int
+    committed: Commit
+
+
+class ScanBroken(MillstreamError):
+    """A scan cannot go on: the state of its epoch is not there any more."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"a scan of state ended before its end: {self.reason}; scan again"
+
+
 class Fenced(MillstreamError):
     """A node is told that it is no longer part of the run."""

@@ -32,6 +32,8 @@ from millstream.node.messages import (
     FeedRefused,
     Fenced,
     NodeReport,
+    NotNow,
+    OpenScan,
     Persist,
     Persisted,
     Receipts,
@@ -43,6 +45,7 @@ from millstream.node.peers import Message, Peers
 from millstream.node.primitives import Primitives
 from millstream.node.safekeeper import Safekeeper
 from millstream.node.units import Block, Unit, Work
+from millstream.node.views import shown_items
 from millstream.ring.ring import NodeId
 from millstream.state.blocks import Origin
 from millstream.state.pickling import dumps
@@ -310,23 +313,50 @@ class NodeService:
         with self._books:
             slot = store.slot_of(*body)
         slots = every if slot is None else range(slot, slot + 1)
-        self._await_merging(slots)
+        self._await_merging(slots, self._machine.committed.epoch)
         with self._books:
             self._require_current(slots)
             return dumps(store.get(*body))
 
-    def _await_merging(self, slots: range) -> None:
-        """Have slots merged before others, and wait for it: a few steps."""
+    def _await_merging(self, slots: range, epoch: int) -> None:
+        """Have slots merged before others, and wait until they are at an epoch: a few steps."""
         store = self._machine.store
-        while store.is_merging and not self._machine.is_current(slots):
+        while store.is_merging and store.is_behind(slots, epoch):
             store.want(slots)
             self._net.sleep(_LOOK_AGAIN)
 
-    def _on_items(self, body: tuple[int, range]) -> list[tuple[Any, bytes]]:
-        self._primitives.restore(body[1])
+    def _on_scan(self, order: OpenScan) -> None:
+        """Open a view of the newest commit for a scan."""
+        self._on_seal(order.committed)
         with self._books:
-            self._require_current(body[1])
-            return [(key, dumps(value)) for key, value in self._machine.store.items(*body)]
+            self._machine.store.require_job(order.job)
+            if self._machine.committed != order.committed:
+                raise NotNow(f"node {self.node} is past epoch {order.committed.epoch} already")
+            now = self._net.now()
+            self._machine.store.views.open(order.scan, order.job, order.committed.epoch, now)
+
+    def _on_unscan(self, scan: str) -> None:
+        with self._books:
+            self._machine.store.views.close(scan)
+
+    def _on_items(self, body: tuple[str, range]) -> list[tuple[Any, bytes]]:
+        """The keys of some slots of this node as a scan sees them, with their state."""
+        (scan, slots), store = body, self._machine.store
+        self._primitives.restore(slots)
+        self._require_sound()
+        with self._books:
+            view = store.views.of(scan, slots.start, self._net.now())
+            keys = store.most_keys(slots)
+        self._await_merging(slots, view.epoch)
+        found: list[tuple[Any, bytes]] = []
+        for part in cut(slots, keys):
+            with self._books:
+                store.require_owned(part)
+                fragments = list(store.views.parts(view, part, store.holdings.through))
+            # Unpickled and pickled again where nobody waits for it.
+            items = shown_items(partial(store.scratch, view.job), iter(fragments), store.slots)
+            found += [(key, dumps(value)) for key, value in items]
+        return found
 
     def _require_current(self, slots: range) -> None:
         self._require_sound()

@@ -22,6 +22,7 @@ from millstream.node.holdings import EMPTY, UNKNOWN, Holdings
 from millstream.node.messages import NotHeld, Runs, Snapshot
 from millstream.node.shelf import Lot, Shelf
 from millstream.node.units import Unit, covered
+from millstream.node.views import Views
 from millstream.ring.hashing import hash_key
 from millstream.ring.keys import canonical_key
 from millstream.ring.masks import SlotMask, runs_of
@@ -60,6 +61,8 @@ class SlotStore:
             at: reducing_for(job, slots, spilling.state(at) if spilling and is_keyed(job) else None)
             for at, job in jobs.items()
         }
+        self.views = Views(self.reducing, slots)
+        self._vertices = jobs
         self._spilling = spilling
         self._node = node
         self._retain = retain
@@ -71,6 +74,7 @@ class SlotStore:
 
     def clear(self) -> None:
         """Let go of everything."""
+        self.views.clear()
         self._drop(self.holdings.held)
         self.holdings.forget()
         self.shelf.clear()
@@ -85,6 +89,7 @@ class SlotStore:
 
     def _drop(self, slots: SlotMask) -> None:
         if slots.any():
+            self.views.keep(slots, self.holdings.through)
             for reducing in self.reducing.values():
                 reducing.drop(slots)
 
@@ -161,6 +166,7 @@ class SlotStore:
     ) -> None:
         if retained is not None:  # before any slot is said to be there
             self._retain_units(epoch, units, retained)
+        self.views.keep(slots, self.holdings.through)
         for unit in units:
             # Never without a mask: the fragment of a feed that was cut says more.
             part = slots[unit.slots.start : unit.slots.stop]
@@ -283,6 +289,7 @@ class SlotStore:
         return ready & (self.holdings.through >= since) & (self.holdings.through < through)
 
     def _take(self, parts: tuple[tuple[int, bytes], ...], slots: SlotMask, through: int) -> None:
+        self.views.keep(slots, self.holdings.through)
         for job, data in parts:
             reducing = self.reducing[job]
             reducing.apply(reducing.decode(data), slots)
@@ -306,20 +313,36 @@ class SlotStore:
 
     def slot_of(self, job: int, key: Any) -> int | None:
         """The slot of a key; None if no key of the key's type has come this way."""
-        if job not in self.reducing:
-            raise UnknownJob(f"this node runs no job {job}")
+        self.require_job(job)
         kind = self._key_types.get(job)
         if kind is None or (pa.types.is_null(kind) and key is not None):
             return None
         return int(hash_key(canonical_key(key, kind), kind) % self.slots)
 
-    def items(self, job: int, slots: range) -> list[tuple[Any, Any]]:
-        """The committed keys of some slots of this node, with their state."""
-        part = slice(slots.start, slots.stop)
-        if not self.holdings.owned[part].all():
+    def is_behind(self, slots: range, epoch: int) -> bool:
+        """Whether those of some slots that are this node's are not at an epoch yet."""
+        part, held = slice(slots.start, slots.stop), self.holdings
+        return bool((held.through[part][held.owned[part]] < epoch).any())
+
+    def require_job(self, job: int) -> None:
+        """Raise ``UnknownJob`` if the workflow has no such job."""
+        if job not in self.reducing:
+            raise UnknownJob(f"this node runs no job {job}")
+
+    def scratch(self, job: int) -> Reducing[Any]:
+        """The running form of a job with empty state, to read fragments with."""
+        return reducing_for(self._vertices[job], self.slots)
+
+    def require_owned(self, slots: range) -> None:
+        """Raise ``NotHeld`` if some slots are not this node's."""
+        if not self.holdings.owned[slots.start : slots.stop].all():
             last = slots.stop - 1
             raise NotHeld(f"node {self._node} does not own all of slots {slots.start} to {last}")
-        mask = self._mask(slots, self.holdings.owned[part])
+
+    def items(self, job: int, slots: range) -> list[tuple[Any, Any]]:
+        """The committed keys of some slots of this node, with their state."""
+        self.require_owned(slots)
+        mask = self._mask(slots, np.ones(len(slots), dtype=bool))
         return list(self.reducing[job].items(mask))
 
     def most_keys(self, slots: range) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from types import TracebackType
@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from pyspark.sql.streaming.query import StreamingQuery
 
-from millstream.coordinator.reading import StateReader
+from millstream.coordinator.reading import Scan, StateReader
 from millstream.coordinator.service import Coordinator, Overview
 from millstream.errors import ConfigError
 from millstream.flow.plan import Plan
@@ -79,9 +79,9 @@ class JobState:
         found = self._reader.get(self._job, key)
         return default if found is None else found
 
-    def items(self) -> Iterator[tuple[Any, Any]]:
-        """All keys with their state."""
-        yield from self._reader.items(self._job)
+    def items(self) -> Scan:
+        """All keys with their state, as of one committed epoch: the scan's ``epoch``."""
+        return self._reader.items(self._job)
 
 
 class Run:
