@@ -337,3 +337,34 @@ def test_an_integer_that_no_float_equals_is_rounded_rather_than_refused() -> Non
     state.apply(fragment({"b": {"n": 2**53 + 1}}))
 
     assert contents(state) == {"a": {"n": 1.5}, "b": {"n": float(2**53)}}
+
+
+@untimed
+@given(
+    st.lists(st.integers(0, SLOTS - 1), max_size=20),
+    st.integers(0, SLOTS),
+    st.booleans(),
+    st.booleans(),
+)
+def test_a_fragment_can_be_applied_a_few_slots_at_a_time(
+    slots: list[int], cut: int, arranged: bool, bare: bool
+) -> None:
+    rows = {f"k{at}": {} if bare else {"n": at} for at in range(len(slots))}
+    whole = fragment(rows, schema=pa.schema([]) if bare else None, forgotten=["old"], time=7)
+    whole.slots[:] = slots
+    at_once, in_parts = ColumnState(SLOTS), ColumnState(SLOTS)
+    for state in (at_once, in_parts):
+        state.apply(fragment({"old": {} if bare else {"n": 0}}, slot=1))
+    low = np.arange(SLOTS) < cut
+
+    at_once.apply(whole)
+    given_ = whole.by_slot() if arranged else whole
+    for part in (low, ~low):
+        in_parts.apply(given_, part)
+
+    for mask in (low, ~low, ALL):
+        assert in_parts.keys(mask) == at_once.keys(mask)
+    keys = [{k for found, _ in state.items(ALL) for k in found} for state in (at_once, in_parts)]
+    assert keys[0] == keys[1]
+    if not bare:
+        assert contents(in_parts) == contents(at_once)

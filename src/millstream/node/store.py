@@ -139,6 +139,9 @@ class SlotStore:
                 unit.fragment = self.reducing[unit.job].decode(unit.delta)
             self._learn_key_type(unit.job, unit.receipt.key_type)
         parts = self._cut(np.flatnonzero(ready), units)
+        if len(parts) > 1:
+            for unit in units:
+                unit.fragment = self.reducing[unit.job].by_slot(unit.fragment)
         first = ready if self._retain else None
         while parts:
             part = parts.pop(self._most_wanted(parts))

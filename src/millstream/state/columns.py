@@ -47,6 +47,38 @@ class ColumnFragment:
     def without_rows(cls, forgotten: list[Any]) -> ColumnFragment:
         return cls([], np.zeros(0, np.int32), None, forgotten, np.zeros(0, np.int64))
 
+    def by_slot(self) -> ColumnFragment:
+        """The same rows in the order of their slots."""
+        if self.rows is None or bool((self.slots[1:] >= self.slots[:-1]).all()):
+            return self
+        order = np.argsort(self.slots, kind="stable")
+        return ColumnFragment(
+            list(map(self.keys.__getitem__, order.tolist())),
+            self.slots[order],
+            self.rows.take(pa.array(order)) if self.rows.num_columns else self.rows,
+            self.forgotten,
+            self.times[order],
+        )
+
+    def within(self, slots: SlotMask) -> ColumnFragment:
+        """The rows of some slots; of rows in the order of slots it looks at few others."""
+        found = self
+        if self.rows is not None and bool((self.slots[1:] >= self.slots[:-1]).all()):
+            wanted = np.flatnonzero(slots)
+            if not len(wanted):
+                return ColumnFragment.without_rows(self.forgotten)
+            start = int(np.searchsorted(self.slots, wanted[0], "left"))
+            stop = int(np.searchsorted(self.slots, wanted[-1], "right"))
+            if stop - start < len(self.keys):
+                found = ColumnFragment(
+                    self.keys[start:stop],
+                    self.slots[start:stop],
+                    self.rows.slice(start, stop - start),
+                    self.forgotten,
+                    self.times[start:stop],
+                )
+        return found.part(slots[found.slots])
+
     def part(self, chosen: npt.NDArray[np.bool_]) -> ColumnFragment:
         """Some of the rows; of forgotten keys it does not know the slot, and keeps them all."""
         if chosen.all():
@@ -56,7 +88,8 @@ class ColumnFragment:
         return ColumnFragment(
             list(compress(self.keys, chosen.tolist())),
             self.slots[chosen],
-            self.rows.filter(pa.array(chosen)),
+            # Of keys alone there are no columns, which could not be filtered.
+            self.rows.filter(pa.array(chosen)) if self.rows.num_columns else self.rows,
             self.forgotten,
             self.times[chosen],
         )
@@ -185,7 +218,7 @@ class ColumnState:
             rows = rows[rows >= 0]
             self._forget(rows if slots is None else rows[slots[self._slots[rows]]])
         if slots is not None:
-            fragment = fragment.part(slots[fragment.slots])
+            fragment = fragment.within(slots)
         if fragment.rows is None or not fragment.keys:
             return
         if self.schema is None:

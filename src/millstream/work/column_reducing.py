@@ -42,6 +42,9 @@ class _ColumnReducing:
     def apply(self, fragment: ColumnFragment, slots: SlotMask | None = None) -> None:
         self._state.apply(fragment, slots)
 
+    def by_slot(self, fragment: ColumnFragment) -> ColumnFragment:
+        return fragment.by_slot()
+
     def encode(self, fragment: ColumnFragment) -> bytes:
         return encode_columns(fragment)
 

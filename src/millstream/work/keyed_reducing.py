@@ -53,6 +53,9 @@ class _KeyedReducing:
     def apply(self, fragment: KeyedFragment, slots: SlotMask | None = None) -> None:
         self._state.apply(fragment, slots)
 
+    def by_slot(self, fragment: KeyedFragment) -> KeyedFragment:
+        return fragment
+
     def encode(self, fragment: KeyedFragment) -> bytes:
         return encode_keyed(fragment)
 

@@ -62,6 +62,9 @@ class Reducing(Protocol[F]):
         Values are absolute: a merged fragment may come upon a state that has a part of it.
         """
 
+    def by_slot(self, fragment: F) -> F:
+        """The same fragment, so arranged that it is quickly applied a few slots at a time."""
+
     def encode(self, fragment: F) -> bytes:
         """A fragment as a delta for other copies of its slots."""
 

@@ -218,6 +218,9 @@ class JoinReducing:
     def apply(self, fragment: PaneFragment[SideRows], slots: SlotMask | None = None) -> None:
         self._state.apply(fragment, slots)
 
+    def by_slot(self, fragment: PaneFragment[SideRows]) -> PaneFragment[SideRows]:
+        return fragment
+
     def encode(self, fragment: PaneFragment[SideRows]) -> bytes:
         return encode_panes(fragment, self._algebra)
 

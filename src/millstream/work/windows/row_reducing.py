@@ -98,6 +98,9 @@ class RowReducing(ABC, Generic[A]):
     def apply(self, fragment: RowFragment[A], slots: SlotMask | None = None) -> None:
         self._state.apply(fragment, slots)
 
+    def by_slot(self, fragment: RowFragment[A]) -> RowFragment[A]:
+        return fragment
+
     def encode(self, fragment: RowFragment[A]) -> bytes:
         return encode_rows(fragment, self._form.algebra)
 

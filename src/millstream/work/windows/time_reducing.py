@@ -194,6 +194,9 @@ class TimeWindowReducing(Generic[A]):
     def apply(self, fragment: PaneFragment[A], slots: SlotMask | None = None) -> None:
         self._state.apply(fragment, slots)
 
+    def by_slot(self, fragment: PaneFragment[A]) -> PaneFragment[A]:
+        return fragment
+
     def encode(self, fragment: PaneFragment[A]) -> bytes:
         return encode_panes(fragment, self._form.algebra)
 
