@@ -21,6 +21,7 @@ from millstream.node.messages import (
     FeedRefused,
     Fenced,
     NotDeterministic,
+    NotHeld,
     Recut,
     UnitCopy,
 )
@@ -552,6 +553,60 @@ def test_a_node_that_missed_the_first_ring_takes_part_after_a_takeover(run: Run)
 
     run.world.cut("driver", N1)
     run.main(main, until=60.0)
+
+
+def test_the_watch_goes_on_after_an_error(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> None:
+        raise RuntimeError("on the way")
+
+    def main() -> None:
+        run.epoch()
+        with monkeypatch.context() as patch:
+            patch.setattr(run.coordinator._commits, "look", broken)
+            run.rest(5.0)
+        for node in (N0, N2):
+            run.world.cut(node, "driver")  # nobody can tell
+        run.world.crash(N1)
+        run.rest(8.0)
+        assert run.coordinator.roster.lost == (N1,)
+
+    run.main(main)
+
+
+def test_a_node_that_answers_with_an_error_is_alive(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = run.coordinator._asking.ask
+
+    def ask(node: NodeId, action: str, body: object, timeout: float = 5.0) -> Any:
+        if (node, action) == (N1, "ping"):
+            raise BrokenFeed("it has trouble of its own")
+        return asked(node, action, body, timeout)
+
+    def main() -> None:
+        run.epoch()
+        monkeypatch.setattr(run.coordinator._asking, "ask", ask)
+        run.coordinator.suspect(N1)
+        assert run.coordinator.roster.lost == ()
+
+    run.main(main)
+
+
+def test_a_read_that_waits_says_why_and_ends_with_the_run(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    def require_current(slots: range) -> None:
+        raise NotHeld("it replays what it took over")
+
+    def main() -> None:
+        run.epoch()
+        run.cluster.machines[N1].require_current = require_current  # type: ignore[method-assign]
+        run.world.at(30.0, lambda: setattr(run.coordinator, "_closed", True))
+        with pytest.raises(RunEnded):
+            StateReader(run.coordinator).get(1, "a0")
+
+    run.main(main)
+    assert "a read of state has been waiting" in caplog.text and "it replays" in caplog.text
 
 
 # -- moves -----------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from millstream.node.keeping import BaseOptions
 from millstream.node.messages import Commit, NotNow, Persist, Persisted
 from millstream.node.restoring import Restoring
 from millstream.node.safekeeper import Entry, KeepFailed, Kept, Safekeeper
+from millstream.node.service import BackgroundFailed
 from millstream.ring.placement import Placement
 from millstream.ring.ring import NodeId, Ring
 from millstream.sim import World
@@ -80,6 +81,40 @@ def test_a_store_with_an_error_of_its_own_kind_is_told(world: World) -> None:
             keeper.keep_all([Entry("a", "a", lambda: b"a")])
 
     world.run(main, "node", world.now + 10)
+
+
+def test_a_failure_after_the_store_has_a_unit_leaves_nobody_waiting(
+    world: World, store: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = Scene(world, placed([ME]), store=store)
+
+    def kept(*_: object) -> None:
+        raise MemoryError("no more")
+
+    monkeypatch.setattr(scene.machines[ME], "kept", kept)
+    scene.feed(0, MANY)
+    scene.rest(1.0)
+
+    with pytest.raises(KeepFailed, match="no more"):
+        scene.receipts(ME, 0)
+
+
+def test_a_restore_that_ends_with_any_error_is_told(
+    world: World, store: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = Scene(world, placed([ME]), store=store)
+
+    def ask() -> None:
+        raise MemoryError("no more")
+
+    monkeypatch.setattr(scene.services[ME]._primitives, "_ask", ask)
+    monkeypatch.setattr(scene.machines[ME], "lacking", lambda: np.ones(len(ALL), dtype=bool))
+    scene.placement = placed([ME], 1)
+    scene.call(ME, "assign", scene.assignment())
+    scene.rest(1.0)
+
+    with pytest.raises(BackgroundFailed, match="no more"):
+        scene.call(ME, "restored")
 
 
 def test_state_that_cannot_be_serialised_ends_the_epoch_with_an_error(

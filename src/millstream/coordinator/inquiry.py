@@ -82,18 +82,16 @@ class Inquiry:
     def _verdict(self, node: NodeId) -> Verdict:
         with self._lock:
             timeout = self._suspicions.ping_timeout(node)
-        asked, refused = self._net.now(), False
-        try:
-            self._ping(node, timeout)
+        asked = self._net.now()
+        [answer] = self._net.gather([partial(self._ping, node, timeout)])
+        if not isinstance(answer, Unreachable):
             with self._lock:
                 return self._suspicions.answered(node)
-        except Unreachable as problem:
-            refused = problem.refused
         self._net.sleep(_ASK_AGAIN)
         # No longer than the ping was to wait: the coordinator may have been stopped meanwhile.
         waited = min(self._net.now() - asked, timeout + _ASK_AGAIN)
         with self._lock:
-            return self._suspicions.failed(node, refused, waited)
+            return self._suspicions.failed(node, answer.refused, waited)
 
     def is_cut_off(self, node: NodeId, by: Reporter, rounds: int) -> bool:
         """Whether the link of a reporter to a node, which just answered us, is broken."""

@@ -99,8 +99,7 @@ class StateReader:
 
     def items(self, job: int) -> Scan:
         """All keys of a job, as they are at the newest commit now."""
-        if self._coordinator.closed:
-            raise RunEnded(_ENDED)
+        self._require_running()
         deadline = self._coordinator.net.now() + _TIMEOUT
         while True:
             order = self._open(job)
@@ -118,7 +117,7 @@ class StateReader:
             answers = coordinator.ask_all("scan", order, _OPEN_TIMEOUT)
         for node, answer in answers.items():
             if isinstance(answer, Unreachable):
-                coordinator.suspect(node)
+                coordinator.unanswered(node, answer, "its state")
             elif isinstance(answer, Exception) and not isinstance(answer, NotNow):
                 raise answer
         if any(isinstance(answer, Exception) for answer in answers.values()):
@@ -127,23 +126,29 @@ class StateReader:
         return order
 
     def _await_seals(self) -> None:
+        self._require_running()
+        self._ask_all("seal", self._coordinator.ledger.committed)
+
+    def _require_running(self) -> None:
         if self._coordinator.closed:
             raise RunEnded(_ENDED)
-        self._ask_all("seal", self._coordinator.ledger.committed)
 
     def _ask_all(self, action: str, body: object) -> list[Any]:
         """Ask until all nodes have answered under one placement."""
         coordinator = self._coordinator
-        while True:
-            version = coordinator.roster.placement.version
-            answers = coordinator.ask_all(action, body, _TIMEOUT)
-            for node, answer in answers.items():
-                if isinstance(answer, Unreachable):
-                    coordinator.suspect(node)
-                elif isinstance(answer, NotHeld):
-                    coordinator.net.sleep(_WAIT)  # it replays what it took over
-                elif isinstance(answer, Exception):
-                    raise answer
-            failed = any(isinstance(answer, Exception) for answer in answers.values())
-            if not failed and version == coordinator.roster.placement.version:
-                return list(answers.values())
+        with coordinator.waits.wait("a read of state") as wait:
+            while True:
+                self._require_running()
+                version = coordinator.roster.placement.version
+                answers = coordinator.ask_all(action, body, _TIMEOUT)
+                failed = {n: a for n, a in answers.items() if isinstance(a, Exception)}
+                for node, answer in failed.items():
+                    if isinstance(answer, Unreachable):
+                        coordinator.unanswered(node, answer, "its state")
+                    elif isinstance(answer, NotHeld):
+                        coordinator.net.sleep(_WAIT)  # it replays what it took over
+                    else:
+                        raise answer
+                if not failed and version == coordinator.roster.placement.version:
+                    return list(answers.values())
+                wait.because("; ".join(map(str, failed.values())) or "the ring has changed")

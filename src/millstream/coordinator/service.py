@@ -383,12 +383,18 @@ class Coordinator:
         """Look at all nodes now and then: a node without a neighbour has no other watch."""
         while not self.is_over:
             self._net.sleep(_WATCH_EVERY)
-            for node, answer in self.ask_all("ping", None, _PING_TIMEOUT).items():
-                if isinstance(answer, Unreachable) and not self._fencing.is_under_inquiry(node):
-                    self._net.spawn(partial(self._suspect_quietly, node), "suspect")
-            if self.roster.is_short:
-                self._healing.heal()
-            self._commits.look()
+            try:
+                self._look()
+            except Exception:  # without this watch, nobody would notice some losses
+                log.exception("the coordinator's watch failed; it goes on")
+
+    def _look(self) -> None:
+        for node, answer in self.ask_all("ping", None, _PING_TIMEOUT).items():
+            if isinstance(answer, Unreachable) and not self._fencing.is_under_inquiry(node):
+                self._net.spawn(partial(self._suspect_quietly, node), "suspect")
+        if self.roster.is_short:
+            self._healing.heal()
+        self._commits.look()
 
     def _suspect_quietly(self, node: NodeId) -> None:
         try:

@@ -98,12 +98,15 @@ class Keeping:
 
     def _told(self, unit: Unit) -> Callable[[Kept | MillstreamError | None], None]:
         def done(result: Kept | MillstreamError | None) -> None:
-            if isinstance(result, Kept):
-                with self._locks.books:
-                    self._machine.kept(unit, result)
-                    self._weight += result.bytes
-            elif result is not None:
-                self._problem = result
+            try:
+                if isinstance(result, Kept):
+                    with self._locks.books:
+                        self._machine.kept(unit, result)
+                        self._weight += result.bytes
+                elif result is not None:
+                    self._problem = result
+            except Exception as problem:  # else others in the batch would wait for ever
+                self._problem = typed(problem, "a unit")
 
         return done
 

@@ -146,6 +146,8 @@ class Peers:
             self.call(peer, "ping", None, timeout)
         except Unreachable:
             return False
+        except MillstreamError:
+            return True  # an answer of any kind is a sign of life
         return True
 
     def _report(self, action: str, peer: NodeId, what: object, timeout: float) -> bool:

@@ -110,7 +110,7 @@ class NodeService:
 
     def start(self) -> None:
         """Begin to watch the neighbour and, if so configured, to make checkpoints."""
-        self._net.spawn(self._peers.watch, "watch")
+        self._spawn(self._peers.watch, "watch")
         if self._machine.durability == "interval":
             self._spawn(self._checkpoint_always, "checkpoint")
 
@@ -212,7 +212,7 @@ class NodeService:
             self._machine.assign(message)
         self._begin_replay()
         if self._keeping is not None and self._machine.lacking().any():
-            self._net.spawn(self._primitives.restore_all, "restore")
+            self._spawn(self._primitives.restore_all, "restore")
 
     def _begin_replay(self) -> None:
         """Replay what is to be replayed, unless somebody is at it."""
@@ -298,6 +298,7 @@ class NodeService:
         return order
 
     def _on_restored(self, _: None) -> bool:
+        self._require_sound()
         return self._primitives.is_whole()
 
     def _on_persist(self, order: Persist) -> Persisted:

@@ -23,6 +23,8 @@ T = TypeVar("T")
 
 _LOOK_EVERY = 1.0
 _COPIES_WAIT = 5.0
+# What a backup that is busy takes in at least, in bytes per second.
+_LEAST_RATE = 4 * 2**20
 _TOGETHER = 32
 
 
@@ -59,7 +61,7 @@ class FlightNet:
         main = _Stream(self.endpoint(primary.address), primary.header, rows, end)
         with _Watch(main, abandoned):
             outputs = main.run()
-        deadline = time.monotonic() + _COPIES_WAIT
+        deadline = time.monotonic() + _COPIES_WAIT + rows.nbytes / _LEAST_RATE
         for stream in streams:
             if not stream.done.wait(max(0.0, deadline - time.monotonic())):
                 stream.cancel()
