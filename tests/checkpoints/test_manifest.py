@@ -29,7 +29,7 @@ from millstream.checkpoints.manifest import (
 )
 
 OUTPUT = pa.schema([pa.field("word", pa.string()), pa.field("n", pa.int64())], {"a": "b"})
-KEY = pa.struct([("f0", pa.string()), ("f1", pa.timestamp("us", "UTC"))])
+KEY = pa.struct([("_1", pa.string()), ("_2", pa.timestamp("us", "UTC"))])
 CLAIM = Claim(3, 2, 7, 1_700_000_000_000_000, "höst", 99, "token")
 MANIFEST = Manifest(
     position=4,

@@ -9,7 +9,7 @@ import pytest
 from millstream.cli.key_text import TYPES, parse_key
 from millstream.errors import ConfigError
 
-PAIR = pa.struct([("f0", pa.string()), ("f1", pa.date32())])
+PAIR = pa.struct([("_1", pa.string()), ("_2", pa.date32())])
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ PAIR = pa.struct([("f0", pa.string()), ("f1", pa.date32())])
         ("none", pa.null(), None),
         ('["a", "2024-02-29"]', PAIR, ("a", dt.date(2024, 2, 29))),
         ("('a', None)", PAIR, ("a", None)),
-        ('[["a", null], 1]', pa.struct([("f0", PAIR), ("f1", pa.int64())]), (("a", None), 1)),
+        ('[["a", null], 1]', pa.struct([("_1", PAIR), ("_2", pa.int64())]), (("a", None), 1)),
     ],
     ids=str,
 )

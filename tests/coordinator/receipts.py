@@ -49,6 +49,7 @@ def receipt(
         key_type=options.get("key_type"),
         output=options.get("output"),
         tallies=options.get("tallies", ()),
+        key=options.get("key", ""),
     )
 
 

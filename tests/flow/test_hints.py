@@ -43,7 +43,7 @@ class Named(Protocol):
 
 
 def pair_struct(*types: pa.DataType) -> pa.DataType:
-    return pa.struct([pa.field(f"f{at}", type) for at, type in enumerate(types)])
+    return pa.struct([pa.field(f"_{at}", type) for at, type in enumerate(types, 1)])
 
 
 # -- annotations to Arrow types ------------------------------------------------------------

@@ -126,7 +126,7 @@ def test_a_slice_hashes_like_the_same_rows_of_the_whole(name: str) -> None:
 
 def test_values_hidden_under_a_null_struct_do_not_count() -> None:
     hidden = pa.StructArray.from_arrays(
-        [pa.array(["seen", "hidden"])], names=["f0"], mask=pa.array([False, True])
+        [pa.array(["seen", "hidden"])], names=["_1"], mask=pa.array([False, True])
     )
 
     assert hash_column(hidden)[1] == 42

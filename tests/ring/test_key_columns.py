@@ -97,7 +97,7 @@ def test_structs_become_tuples_whatever_their_field_names() -> None:
 
     assert decode_keys(canonical_column(array)) == [(1, ("a",)), None, (None, None)]
     assert decode_keys(found) == [None, (None, None)]
-    assert [field.name for field in found.type] == ["f0", "f1"]
+    assert [field.name for field in found.type] == ["_1", "_2"]
 
 
 def test_what_a_null_struct_hides_is_not_checked() -> None:

@@ -56,14 +56,14 @@ def test_columns_have_the_types_that_hold_all_values(spark: SparkSession, folder
     frame = ms.read_state(folder, "mixed")
 
     assert dict(frame.dtypes) == {
-        "key": "struct<f0:string,f1:bigint>",
+        "key": "struct<_1:string,_2:bigint>",
         "sizes": "array<bigint>",
         "note": "string",
     }
-    row = frame.where("key.f0 = 'key7'").first()
+    row = frame.where("key._1 = 'key7'").first()
     assert row is not None
     assert row.asDict(recursive=True) == {
-        "key": {"f0": "key7", "f1": 7},
+        "key": {"_1": "key7", "_2": 7},
         "sizes": [7, 8],
         "note": '{"of": 7}',
     }

@@ -7,8 +7,9 @@ import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -17,7 +18,8 @@ from hypothesis import strategies as st
 import millstream as ms
 from millstream.flow.reducers import StatefulReducer
 from millstream.flow.vertices import JobVertex
-from millstream.ring.keys import NAN, decode_keys
+from millstream.ring.key_types import describe
+from millstream.ring.keys import NAN, canonical_key, decode_keys, infer_type
 from millstream.ring.ring import partition_slots
 from millstream.state.blocks import KEY, SLOT, to_bytes
 from millstream.state.values import is_pickled
@@ -28,6 +30,14 @@ from millstream.work.keying import KeyedBatch, Pairs
 from millstream.work.packing import cut, packer_for
 from tests.state.python_values import Basket, same, untimed
 from tests.work.running import SLOTS, Running, blocks_of, blocks_of_pairs, job_of
+
+
+class Point(NamedTuple):
+    """A tuple with names."""
+
+    x: Any
+    y: Any
+
 
 NOON = dt.datetime(2024, 5, 1, 12, tzinfo=dt.UTC)
 
@@ -319,7 +329,20 @@ def test_no_values_give_no_block(form: str) -> None:
 @pytest.mark.parametrize("form", ["function", "combinable"])
 @pytest.mark.parametrize(
     ("one", "other"),
-    [(1, True), (0, False), (True, 1.0), ((1, "a"), (True, "a")), ((None, 1), (None, True))],
+    [
+        (1, True),
+        (0, False),
+        (True, 1.0),
+        (1, 1.0),
+        (2.0, 2),
+        ((1, "a"), (True, "a")),
+        ((None, 1), (None, True)),
+        ((1, "x"), (1.0, "x")),
+        (("x", (1.0, "y")), ("x", (1, "y"))),
+        (np.int64(1), 1.0),
+        (np.True_, 1),
+        (Point(1, 2), Point(1.0, 2)),
+    ],
     ids=repr,
 )
 def test_keys_of_several_types_are_refused_also_when_they_come_apart(
@@ -331,8 +354,13 @@ def test_keys_of_several_types_are_refused_also_when_they_come_apart(
     after_none = [Chunk(records=[(None, 1), (one, 1), (other, 1)])]
 
     for chunks in (together, apart, after_none):
-        with pytest.raises(RecordError, match="key"):
+        with pytest.raises(RecordError) as caught:
             blocks_of(job, *chunks)
+        text = str(caught.value)
+        assert "job 'job'" in text
+        assert repr(canonical_key(other, infer_type([other]))) in text or repr(other) in text
+        for key in (one, other):
+            assert describe(infer_type([key])) in text
 
 
 @pytest.mark.parametrize("form", ["function", "combinable"])
@@ -355,14 +383,14 @@ def test_batches_with_keys_of_several_types_are_refused(form: str) -> None:
 def test_columns_with_keys_of_several_types_are_refused(form: str) -> None:
     chunks = [Chunk(records=[(1, 1)]), Chunk(records=[(1.0, 1)])]
 
-    with pytest.raises(RecordError, match="types double and int64"):
+    with pytest.raises(RecordError, match=r"job 'job' gave the key 1.0, which is float.* are int"):
         blocks_of(job_of(FORMS[form]), *chunks)
 
 
-def test_integers_and_floats_make_float_keys() -> None:
-    found = values_by_key(blocks_of_pairs(job_of(nothing), [(1, "a"), (1.0, "b"), (2.5, "c")]))
-
-    assert same(found, {1.0: ["a", "b"], 2.5: ["c"]})
+@forms
+def test_an_integer_is_no_key_where_floats_are_known_or_declared(form: str) -> None:
+    with pytest.raises(RecordError, match="key 1, which is int, but the job's keys are float"):
+        blocks_of_pairs(job_of(FORMS[form], key_type=pa.float64()), [(1, 1)])
 
 
 class Anything:

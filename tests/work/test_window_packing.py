@@ -386,8 +386,11 @@ def test_empty_chunks_give_no_block(form: str) -> None:
 def test_keys_that_python_takes_for_one_are_refused(form: str) -> None:
     job = windowed(form, WINDOWS["sliding"])
 
-    with pytest.raises(RecordError, match="keys of one type"):
-        block_of(job, as_pairs([(1, 1, 0)]), as_pairs([(True, 1, 0)]))
+    mixed: list[tuple[Any, Any]] = [(1, True), (1, 1.0), ((1, "x"), (1.0, "x"))]
+    for one, other in mixed:
+        for batches in ([[one], [other]], [[one, other]]):
+            with pytest.raises(RecordError, match=r"job 'job' gave the key .*keys of one type"):
+                block_of(job, *[as_pairs([(key, 1, 0) for key in keys]) for keys in batches])
 
 
 @forms

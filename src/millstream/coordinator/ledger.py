@@ -27,9 +27,11 @@ from millstream.node.messages import (
     Receipt,
     Receipts,
 )
+from millstream.ring.key_types import describe
 from millstream.ring.keys import canonical_type
 from millstream.ring.masks import SlotMask
 from millstream.ring.ring import NodeId
+from millstream.state.blocks import KEY
 from millstream.state.values import is_loose, unify, unify_nulls
 from millstream.work.clocks import BEGINNING, summed
 
@@ -317,12 +319,16 @@ class Ledger:
     def _key(
         self, name: str, known: pa.DataType | None, receipts: list[Receipt]
     ) -> pa.DataType | None:
-        kinds = [receipt.key_type for receipt in receipts if receipt.key_type is not None]
-        if known is not None:
-            kinds.append(canonical_type(known))
-        kind = unify_nulls(kinds)
-        if kind is None:
-            raise TypeConflict(name, "keys", " and ".join(sorted({str(kind) for kind in kinds})))
+        kind = pa.null() if known is None else canonical_type(known)
+        for receipt in receipts:
+            if receipt.key_type is None:
+                continue
+            both = unify_nulls([kind, receipt.key_type])
+            if both is None:
+                types = " and ".join(sorted(map(describe, (kind, receipt.key_type))))
+                found = f"{types} (such as {receipt.key}, {describe(receipt.key_type)})"
+                raise TypeConflict(name, "keys", found)
+            kind = both
         return known if pa.types.is_null(kind) else kind
 
     def _output(self, name: str, receipts: list[Receipt]) -> pa.Schema | None:
@@ -337,7 +343,8 @@ class Ledger:
             if kind is None:
                 found = sorted({str(schema.field(at).type) for schema in schemas})
                 raise TypeConflict(name, f"outputs {column!r}", " and ".join(found))
-            if pa.types.is_null(kind):
+            # A key that is an integer must not become the float that equals it, as a value may.
+            if pa.types.is_null(kind) or (column == KEY and pa.types.is_floating(kind)):
                 return None
             fields.append(pa.field(column, kind))
         return pa.schema(fields, metadata=schemas[0].metadata)

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from millstream.errors import Place, WorkflowError
 from millstream.flow.functions import original
+from millstream.ring.key_types import struct_of
 from millstream.ring.keys import KeyTypeError, canonical_type
 from millstream.state.values import shown
 
@@ -75,7 +76,7 @@ def key_type(hint: object, role: str, place: Place | None) -> pa.DataType | None
         fields = [key_type(arg, role, place) for arg in args]
         if any(field is None for field in fields):
             return None
-        return pa.struct([pa.field(f"f{i}", field) for i, field in enumerate(fields)])
+        return struct_of(fields)
     if origin in _UNIONS:
         only = _only(args)
         return key_type(only, role, place) if only is not None else None

@@ -36,7 +36,7 @@ from millstream.node.messages import (
     Snapshot,
     UnitCopy,
 )
-from millstream.node.opening import key_type_in, opened, shown_part
+from millstream.node.opening import key_in, key_type_in, opened, shown_part
 from millstream.node.safekeeper import Kept
 from millstream.node.store import SlotStore, UnknownJob
 from millstream.node.units import Block, Unit, Work, committed_units, receipts_of, unit_digest
@@ -218,6 +218,7 @@ class NodeMachine:
             outputs=sum(batch.num_rows for batch in outputs),
             seconds=self._clock() - started,
             key_type=key_type_in(batches),
+            key=key_in(batches),
             output=shown_part(outputs[0].schema) if outputs else None,
             tallies=tallies,
         )

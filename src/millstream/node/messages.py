@@ -83,7 +83,10 @@ class End:
 
 @dataclass(frozen=True)
 class Receipt:
-    """A node's word that it has frozen (job, slots, epoch), and what it counted."""
+    """A node's word that it has frozen (job, slots, epoch), and what it counted.
+
+    ``key`` is one of the keys, as errors show it.
+    """
 
     job: int
     epoch: int
@@ -98,6 +101,7 @@ class Receipt:
     output: pa.Schema | None = None
     kept: Kept | None = None
     tallies: tuple[Tally, ...] = ()
+    key: str = ""
 
     def part(self, slots: range) -> Receipt:
         """The receipt for some of its slots; who has the first tells what map tasks counted."""

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from millstream.node.units import Block
+from millstream.ring.key_types import shown_key
+from millstream.ring.keys import decode_keys
 from millstream.state.blocks import KEY, TIME, WINDOW, from_bytes
 from millstream.state.values import unify_nulls
 from millstream.work.clocks import Tally, summed, tallies_of
@@ -29,6 +31,12 @@ def opened(blocks: Sequence[Block]) -> tuple[list[pa.RecordBatch], tuple[Tally, 
 def key_type_in(batches: Sequence[pa.RecordBatch]) -> pa.DataType | None:
     """The type of the keys in a unit's blocks, which reducing has found to be one."""
     return unify_nulls(b.schema.field(KEY).type for b in batches) if batches else None
+
+
+def key_in(batches: Sequence[pa.RecordBatch]) -> str:
+    """One of the keys in a unit's blocks, as errors show it."""
+    columns = (batch.column(KEY) for batch in batches if batch.num_rows)
+    return next((shown_key(decode_keys(column.slice(0, 1))[0]) for column in columns), "")
 
 
 def shown_part(schema: pa.Schema) -> pa.Schema:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from millstream.errors import MillstreamError
+from millstream.ring.scalars import plain_value
 
 STRING = pa.string()
 BINARY = pa.binary()
@@ -66,14 +67,20 @@ class KeyTypeError(MillstreamError):
     def __str__(self) -> str:
         return (
             f"key {self.key} is {self.found}, expected {self.expected}; keys are str, bytes, "
-            "int (64 bits), float, bool, date, datetime, None or tuples of these, and all keys "
-            "of a job have one type; convert the key where it is made, in map"
+            "int (64 bits), float, bool, date, datetime, None or tuples of these (also as scalars "
+            "of numpy and pandas), and all keys of a job have one type; convert the key where it "
+            "is made, in map"
         )
+
+
+def shown_key(key: object) -> str:
+    """A key as errors show it."""
+    return _short.repr(key)
 
 
 def bad_key(key: object, expected: pa.DataType, why: str = "") -> KeyTypeError:
     """Return the error for a key that does not fit the expected type."""
-    return KeyTypeError(_short.repr(key), describe(expected), why or describe_key(key))
+    return KeyTypeError(shown_key(key), describe(expected), why or describe_key(key))
 
 
 def describe(type: pa.DataType) -> str:
@@ -93,8 +100,11 @@ def describe_key(key: object) -> str:
 
 
 def struct_of(types: Sequence[pa.DataType]) -> pa.DataType:
-    """Return the canonical type of tuples whose items have the given canonical types."""
-    return pa.struct([pa.field(f"f{index}", type) for index, type in enumerate(types)])
+    """Return the canonical type of tuples whose items have the given canonical types.
+
+    Fields are called as Spark calls those of a tuple: ``_1``, ``_2``, and so on.
+    """
+    return pa.struct([pa.field(f"_{number}", type) for number, type in enumerate(types, 1)])
 
 
 def canonical_type(type: pa.DataType) -> pa.DataType:
@@ -124,11 +134,12 @@ def canonical_type(type: pa.DataType) -> pa.DataType:
 def infer_type(keys: Sequence[object]) -> pa.DataType:
     """Return the canonical type of the first key that is not None.
 
-    Integers beside floats make it float64. Whether the other keys fit is checked by encoding
-    them. Two batches of one job can differ in what they show (all None, only integers), so a job
-    infers once and declares the type from then on.
+    Whether the other keys fit is checked by encoding them: an integer is no float, also if they
+    are equal. Two batches of one job can differ in what they show (all None), so a job infers
+    once and declares the type from then on.
     """
-    first = next((key for key in keys if key is not None), None)
+    found = (plain_value(key) for key in keys if key is not None)
+    first: object = next((key for key in found if key is not None), None)
     if first is None:
         return NULL
     base = next((base for base in _BASES if isinstance(first, base)), None)
@@ -136,10 +147,8 @@ def infer_type(keys: Sequence[object]) -> pa.DataType:
         return _infer_tuple(keys, len(first))  # type: ignore[arg-type]
     if base is dt.datetime:
         return LOCAL if first.tzinfo is None else INSTANT  # type: ignore[attr-defined]
-    if base is int and any(issubclass(kind, float) for kind in kinds_of(keys)):
-        return FLOAT64
     if base is None:
-        raise KeyTypeError(_short.repr(first), "a key", describe_key(first))
+        raise KeyTypeError(shown_key(first), "one of the types of keys", describe_key(first))
     return _TYPE_OF_BASE[base]
 
 

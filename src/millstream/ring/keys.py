@@ -13,6 +13,7 @@ import datetime as dt
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from types import NoneType
+from typing import Any
 
 import pyarrow as pa
 
@@ -34,6 +35,7 @@ from millstream.ring.key_types import (
     infer_type,
     kinds_of,
 )
+from millstream.ring.scalars import conversion, plain_value
 
 __all__ = [
     "NAN",
@@ -68,7 +70,11 @@ def encode_keys(keys: Sequence[object], type: pa.DataType | None = None) -> pa.A
     if pa.types.is_struct(target):
         return _encode_tuples(keys, target)
     plain = _PLAIN.get(target)
-    if plain is not None and kinds_of(keys) <= {plain, NoneType}:
+    kinds = kinds_of(keys)
+    if any(map(conversion, kinds)):
+        keys = list(map(plain_value, keys))
+        kinds = kinds_of(keys)
+    if plain is not None and kinds <= {plain, NoneType}:
         try:
             array = pa.array(keys, target)
         except (OverflowError, UnicodeError, pa.ArrowInvalid):
@@ -105,13 +111,15 @@ def canonical_key(key: object, type: pa.DataType) -> object:
 
 def _encode_tuples(keys: Sequence[object], target: pa.DataType) -> pa.Array:
     width = target.num_fields
-    for key in keys:
-        if key is not None and not (isinstance(key, tuple) and len(key) == width):
-            raise bad_key(key, target)
+    whole = kinds_of(keys) == {tuple} and set(map(len, keys)) == {width}  # type: ignore[arg-type]
+    if not whole:
+        for key in keys:
+            if key is not None and not (isinstance(key, tuple) and len(key) == width):
+                raise bad_key(key, target)
     if width == 0:
         return pa.array([None if key is None else {} for key in keys], target)
     absent = (None,) * width
-    rows = [absent if key is None else key for key in keys]
+    rows: Sequence[Any] = keys if whole else [absent if key is None else key for key in keys]
     columns: list[tuple[object, ...]] = list(zip(*rows, strict=True)) or [()] * width
     try:
         children = [
@@ -121,7 +129,7 @@ def _encode_tuples(keys: Sequence[object], target: pa.DataType) -> pa.Array:
         for key in keys:  # name the whole key, not only its item
             canonical_key(key, target)
         raise
-    mask = pa.array([key is None for key in keys], BOOL)
+    mask = None if whole else pa.array([key is None for key in keys], BOOL)
     return pa.StructArray.from_arrays(children, fields=list(target), mask=mask)
 
 
@@ -140,7 +148,8 @@ def _converter(target: pa.DataType) -> Callable[[object], object]:
     convert = _tuple_converter(target) if pa.types.is_struct(target) else _CONVERT[target]
 
     def convert_or_none(key: object) -> object:
-        return None if key is None else convert(key)
+        plain = plain_value(key)
+        return None if plain is None else convert(plain)
 
     return convert_or_none
 
@@ -160,8 +169,8 @@ def _tuple_converter(target: pa.DataType) -> Callable[[object], object]:
     return convert
 
 
-# The unbound methods below return a plain value also for a subclass, such as a str Enum
-# or a float64 of numpy, whatever that subclass overrides.
+# The unbound methods below return a plain value also for a subclass, such as a str Enum,
+# whatever that subclass overrides.
 
 
 def _to_str(key: object) -> object:
@@ -190,18 +199,10 @@ def _to_int(key: object) -> object:
 
 
 def _to_float(key: object) -> object:
-    if isinstance(key, float):
-        value = float.__add__(key, 0.0)
-        return value if value == value else NAN
-    if not isinstance(key, int) or isinstance(key, bool):
+    if not isinstance(key, float):
         raise bad_key(key, FLOAT64)
-    try:
-        value = int.__float__(key)
-    except OverflowError:
-        value = NAN
-    if value != key:
-        raise bad_key(key, FLOAT64, "an int that no float equals")
-    return value
+    value = float.__add__(key, 0.0)
+    return value if value == value else NAN
 
 
 def _to_bool(key: object) -> object:
@@ -237,12 +238,9 @@ def _plain_datetime(key: dt.datetime, target: pa.DataType) -> dt.datetime:
         return key
     if getattr(key, "nanosecond", 0):  # a Timestamp of pandas
         raise bad_key(key, target, "finer than a microsecond")
-    try:
-        day = (key.year, key.month, key.day)
-        time = (key.hour, key.minute, key.second, key.microsecond)
-        return dt.datetime(*day, *time, tzinfo=key.tzinfo, fold=key.fold)
-    except (TypeError, ValueError):  # the NaT of pandas
-        raise bad_key(key, target) from None
+    day = (key.year, key.month, key.day)
+    time = (key.hour, key.minute, key.second, key.microsecond)
+    return dt.datetime(*day, *time, tzinfo=key.tzinfo, fold=key.fold)
 
 
 def _to_null(key: object) -> object:

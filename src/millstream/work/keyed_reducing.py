@@ -31,8 +31,8 @@ from millstream.state.keyed import (
 from millstream.state.records import encode_records
 from millstream.state.values import ValueTypeError, shown
 from millstream.work.failures import record_error, user_error
+from millstream.work.keying import one_key_type
 from millstream.work.lists import decode_lists
-from millstream.work.packing import key_type_of
 from millstream.work.pausing import let_go, without_collector
 from millstream.work.units import Reduced, UnitContext, ttl_of
 
@@ -144,7 +144,7 @@ def _gather(
 ) -> tuple[dict[Any, list[Any]], list[int]]:
     """Bring the values of each key together, in the order of the blocks; and the keys' slots."""
     # Keys of several types would meet in the dictionary: 1, True and 1.0 are one key to it.
-    key_type_of(job, [block.schema.field(KEY).type for block in blocks])
+    one_key_type(job, [block.column(KEY) for block in blocks])
     groups: dict[Any, list[Any]] = {}
     slots: list[int] = []
     for block in chain.from_iterable(map(_pieces, blocks)):

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from itertools import chain
+from datetime import date, datetime, timedelta
+from itertools import chain, zip_longest
+from operator import itemgetter
 from typing import Any, Final
 
 import numpy as np
@@ -20,14 +21,17 @@ import pyarrow.compute as pc
 from millstream.flow.functions import ArrowFunction
 from millstream.flow.reducers import CombiningReducer, StatefulReducer
 from millstream.flow.vertices import JobVertex
+from millstream.ring.key_types import describe, shown_key, struct_of
 from millstream.ring.keys import (
     NAN,
     KeyTypeError,
     canonical_column,
     canonical_type,
+    decode_keys,
     encode_keys,
 )
 from millstream.state.blocks import KEY
+from millstream.state.deltas import one_nan
 from millstream.state.records import encode_records, plain_columns, rows_of, shape_of
 from millstream.state.values import (
     UNFIT,
@@ -42,6 +46,7 @@ from millstream.work.failures import RecordError, calling, record_error
 from millstream.work.steps import call_arrow
 
 _PIECE = 128
+_NULL = pa.null()
 INSTANT = pa.timestamp("us", "UTC")
 # The edges of the calendar, as far as datetimes can tell it: they stand for all that is beyond.
 FIRST: Final = (datetime.min - datetime(1970, 1, 1)) // timedelta(microseconds=1)
@@ -49,6 +54,8 @@ LAST: Final = (datetime.max - datetime(1970, 1, 1)) // timedelta(microseconds=1)
 _MICROSECONDS = {"s": 1_000_000, "ms": 1000}
 # A string equals nothing but strings; if others are among them, the encoding finds them.
 _UNMISTAKABLE = (str, bytes)
+# What a dictionary groups as the encoding does, once it is known to be of one type.
+_PLAIN_KINDS = frozenset({str, bytes, int, float, bool, date, datetime, tuple, type(None)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,60 +170,92 @@ def _half_timed(job: JobVertex) -> RecordError:
     )
 
 
+_Kind = tuple[tuple[int, ...], type]
+
+
 class Uniform:
     """What all keyed values of one packer must agree on, told of every batch of them.
 
-    A dictionary takes 1, True and 1.0 for one key, so look at the kind of every key before
+    A dictionary takes 1, True and 1.0 for one key, so look at the types of all keys before
     grouping. And a value without a time cannot stand beside values with one.
     """
 
     def __init__(self, job: JobVertex) -> None:
         self._job = job
-        self._kinds: dict[Any, Any] = {}
+        self._kinds: set[_Kind] = set()
+        self._type = _NULL
         self._timed: bool | None = None
 
     def checked(self, items: Sequence[tuple[Any, Any]], timed: bool) -> Sequence[tuple[Any, Any]]:
         """Raise if the keys of these items, or their having times, do not go with the others.
 
-        Gives the items with keys that a dictionary can group: every NaN the same one.
+        Gives the items with keys that a dictionary can group: Python's own, every NaN the same.
         """
         if self._timed is not None and timed != self._timed:
             raise _half_timed(self._job)
         self._timed = timed
-        if not items or isinstance(items[0][0], _UNMISTAKABLE):
+        if not items or type(items[0][0]) in _UNMISTAKABLE:
             return items
-        if self._have_floats([item[0] for item in items]):
-            return [(_one_nan(key), value) for key, value in items]
-        return items
+        given = list(map(itemgetter(0), items))
+        keys = self.keys(given)
+        if keys is given:
+            return items
+        return list(zip(keys, map(itemgetter(1), items), strict=True))
 
     def keys(self, keys: Sequence[Any]) -> Sequence[Any]:
-        """The same for keys alone."""
-        if not keys or isinstance(keys[0], _UNMISTAKABLE):
+        """The same for keys alone; they come back as they are if a dictionary can group them."""
+        if not keys or type(keys[0]) in _UNMISTAKABLE:
             return keys
-        return list(map(_one_nan, keys)) if self._have_floats(keys) else keys
-
-    def _have_floats(self, keys: Sequence[Any]) -> bool:
-        """Raise if these keys do not go with the others; say whether there are floats in them."""
-        of = _kinds if tuple in set(map(type, keys)) else type
-        found = {of(key): key for key in keys}
-        if not found.keys() <= self._kinds.keys():
-            self._kinds |= found
-            encode_job_keys(self._job, list(self._kinds.values()))
-        return any(map(_has_float, found))
-
-
-def _kinds(key: Any) -> Any:
-    return tuple(map(_kinds, key)) if isinstance(key, tuple) else type(key)
-
-
-def _has_float(kind: Any) -> bool:
-    return any(map(_has_float, kind)) if isinstance(kind, tuple) else issubclass(kind, float)
+        kinds = _kinds(keys)
+        types = {kind for _, kind in kinds}
+        plain = types <= _PLAIN_KINDS
+        if not plain or not kinds <= self._kinds:
+            encoded = encode_job_keys(self._job, keys)
+            self._type = one_key_type(self._job, [encoded], self._type)
+            self._kinds |= kinds
+            if not plain:
+                return decode_keys(encoded)
+        if float not in types:
+            return keys
+        if tuple in types:
+            return list(map(one_nan, keys))
+        return [NAN if key != key else key for key in keys]
 
 
-def _one_nan(key: Any) -> Any:
-    if isinstance(key, tuple):
-        return tuple(map(_one_nan, key))
-    return NAN if isinstance(key, float) and key != key else key
+def _kinds(keys: Sequence[Any], at: tuple[int, ...] = ()) -> set[_Kind]:
+    """The types of keys, and of the items of tuples, each with its place in the key."""
+    kinds = set(map(type, keys))
+    found: set[_Kind] = {(at, kind) for kind in kinds}
+    if tuple in kinds:
+        tuples = keys if len(kinds) == 1 else [key for key in keys if type(key) is tuple]
+        for place, items in enumerate(zip_longest(*tuples)):
+            found |= _kinds(items, (*at, place))
+    return found
+
+
+def one_key_type(
+    job: JobVertex, columns: Sequence[pa.Array], known: pa.DataType = _NULL
+) -> pa.DataType:
+    """The one type of a job's keys; null, also inside tuples, goes with any."""
+    for keys in columns:
+        kind = known if keys.type == known else unify_nulls((known, keys.type))
+        if kind is None:
+            key = next(key for key in decode_keys(keys) if key is not None)
+            raise mixed_keys(job, shown_key(key), describe(keys.type), describe(known))
+        known = kind
+    return known
+
+
+def mixed_keys(job: JobVertex, key: str, found: str, known: str) -> RecordError:
+    """The error for a key of another type than others of its job."""
+    function = job.map.function if isinstance(job.map, ArrowFunction) else job.map
+    return record_error(
+        f"map of job {job.name!r}",
+        job.key if callable(job.key) else function,
+        f"gave the key {key}, which is {found}, but the job's keys are {known}",
+        "give keys of one type (str, bytes, int, float, bool, date, datetime, or tuples of these): "
+        "convert them where they are made",
+    )
 
 
 def encode_job_keys(job: JobVertex, keys: Sequence[Any]) -> pa.Array:
@@ -224,13 +263,7 @@ def encode_job_keys(job: JobVertex, keys: Sequence[Any]) -> pa.Array:
     try:
         return encode_keys(keys, job.key_type)
     except KeyTypeError as misfit:
-        function = job.map.function if isinstance(job.map, ArrowFunction) else job.map
-        raise record_error(
-            f"map of job {job.name!r}",
-            job.key if callable(job.key) else function,
-            f"gave the key {misfit}",
-            "give keys of one type, or declare key_type=",
-        ) from None
+        raise mixed_keys(job, misfit.key, misfit.found, misfit.expected) from None
 
 
 def _from_batch(job: JobVertex, batch: pa.RecordBatch) -> KeyedBatch:
@@ -257,7 +290,8 @@ def _from_batch(job: JobVertex, batch: pa.RecordBatch) -> KeyedBatch:
         ) from None
     key = keys[0]
     if len(keys) > 1:
-        key = pa.StructArray.from_arrays(keys, [f"f{i}" for i in range(len(keys))])
+        kind = struct_of([column.type for column in keys])
+        key = pa.StructArray.from_arrays(keys, fields=list(kind))
     if job.key_type is not None:
         wanted = canonical_type(job.key_type)
         if unify_nulls((key.type, wanted)) != wanted:

@@ -25,7 +25,7 @@ from millstream.flow.vertices import JobVertex
 from millstream.ring.keys import decode_keys
 from millstream.ring.ring import partition_slots
 from millstream.state.blocks import KEY, SLOT, place_rows, slices
-from millstream.state.values import shown, unify, unify_nulls
+from millstream.state.values import shown, unify
 from millstream.work.failures import RecordError, calling, record_error, user_error
 from millstream.work.keying import (
     KeyedBatch,
@@ -35,6 +35,7 @@ from millstream.work.keying import (
     encode_job_keys,
     encode_times,
     group,
+    one_key_type,
     pair_columns,
 )
 from millstream.work.lists import encode_lists, encode_repeated, offsets_of, only_value
@@ -365,16 +366,8 @@ def concat_times(batches: list[KeyedBatch]) -> pa.Array | None:
 
 def concat_keys(job: JobVertex, parts: list[pa.Array]) -> pa.Array:
     """Join key columns; they must be of one type, null aside."""
-    kind = key_type_of(job, [part.type for part in parts])
+    kind = one_key_type(job, parts)
     return pa.concat_arrays([part if part.type == kind else part.cast(kind) for part in parts])
-
-
-def key_type_of(job: JobVertex, kinds: Sequence[pa.DataType]) -> pa.DataType:
-    """The one type of a job's keys; null, also inside tuples, goes with any."""
-    kind = unify_nulls(kinds)
-    if kind is None:
-        raise _several_types(job, KEY, kinds, "give keys of one type, or declare key_type=")
-    return kind
 
 
 def _concat(job: JobVertex, name: str, parts: Sequence[pa.Array | None]) -> pa.Array:

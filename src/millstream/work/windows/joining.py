@@ -29,8 +29,8 @@ from millstream.state.panes.runs import Runs
 from millstream.state.panes.state import PaneState, merge_panes
 from millstream.state.panes.tables import Table, chosen, ordered
 from millstream.work.clocks import BEGINNING, END, JobClock
+from millstream.work.keying import one_key_type
 from millstream.work.lists import TIMES, decode_lists
-from millstream.work.packing import key_type_of
 from millstream.work.pausing import without_collector
 from millstream.work.units import Reduced, UnitContext
 from millstream.work.windows.join_results import Found, JoinResults
@@ -88,7 +88,7 @@ class JoinReducing:
         if not given:
             return None
         # Keys of several types would meet in the dictionary: 1, True and 1.0 are one key to it.
-        key_type_of(self._job, [block.schema.field(KEY).type for block in given])
+        one_key_type(self._job, [block.column(KEY) for block in given])
         ids: list[Ids] = []
         times: list[npt.NDArray[np.int64]] = []
         tagged: list[tuple[str, Any]] = []

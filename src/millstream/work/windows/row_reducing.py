@@ -26,7 +26,7 @@ from millstream.state.panes.rows import (
     merge_rows,
     no_rows,
 )
-from millstream.work.packing import key_type_of
+from millstream.work.keying import one_key_type
 from millstream.work.pausing import without_collector
 from millstream.work.units import Reduced, UnitContext
 from millstream.work.windows.forms import Closed, Form
@@ -81,7 +81,7 @@ class RowReducing(ABC, Generic[A]):
         if not given:
             return no_rows(self.names)
         # Keys of several types would meet in the dictionary: 1, True and 1.0 are one key to it.
-        key_type_of(self._job, [block.schema.field(KEY).type for block in given])
+        one_key_type(self._job, [block.column(KEY) for block in given])
         keys = self._state.keys
         ids = np.concatenate(
             [keys.find(decode_keys(b.column(KEY)), b.column(SLOT).to_numpy()) for b in given]
