@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import datetime as dt
 import gc
 import pickle
 import tracemalloc
@@ -8,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,6 +23,7 @@ from millstream.state.keyed import (
     State,
     View,
     close_view,
+    shown_entries,
 )
 from tests.state.python_values import Basket, nested, same, untimed
 
@@ -304,6 +307,24 @@ def test_the_usual_methods_of_a_mapping_work() -> None:
     committed(master, state.settle())
 
     assert master.get(0, "k") == {"n": 2, "seen": [1, 2], "more": [3]}
+
+
+@pytest.mark.parametrize("base", [None, {"n": 1}])
+def test_scalars_of_numpy_and_pandas_are_kept_as_what_they_say(base: Any) -> None:
+    views: list[View] = [State(base), {} if base is None else dict(base)]
+    for view in views:
+        view["n"], view["x"] = np.int64(2), np.float32(0.5)
+
+        change = close_view(view, base)
+
+        assert change is not None and change == Change({"n": 2, "x": 0.5})
+        assert [type(value) for value in change.writes.values()] == [int, float]
+    view = {"at": pd.Timestamp("2024-02-29"), "gone": pd.NaT}
+    change = close_view(view, None)
+    assert change is not None
+    shown = shown_entries(change.writes)
+    assert shown == {"at": dt.datetime(2024, 2, 29), "gone": None}
+    assert type(shown["at"]) is dt.datetime
 
 
 def test_none_is_a_value_like_any_other() -> None:

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import datetime as dt
 import pickle
 from collections import OrderedDict
 from typing import Any, NamedTuple
 
+import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -19,6 +22,8 @@ from millstream.state.records import (
 from millstream.state.values import ValueTypeError
 from tests.state.python_values import ODD, Basket, Point, nested, same, untimed
 
+MIDNIGHT = dt.datetime(2024, 2, 29)
+MIDNIGHT64 = np.datetime64(MIDNIGHT)
 PAIRS = pa.schema([("word", pa.string()), ("n", pa.int64())])
 
 
@@ -203,3 +208,70 @@ def test_rows_within_rows_are_structs_to_arrow() -> None:
 
     assert plain.column(1).to_pylist() == [{"n": 1, "name": "x"}, None]
     assert decode_records(batch)[0][1].name == "x"
+
+
+NUMPY = [
+    {"i": np.int64(1), "f": np.float32(0.5), "b": np.True_, "s": np.str_("a"), "t": MIDNIGHT64},
+    {"i": np.int8(2), "f": np.float64(1.5), "b": np.False_, "s": np.str_("b"), "t": pd.NaT},
+]
+
+
+def test_scalars_of_numpy_and_pandas_travel_as_what_they_say() -> None:
+    batch = encode_records(NUMPY)
+
+    assert batch.schema.types == [
+        pa.int64(),
+        pa.float64(),
+        pa.bool_(),
+        pa.string(),
+        pa.timestamp("us"),
+    ]
+    assert decode_records(batch)[0] == {"i": 1, "f": 0.5, "b": True, "s": "a", "t": MIDNIGHT}
+    assert [type(value) for value in decode_records(batch)[0].values()] == [
+        int,
+        float,
+        bool,
+        str,
+        dt.datetime,
+    ]
+    assert decode_records(batch)[1]["t"] is None
+
+
+def test_scalars_of_numpy_fit_the_declared_type_that_they_say() -> None:
+    schema = pa.schema([("key", pa.string()), ("value", pa.float64())])
+
+    assert round_trip([("a", np.float64(1.5)), ("b", np.int64(2))], schema) == [
+        ("a", 1.5),
+        ("b", 2.0),
+    ]
+    with pytest.raises(ValueTypeError):
+        round_trip([("a", np.True_)], schema)
+
+
+def test_a_tuple_that_is_a_key_is_a_struct_to_arrow_and_a_tuple_again() -> None:
+    records = [(("a", 1), 2), (("b", None), 3), (None, 4)]
+
+    plain = plain_columns(encode_records(records))
+
+    assert plain.schema.field("key").type == pa.struct([("_1", pa.string()), ("_2", pa.int64())])
+    assert plain.column(0).to_pylist() == [{"_1": "a", "_2": 1}, {"_1": "b", "_2": None}, None]
+    assert decode_records(plain.replace_schema_metadata({b"millstream.shape": b"pair"})) == records
+
+
+def test_tuples_of_one_type_are_structs_as_keys_and_lists_as_values() -> None:
+    plain = plain_columns(encode_records([((1, 2), (1, 2))]))
+
+    assert plain.to_pylist() == [{"key": {"_1": 1, "_2": 2}, "value": [1, 2]}]
+
+
+def test_tuples_within_tuples_are_structs_too() -> None:
+    plain = plain_columns(encode_records([(("a", (1, np.datetime64("2024-01-01"))), 2)]))
+
+    inner = pa.struct([("_1", pa.int64()), ("_2", pa.date32())])
+    assert plain.schema.field("key").type == pa.struct([("_1", pa.string()), ("_2", inner)])
+
+
+def test_a_value_that_is_a_tuple_of_several_types_is_a_struct() -> None:
+    plain = plain_columns(encode_records([("k", ("a", 1)), ("l", ("b", 2))]))
+
+    assert plain.column(1).to_pylist() == [{"_1": "a", "_2": 1}, {"_1": "b", "_2": 2}]

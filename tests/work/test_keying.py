@@ -4,6 +4,7 @@ import datetime as dt
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -214,6 +215,9 @@ def test_a_time_column_of_another_type_is_refused() -> None:
         [NOON.replace(tzinfo=None), None],
         [int(NOON.timestamp()), None],
         [NOON.timestamp(), None],
+        [np.float64(NOON.timestamp()), None],
+        [np.datetime64(NOON.replace(tzinfo=None)), np.datetime64("NaT")],
+        [pd.Timestamp(NOON), pd.NaT],
     ],
     ids=repr,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -66,3 +67,13 @@ def test_every_list_is_the_callers_own() -> None:
     first.append((3, 4))
 
     assert second == [(1, 2)]
+
+
+def test_scalars_of_numpy_arrive_as_what_they_say_and_are_not_pickled() -> None:
+    found = block([[np.int64(1), 2], [], [np.int8(3)]])
+
+    assert not is_pickled(found.schema.field(VALUES))
+    assert list(decode_lists(found)) == [[1, 2], [], [3]]
+    mixed = list(decode_lists(block([[np.int64(1), "a"], [np.float64(0.5)]])))
+    assert same(mixed, [[1, "a"], [0.5]])
+    assert list(decode_lists(block([[(np.int64(1), np.str_("a"))]]))) == [[(1, "a")]]

@@ -107,6 +107,13 @@ def struct_of(types: Sequence[pa.DataType]) -> pa.DataType:
     return pa.struct([pa.field(f"_{number}", type) for number, type in enumerate(types, 1)])
 
 
+def is_tuple(type: pa.DataType) -> bool:
+    """Whether a type is that of tuples: a struct whose fields are called ``_1``, ``_2``, …"""
+    if not pa.types.is_struct(type):
+        return False
+    return all(field.name == f"_{number}" for number, field in enumerate(type, 1))
+
+
 def canonical_type(type: pa.DataType) -> pa.DataType:
     """Return the canonical type for keys that arrive as the given Arrow type."""
     if type in _WORDS:

@@ -29,7 +29,7 @@ from millstream.flow.vertices import (
     RecordStep,
     SourceVertex,
 )
-from millstream.spark.conform import SinkTypeError, for_spark, unified
+from millstream.spark.conform import SinkTypeError, for_spark, is_known, unified
 from millstream.spark.sources import open_source
 from millstream.spark.stage import (
     SOURCE_TAG,
@@ -248,7 +248,7 @@ class EpochFrames:
             found.setdefault(row["target"], []).append(schema)
         for at, schemas in found.items():
             schema = unified(targets[at], schemas)
-            empty = [field.name for field in schema if pa.types.is_null(field.type)]
+            empty = [field.name for field in schema if not is_known(field.type)]
             if empty:
                 raise SinkTypeError(targets[at], f"{empty[0]} (type unknown)", "None in every row")
             self._schemas[at] = for_spark(schema)

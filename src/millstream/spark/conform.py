@@ -51,6 +51,9 @@ def conform(rows: pa.RecordBatch, schema: pa.Schema, sink: str) -> pa.RecordBatc
 
 def _changes_meaning(found: pa.DataType, wanted: pa.DataType) -> bool:
     """Arrow casts numbers to strings and back; a sink must not."""
+    if pa.types.is_struct(found) and pa.types.is_struct(wanted):
+        pairs = zip(found, wanted, strict=True)  # a cast has found the same fields
+        return any(_changes_meaning(one.type, other.type) for one, other in pairs)
     texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
     is_text = any(test(found) for test in texts)
     to_text = any(test(wanted) for test in texts)
@@ -72,6 +75,13 @@ def unified(sink: str, schemas: Iterable[pa.Schema]) -> pa.Schema:
             raise SinkTypeError(sink, described(first), described(clash))
         fields.append(pa.field(name, kind))
     return pa.schema(fields)
+
+
+def is_known(kind: pa.DataType) -> bool:
+    """Whether a type says what its values are, also those of a struct's fields."""
+    if pa.types.is_struct(kind):
+        return all(is_known(field.type) for field in kind)
+    return not pa.types.is_null(kind)
 
 
 def for_spark(schema: pa.Schema) -> tuple[pa.Schema, StructType]:

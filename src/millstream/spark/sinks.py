@@ -19,16 +19,32 @@ from typing import Literal, Protocol
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.conversion import ArrowTableToRowsConversion
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, MapType, StructType
 
 from millstream.errors import ConfigError, MillstreamError, WorkflowError
 from millstream.flow import sinks as flow
 from millstream.spark.folder import Folder
+from millstream.spark.tuples import with_tuples
 
 When = Literal["staged", "late"]
 
 OURS = "_millstream"
 WIDEST_CELL = 40
+
+
+class ColumnNotSupported(MillstreamError):
+    """The format of a file sink cannot hold a column."""
+
+    def __init__(self, path: str, format: str, column: str, type: str) -> None:
+        super().__init__(path, format, column, type)
+        self.path, self.format, self.column, self.type = path, format, column, type
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}: {self.format} cannot hold column {self.column!r} of type {self.type}; "
+            "make flat records before the sink, as in .map(lambda pair: (*pair[0], pair[1])), or "
+            "write ms.parquet or ms.json"
+        )
 
 
 class OutputLost(MillstreamError):
@@ -107,6 +123,8 @@ class FileWriter:
                 "of the sink's folders",
                 "rename the column",
             )
+        if self._format == "csv":
+            self._check_flat(frame.schema)
         staged = _staged(epoch, attempt)
         self._folder.delete(staged)
         if self._folder.is_plain_local:
@@ -114,6 +132,12 @@ class FileWriter:
         # "append", as we have just emptied it and "overwrite" would remove what was made.
         writer = frame.write.format(self._format).options(**self._options).mode("append")
         writer.save(self._folder.text(staged))
+
+    def _check_flat(self, schema: StructType) -> None:
+        for field in schema:
+            if isinstance(field.dataType, StructType | ArrayType | MapType):
+                kind = field.dataType.simpleString()
+                raise ColumnNotSupported(self._sink.path, self._format, field.name, kind)
 
     def publish(self, epoch: int, attempt: str) -> None:
         staged, final = _staged(epoch, attempt), _final(epoch)
@@ -217,7 +241,8 @@ class CallbackWriter(CollectingWriter):
         self.function = sink.function
 
     def show(self, epoch: int, table: pa.Table, schema: StructType) -> None:
-        self.function(ArrowTableToRowsConversion.convert(table, schema), epoch)
+        rows = ArrowTableToRowsConversion.convert(table, schema)
+        self.function(with_tuples(rows, schema), epoch)
 
 
 class ConsoleWriter(CollectingWriter):

@@ -23,6 +23,7 @@ from typing import Any, Final, Protocol, TypeVar
 import numpy as np
 
 from millstream.ring.masks import SlotMask
+from millstream.ring.scalars import plain_value
 from millstream.state.pickling import dumps, loads
 
 T = TypeVar("T")
@@ -192,10 +193,16 @@ def _own(writes: Entries) -> bool:
     """Pickle mutable values; True if there was neither one nor a tombstone."""
     if _FROZEN_TYPES.issuperset(map(type, writes.values())):
         return True
+    plain = True
     for name, value in writes.items():
-        if type(value) not in _FROZEN_TYPES and value is not GONE:
-            writes[name] = bytearray(dumps(value))
-    return False
+        found = plain_value(value)  # a scalar of numpy or pandas is what it says
+        if type(found) in _FROZEN_TYPES:
+            writes[name] = found
+            continue
+        plain = False
+        if found is not GONE:
+            writes[name] = bytearray(dumps(found))
+    return plain
 
 
 def shown_entries(entries: Entries) -> Entries:

@@ -16,12 +16,14 @@ from typing import Any
 
 import pyarrow as pa
 
+from millstream.ring.key_types import struct_of
 from millstream.state.values import (
     UNFIT,
     ValueTypeError,
     decode_column,
     encode_column,
     is_pickled,
+    plain_scalars,
     shown,
 )
 
@@ -146,15 +148,22 @@ def plain_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
         if names and len(rows) == len(values):
             columns = [_plain(name, [row.get(name) for row in rows]) for name in names]
             return pa.RecordBatch.from_arrays(columns, names=names)
+    keyed = shape_of(batch.schema) == "pair"
     arrays = [
-        _plain(field.name, decode_column(field, column)) if is_pickled(field) else column
-        for field, column in zip(batch.schema, batch.columns, strict=True)
+        _plain(field.name, decode_column(field, column), key=keyed and at == 0)
+        if is_pickled(field)
+        else column
+        for at, (field, column) in enumerate(zip(batch.schema, batch.columns, strict=True))
     ]
     return pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
 
 
-def _plain(name: str, values: list[Any]) -> pa.Array:
-    kinds = set(map(type, values))
+def _plain(name: str, values: Sequence[Any], *, key: bool = False) -> pa.Array:
+    """Values as Arrow infers them; tuples are structs if they are keys, or hold several types."""
+    # Inside tuples and dictionaries, scalars of numpy were pickled as they are.
+    values, kinds = plain_scalars(values)
+    if key and (found := _structs(values, kinds, key=True)) is not None:
+        return found
     if any(hasattr(kind, "_fields") for kind in kinds):  # rows within rows
         mappings = list(map(_as_mapping, values))
         pairs = zip(values, mappings, strict=True)
@@ -164,6 +173,8 @@ def _plain(name: str, values: list[Any]) -> pa.Array:
             return pa.array(values)
     except UNFIT:
         pass
+    if (found := _structs(values, kinds)) is not None:
+        return found
     expected = "one that Arrow can carry"
     for row, value in enumerate(values):
         try:
@@ -174,6 +185,22 @@ def _plain(name: str, values: list[Any]) -> pa.Array:
     first = type(given[0][1])
     row, odd = next(found for found in given if type(found[1]) is not first)
     raise ValueTypeError(name, first.__name__, shown(odd), row)
+
+
+def _structs(values: Sequence[Any], kinds: set[type], *, key: bool = False) -> pa.Array | None:
+    """Tuples of one width as structs with the fields that Spark gives them; else nothing."""
+    rows = [value for value in values if value is not None]
+    if kinds - {type(None)} != {tuple} or len(set(map(len, rows))) != 1 or not rows[0]:
+        return None
+    absent = (None,) * len(rows[0])
+    columns = zip(*[absent if value is None else value for value in values], strict=True)
+    try:
+        items = [_plain(f"_{at}", list(c), key=key) for at, c in enumerate(columns, 1)]
+    except ValueTypeError:
+        return None
+    kind = struct_of([item.type for item in items])
+    mask = pa.array([value is None for value in values], pa.bool_())
+    return pa.StructArray.from_arrays(items, fields=list(kind), mask=mask)
 
 
 def _as_mapping(value: Any) -> dict[str, Any] | None:

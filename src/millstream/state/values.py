@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import datetime
 import decimal
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from millstream.errors import MillstreamError
+from millstream.ring.key_types import is_tuple
+from millstream.ring.scalars import conversion, plain_value
 from millstream.state.instants import datetimes, timestamp_of
 from millstream.state.pickling import dumps, loads
 
@@ -51,7 +54,8 @@ def encode_column(
     """Encode values as a column of the declared type, or exactly as they are."""
     if declared is not None:
         return pa.field(name, declared), _as_declared(name, values, declared)
-    kinds = set(map(type, values)) - {_NONE}
+    values, kinds = plain_scalars(values)
+    kinds.discard(_NONE)
     if not kinds:
         return pa.field(name, pa.null()), pa.nulls(len(values))
     if len(kinds) == 1:
@@ -70,6 +74,15 @@ def encode_column(
     return pa.field(name, pa.binary(), metadata=PICKLED), pa.array(blobs, pa.binary())
 
 
+def plain_scalars(values: Sequence[Any]) -> tuple[Sequence[Any], set[type]]:
+    """Values, with scalars of numpy and pandas as Python's own, and the types among them."""
+    kinds = set(map(type, values))
+    if any(map(conversion, kinds)):
+        values = list(map(plain_value, values))
+        kinds = set(map(type, values))
+    return values, kinds
+
+
 def _pickled(name: str, row: int, value: Any) -> bytes:
     try:
         return dumps(value)
@@ -80,6 +93,7 @@ def _pickled(name: str, row: int, value: Any) -> bytes:
 
 
 def _as_declared(name: str, values: Sequence[Any], declared: pa.DataType) -> pa.Array:
+    values, kinds = plain_scalars(values)
     try:
         array = pa.array(values, type=declared)
     except UNFIT:
@@ -87,7 +101,7 @@ def _as_declared(name: str, values: Sequence[Any], declared: pa.DataType) -> pa.
     if pa.types.is_nested(declared):
         bent = any(_is_bent(value, declared) for value in values)
     else:
-        bent = any(issubclass(kind, _refused(declared)) for kind in set(map(type, values)))
+        bent = any(issubclass(kind, _refused(declared)) for kind in kinds)
     if bent:
         raise _misfit(name, values, declared)
     return array
@@ -159,11 +173,27 @@ def decode_column(field: pa.Field, array: pa.Array) -> list[Any]:
         return [None if blob is None else loads(blob) for blob in array.to_pylist()]
     if pa.types.is_timestamp(array.type):
         return datetimes(array)
+    if is_tuple(array.type):
+        return _tuples(array)
     return list(array.to_pylist())
 
 
+def _tuples(array: pa.StructArray) -> list[Any]:
+    """A struct with the fields of a tuple is a tuple."""
+    columns = zip(array.type, array.flatten(), strict=True)
+    items = [decode_column(field, column) for field, column in columns]
+    rows: list[Any] = list(zip(*items, strict=True)) if items else [()] * len(array)
+    if array.null_count:
+        for at in pc.indices_nonzero(array.is_null()).to_pylist():
+            rows[at] = None
+    return rows
+
+
 def unify(types: Iterable[pa.DataType]) -> pa.DataType | None:
-    """Find the one type that several inferred ones fit in: equal, null, or all numbers."""
+    """Find the one type that several inferred ones fit in: equal, null, or all numbers.
+
+    Structs fit if their fields do.
+    """
     seen = list(dict.fromkeys(found for found in types if not pa.types.is_null(found)))
     if len(seen) <= 1:
         return seen[0] if seen else pa.null()
@@ -171,7 +201,25 @@ def unify(types: Iterable[pa.DataType]) -> pa.DataType | None:
         return pa.int64()
     if all(pa.types.is_integer(found) or pa.types.is_floating(found) for found in seen):
         return pa.float64()
-    return None
+    return _unify_fields(seen, unify)
+
+
+def _unify_fields(
+    structs: Sequence[pa.DataType],
+    unify_types: Callable[[Iterable[pa.DataType]], pa.DataType | None],
+) -> pa.DataType | None:
+    if not all(pa.types.is_struct(found) for found in structs):
+        return None
+    names = [[field.name for field in found] for found in structs]
+    if any(found != names[0] for found in names):
+        return None
+    fields = []
+    for at, name in enumerate(names[0]):
+        kind = unify_types(found.field(at).type for found in structs)
+        if kind is None:
+            return None
+        fields.append(pa.field(name, kind))
+    return pa.struct(fields)
 
 
 def unify_nulls(types: Iterable[pa.DataType]) -> pa.DataType | None:
@@ -182,15 +230,4 @@ def unify_nulls(types: Iterable[pa.DataType]) -> pa.DataType | None:
     seen = list(dict.fromkeys(found for found in types if not pa.types.is_null(found)))
     if len(seen) <= 1:
         return seen[0] if seen else pa.null()
-    if not all(pa.types.is_struct(found) for found in seen):
-        return None
-    names = [[field.name for field in found] for found in seen]
-    if any(found != names[0] for found in names):
-        return None
-    fields = []
-    for at, name in enumerate(names[0]):
-        kind = unify_nulls(found.field(at).type for found in seen)
-        if kind is None:
-            return None
-        fields.append(pa.field(name, kind))
-    return pa.struct(fields)
+    return _unify_fields(seen, unify_nulls)

@@ -30,6 +30,7 @@ from millstream.ring.keys import (
     decode_keys,
     encode_keys,
 )
+from millstream.ring.scalars import conversion, plain_value
 from millstream.state.blocks import KEY
 from millstream.state.deltas import one_nan
 from millstream.state.records import encode_records, plain_columns, rows_of, shape_of
@@ -362,6 +363,9 @@ def encode_times(job: JobVertex, times: Sequence[Any]) -> pa.Array:
 
 def _instants(times: Sequence[Any]) -> pa.Array:
     kinds = set(map(type, times)) - {type(None)}
+    if any(map(conversion, kinds)):
+        times = list(map(plain_value, times))
+        kinds = set(map(type, times)) - {type(None)}
     if kinds <= {int, float}:
         return _from_seconds(np.array(times, dtype=float))
     if kinds <= {datetime}:

@@ -8,7 +8,7 @@ numbers travel.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, pairwise
+from itertools import accumulate, chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from millstream.flow.vertices import JobVertex
 from millstream.state.pickling import dumps, loads
-from millstream.state.values import PICKLED, decode_column, encode_column, is_pickled
+from millstream.state.values import PICKLED, decode_column, encode_column, is_pickled, plain_scalars
 from millstream.work.failures import record_error
 
 VALUES = "values"
@@ -43,7 +43,12 @@ def encode_repeated(counts: Iterable[int], value: Any) -> tuple[pa.Field, pa.Arr
 
 def encode_lists(job: JobVertex, lists: list[list[Any]]) -> tuple[pa.Field, pa.Array]:
     """Encode a list of values for every key: flat Arrow where exact, else pickled by key."""
-    column = _flat_column(list(chain.from_iterable(lists)))
+    given = list(chain.from_iterable(lists))
+    flat, kinds = plain_scalars(given)
+    if flat is not given:
+        ends = list(accumulate(map(len, lists), initial=0))
+        lists = [list(flat[start:stop]) for start, stop in pairwise(ends)]
+    column = _flat_column(flat, kinds)
     if column is not None:
         lists_column = pa.ListArray.from_arrays(offsets_of(lists), column)
         return pa.field(VALUES, lists_column.type), lists_column
@@ -59,16 +64,15 @@ def encode_lists(job: JobVertex, lists: list[list[Any]]) -> tuple[pa.Field, pa.A
     return pa.field(VALUES, pa.binary(), metadata=PICKLED), pa.array(blobs, pa.binary())
 
 
-def _flat_column(values: list[Any]) -> pa.Array | None:
+def _flat_column(values: Sequence[Any], kinds: set[type]) -> pa.Array | None:
     """Values, or the items of tuples, as Arrow gives them back; nothing if it cannot."""
-    kinds = set(map(type, values))
     if kinds != {tuple}:
         return _plain_column(values, kinds)
     if len(set(map(len, values))) > 1 or not values[0]:
         return None
     items: list[pa.Array] = []
     for column in zip(*values, strict=True):
-        found = _plain_column(column, set(map(type, column)))
+        found = _plain_column(*plain_scalars(column))
         if found is None:
             return None
         items.append(found)
