@@ -81,6 +81,8 @@ def _tuple(text: str, kind: pa.DataType) -> tuple[Any, ...]:
 def _item(item: Any, kind: pa.DataType) -> Any:
     if isinstance(item, list) and pa.types.is_struct(kind):
         return tuple(_item(part, field.type) for part, field in zip(item, kind, strict=True))
+    if pa.types.is_floating(kind) and type(item) is int:
+        return float(item)
     return _parse(item, kind) if isinstance(item, str) else item
 
 
