@@ -135,6 +135,23 @@ def test_epochs_are_committed_one_after_the_other_and_can_be_read(run: Run) -> N
     run.main(main)
 
 
+def test_state_is_read_from_a_new_owner_that_was_not_told_of_the_takeover(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def main() -> None:
+        for _ in range(3):
+            run.epoch()
+        run.rest(1.0)
+        monkeypatch.setattr(run.coordinator, "tell", lambda: None)
+        run.world.crash(N0)
+        run.coordinator.suspect(N0)
+        for key, state in run.expected()[1].items():
+            assert StateReader(run.coordinator).get(1, key) == state
+        assert run.states() == run.expected()
+
+    run.main(main, until=60.0)
+
+
 def test_after_a_commit_every_backup_is_in_sync(run: Run) -> None:
     run.main(lambda: [run.epoch() for _ in range(2)])
 

@@ -232,8 +232,8 @@ def test_a_node_answers_with_its_name_and_stops_when_told(scene: Scene) -> None:
 def test_state_is_read_where_it_is_owned(scene: Scene) -> None:
     scene.commit(0, [("a", 1)])
 
-    assert loads(scene.call(ME, "get", (JOB, "a"))) == {"seen": [1]}
-    assert loads(scene.call(OTHER, "get", (JOB, "a"))) is None
+    assert loads(scene.call(ME, "get", (JOB, "a", -1))) == {"seen": [1]}
+    assert loads(scene.call(OTHER, "get", (JOB, "a", -1))) is None
     assert scanned(scene, scene.committed) == {"a": {"seen": [1]}}
 
 
@@ -241,7 +241,7 @@ def scanned(scene: Scene, commit: Commit | None, node: NodeId = ME) -> dict[Any,
     """What a node says to a scan; it is begun if a commit is given."""
     if commit is not None:
         scene.call(node, "scan", OpenScan("scan", JOB, commit))
-    return {key: loads(value) for key, value in scene.call(node, "items", ("scan", ALL))}
+    return {key: loads(value) for key, value in scene.call(node, "items", ("scan", ALL, -1))}
 
 
 def test_a_scan_sees_the_epoch_at_which_it_began(scene: Scene) -> None:
@@ -289,7 +289,7 @@ def test_a_scan_that_nobody_reads_is_given_up(scene: Scene) -> None:
     scene.call(ME, "scan", OpenScan("scan", JOB, scene.committed))
 
     with pytest.raises(ScanBroken):
-        scene.call(ME, "items", ("forgotten", ALL))
+        scene.call(ME, "items", ("forgotten", ALL, -1))
 
 
 # -- taking over -----------------------------------------------------------------------------
@@ -326,7 +326,7 @@ def test_what_a_replay_ends_with_is_raised_to_whoever_waits_for_it(
     scene.rest(0.5)
 
     expected = BackgroundFailed if isinstance(problem, MemoryError) else BrokenFeed
-    for action, body in [("receipts", (1, 0, -1)), ("items", ("scan", ALL))]:
+    for action, body in [("receipts", (1, 0, -1)), ("items", ("scan", ALL, -1))]:
         with pytest.raises(expected, match=str(problem)):
             scene.call(OTHER, action, body)
 
@@ -342,13 +342,13 @@ def test_state_is_read_only_after_the_replay(world: World, monkeypatch: pytest.M
     with pytest.raises(NotHeld):
         scanned(scene, scene.committed, OTHER)
     with pytest.raises(NotHeld):
-        scene.call(OTHER, "get", (JOB, "1"))
+        scene.call(OTHER, "get", (JOB, "1", -1))
 
     monkeypatch.undo()
     scene.placement = placed([OTHER], 2)
     scene.call(OTHER, "assign", scene.assignment())
     scene.rest(0.5)
-    assert loads(scene.call(OTHER, "get", (JOB, "1"))) == {"seen": [1]}
+    assert loads(scene.call(OTHER, "get", (JOB, "1", -1))) == {"seen": [1]}
 
 
 def test_snapshots_make_a_new_backup_a_few_keys_at_a_time(
@@ -516,7 +516,7 @@ def test_a_large_seal_lets_others_be_answered_between_its_steps(
     scene.call(ME, "seal", scene.commit_of(0))
 
     assert counting.taken > len(MANY) // 5
-    assert loads(scene.call(ME, "get", (JOB, "7"))) == {"seen": [7]}
+    assert loads(scene.call(ME, "get", (JOB, "7", -1))) == {"seen": [7]}
 
 
 def test_a_seal_that_is_known_already_does_not_wait_for_a_reduction(scene: Scene) -> None:
@@ -531,7 +531,7 @@ def test_a_seal_that_is_known_already_does_not_wait_for_a_reduction(scene: Scene
     def read() -> float:
         scene.task.sleep(1.0)
         scene.task.call(ME, "seal", scene.committed)
-        assert loads(scene.task.call(ME, "get", (JOB, "7"))) == {"seen": [7]}
+        assert loads(scene.task.call(ME, "get", (JOB, "7", -1))) == {"seen": [7]}
         return scene.world.now
 
     def both() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import numpy as np
@@ -74,14 +74,14 @@ class Scan(Iterator[tuple[Any, Any]]):
         coordinator = self._coordinator
         if coordinator.closed:
             raise RunEnded(_ENDED)
-        body = (self._order.scan, part)
+        body = (self._order.scan, part, coordinator.roster.placement.version)
         try:
             found: list[tuple[Any, bytes]] = coordinator.ask(owner, "items", body, _TIMEOUT)
             return found
         except Unreachable:
             coordinator.suspect(owner)
         except NotHeld:
-            coordinator.net.sleep(_WAIT)  # it will be told of the ring in force
+            coordinator.net.sleep(_WAIT)  # it replays what it took over
         return None
 
 
@@ -94,7 +94,7 @@ class StateReader:
     def get(self, job: int, key: object) -> Any:
         """A key's committed state, or None."""
         self._await_seals()
-        found = [loads(answer) for answer in self._ask_all("get", (job, key))]
+        found = [loads(answer) for answer in self._ask_all("get", lambda ring: (job, key, ring))]
         return next((state for state in found if state is not None), None)
 
     def items(self, job: int) -> Scan:
@@ -127,20 +127,21 @@ class StateReader:
 
     def _await_seals(self) -> None:
         self._require_running()
-        self._ask_all("seal", self._coordinator.ledger.committed)
+        committed = self._coordinator.ledger.committed
+        self._ask_all("seal", lambda _: committed)
 
     def _require_running(self) -> None:
         if self._coordinator.closed:
             raise RunEnded(_ENDED)
 
-    def _ask_all(self, action: str, body: object) -> list[Any]:
-        """Ask until all nodes have answered under one placement."""
+    def _ask_all(self, action: str, body: Callable[[int], object]) -> list[Any]:
+        """Ask until all nodes have answered under one placement, whose version the body names."""
         coordinator = self._coordinator
         with coordinator.waits.wait("a read of state") as wait:
             while True:
                 self._require_running()
                 version = coordinator.roster.placement.version
-                answers = coordinator.ask_all(action, body, _TIMEOUT)
+                answers = coordinator.ask_all(action, body(version), _TIMEOUT)
                 failed = {n: a for n, a in answers.items() if isinstance(a, Exception)}
                 for node, answer in failed.items():
                     if isinstance(answer, Unreachable):

@@ -308,16 +308,19 @@ class NodeService:
 
     # -- reading -------------------------------------------------------------------------
 
-    def _on_get(self, body: tuple[int, Any]) -> bytes:
+    def _on_get(self, body: tuple[int, Any, int]) -> bytes:
+        job, key, ring = body
+        # Of slots that this node owns, but does not know of yet, it would say that they are empty.
+        self._catch_up(ring, self._machine.committed)
         every, store = range(self._machine.store.slots), self._machine.store
         self._primitives.restore(every)
         with self._books:
-            slot = store.slot_of(*body)
+            slot = store.slot_of(job, key)
         slots = every if slot is None else range(slot, slot + 1)
         self._await_merging(slots, self._machine.committed.epoch)
         with self._books:
             self._require_current(slots)
-            return dumps(store.get(*body))
+            return dumps(store.get(job, key))
 
     def _await_merging(self, slots: range, epoch: int) -> None:
         """Have slots merged before others, and wait until they are at an epoch: a few steps."""
@@ -340,9 +343,10 @@ class NodeService:
         with self._books:
             self._machine.store.views.close(scan)
 
-    def _on_items(self, body: tuple[str, range]) -> list[tuple[Any, bytes]]:
+    def _on_items(self, body: tuple[str, range, int]) -> list[tuple[Any, bytes]]:
         """The keys of some slots of this node as a scan sees them, with their state."""
-        (scan, slots), store = body, self._machine.store
+        (scan, slots, ring), store = body, self._machine.store
+        self._catch_up(ring, self._machine.committed)
         self._primitives.restore(slots)
         self._require_sound()
         with self._books:
