@@ -163,7 +163,7 @@ class Primary:
         )
         self.service.exchange(feed, iter(fed))
         unit = CommittedUnit(_JOB, 0, SLOTS, unit_digest(range(SLOTS), fed[1].digest))
-        self._newest = Commit(self._epoch, 0, (unit,))
+        self._newest = Commit.of(self._epoch, 0, [unit])
         self._epoch += 1
 
     def seal(self) -> None:

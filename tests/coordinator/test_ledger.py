@@ -156,6 +156,17 @@ def test_a_commit_names_the_units_of_present_owners() -> None:
     assert ledger.admit(1, 0).committed.units == closing.units
 
 
+def test_the_units_of_a_commit_are_pickled_once_and_not_with_every_message() -> None:
+    unit = CommittedUnit(WORDS, 0, SLOTS, "x")
+    commit = Commit.of(3, 1, [unit])
+
+    travelled = pickle.loads(pickle.dumps(commit))
+
+    assert travelled == commit and travelled.units == (unit,)
+    assert b"CommittedUnit" not in pickle.dumps(commit)
+    assert Commit(3, 1).units == ()
+
+
 def test_a_takeover_is_known_until_the_next_try() -> None:
     roster = roster_of(A, B, replicas=1)
     ledger = ledger_of(roster=roster)

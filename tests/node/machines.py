@@ -82,7 +82,7 @@ def commit_of(machines: Iterable[NodeMachine], epoch: int, try_: int = 0) -> Com
         for unit in machine._units
         if unit.receipt.epoch == epoch
     }
-    return Commit(epoch, try_, tuple(units))
+    return Commit.of(epoch, try_, units)
 
 
 class Node:

@@ -260,7 +260,7 @@ def test_a_commit_may_name_a_unit_for_a_part_of_its_slots() -> None:
     primary.copy_to(backup)
     [unit] = commit_of([primary.machine], 0).units
 
-    backup.machine.seal(Commit(0, 0, (unit._replace(stop=LOW.stop),)))
+    backup.machine.seal(Commit.of(0, 0, [unit._replace(stop=LOW.stop)]))
 
     assert backup.receipts(1).reach == ((0, 0), (HIGH.start, -1))
     assert 0 < len(backup.held()) < len(MANY)

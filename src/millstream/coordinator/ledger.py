@@ -95,7 +95,7 @@ class Closing:
     @property
     def commit(self) -> Commit:
         """What nodes are told: the units by which their copies must be the same."""
-        return Commit(*self.record.at, self.units)
+        return Commit.of(*self.record.at, self.units)
 
 
 class Ledger:

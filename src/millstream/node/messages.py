@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import pickle
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -33,16 +34,28 @@ class Commit:
     """A committed epoch, the try that was committed, and the units that it consists of.
 
     Every other unit of the epoch is void, whoever has it. What a store restores has no units.
+    Nearly every message has a commit, and nearly nobody looks at its units: they are pickled once.
     """
 
     epoch: int
     try_: int
-    units: tuple[CommittedUnit, ...] = field(default=(), compare=False, repr=False)
+    packed: bytes = field(default=b"", compare=False, repr=False)
+
+    @classmethod
+    def of(cls, epoch: int, try_: int, units: Iterable[CommittedUnit]) -> Commit:
+        """Return a commit that names these units."""
+        return cls(epoch, try_, pickle.dumps([tuple(unit) for unit in units], 5))
 
     @property
     def at(self) -> tuple[int, int]:
         """The epoch and the try."""
         return self.epoch, self.try_
+
+    @property
+    def units(self) -> tuple[CommittedUnit, ...]:
+        """The units; unpacked anew each time."""
+        found = pickle.loads(self.packed) if self.packed else ()
+        return tuple(CommittedUnit(*unit) for unit in found)
 
 
 NOTHING_COMMITTED = Commit(-1, 0)
