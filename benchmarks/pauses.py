@@ -36,6 +36,7 @@ MAX_PAUSE_MS = 50
 MAX_GROWTH = 0.02
 SECOND = 1_000_000
 _EVERY = 0.002
+_ANY_RING = -1
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ def probe(address: str, secret: bytes, keys: Sequence[Any], pipe: Connection) ->
     net.call(address, "ping")
     pipe.send(None)
     while not pipe.poll(_EVERY):
-        for action, body in (("ping", None), ("get", (JOB, rng.choice(keys)))):
+        for action, body in (("ping", None), ("get", (JOB, rng.choice(keys), _ANY_RING))):
             started = time.monotonic()
             try:
                 net.call(address, action, body)

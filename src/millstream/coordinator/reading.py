@@ -55,6 +55,7 @@ class Scan(Iterator[tuple[Any, Any]]):
     def _read(self) -> Generator[tuple[Any, Any], None, None]:
         coordinator = self._coordinator
         left = np.ones(coordinator.roster.placement.ring.slots, dtype=bool)
+        deadline = coordinator.net.now() + _TIMEOUT
         try:
             while left.any():
                 start = int(left.argmax())
@@ -66,6 +67,9 @@ class Scan(Iterator[tuple[Any, Any]]):
                     left[part.start : part.stop] = False
                     for key, value in answer:
                         yield key, loads(value)
+                    deadline = coordinator.net.now() + _TIMEOUT
+                elif coordinator.net.now() > deadline:
+                    raise ScanBroken(f"nobody gave slots {part.start} to {part.stop - 1} in time")
         finally:
             coordinator.tell_nodes("unscan", self._order.scan)
 
