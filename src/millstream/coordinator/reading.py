@@ -17,6 +17,8 @@ from millstream.state.pickling import loads
 from millstream.wire.calls import Unreachable
 
 _TIMEOUT = 60.0
+# Several calls whose answers are lost, one after the other.
+_PATIENCE = 5 * _TIMEOUT
 _WAIT = 0.05
 _OPEN_TIMEOUT = 5.0
 _SLOTS_AT_ONCE = 128
@@ -55,7 +57,7 @@ class Scan(Iterator[tuple[Any, Any]]):
     def _read(self) -> Generator[tuple[Any, Any], None, None]:
         coordinator = self._coordinator
         left = np.ones(coordinator.roster.placement.ring.slots, dtype=bool)
-        deadline = coordinator.net.now() + _TIMEOUT
+        deadline = coordinator.net.now() + _PATIENCE
         try:
             while left.any():
                 start = int(left.argmax())
@@ -67,7 +69,7 @@ class Scan(Iterator[tuple[Any, Any]]):
                     left[part.start : part.stop] = False
                     for key, value in answer:
                         yield key, loads(value)
-                    deadline = coordinator.net.now() + _TIMEOUT
+                    deadline = coordinator.net.now() + _PATIENCE
                 elif coordinator.net.now() > deadline:
                     raise ScanBroken(f"nobody gave slots {part.start} to {part.stop - 1} in time")
         finally:
@@ -104,13 +106,13 @@ class StateReader:
     def items(self, job: int) -> Scan:
         """All keys of a job, as they are at the newest commit now."""
         self._require_running()
-        deadline = self._coordinator.net.now() + _TIMEOUT
+        deadline = self._coordinator.net.now() + _PATIENCE
         while True:
             order = self._open(job)
             if order is not None:
                 return Scan(self._coordinator, order)
             if self._coordinator.net.now() > deadline:
-                raise ScanBroken("not all nodes answered within a minute")
+                raise ScanBroken("not all nodes answered in time")
             self._coordinator.net.sleep(_WAIT)
 
     def _open(self, job: int) -> OpenScan | None:
