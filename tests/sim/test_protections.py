@@ -266,7 +266,7 @@ def no_news_with_copies(patch: Patch) -> None:
         (no_continuity, 5),
         (no_end_markers, 10),
         (no_eviction_by_epoch, 1),
-        (no_replay_order, 529),
+        (no_replay_order, 118),
         (no_tombstones, 2),
         (no_private_copies, 0),
         (no_role_swap, 13),
