@@ -107,7 +107,7 @@ chaos_options = $(if $(RUNS),--runs $(RUNS)) $(if $(REPLICAS),--replicas $(REPLI
 	$(if $(SEED),--seed $(SEED))
 
 .PHONY: chaos
-chaos: setup ## kill processes during runs; RUNS=20 REPLICAS=1 SEED=0 ARGS="--master both"
+chaos: setup ## kill and stop processes; RUNS=20 REPLICAS=1 SEED=0 ARGS="--stops --keys 1000000"
 	@$(with_java) $(BIN)/python -m tests.chaos.runner $(chaos_options) $(ARGS)
 
 .PHONY: chaos-driver

@@ -2,7 +2,8 @@
 
 Nothing here is more than a run must survive. A node, or all nodes of one executor, may go when
 the ring is whole; two neighbours when there are two copies; a zone when the copies are in the
-other one. At least two nodes are left.
+other one. At least two nodes are left. A node that is stopped for half of ``node_timeout`` must
+not be lost; one that is stopped for twice as long may be.
 """
 
 from __future__ import annotations
@@ -14,13 +15,16 @@ from typing import Literal
 
 from millstream.spark.handle import NodeStatus, Status
 
-Kind = Literal["kill", "pause", "freeze", "worker", "executor", "neighbours", "zone"]
-Mode = Literal["single", "kills", "neighbours", "zones"]
+Kind = Literal[
+    "kill", "pause", "half", "twice", "freeze", "worker", "executor", "neighbours", "zone"
+]
+Mode = Literal["single", "kills", "stops", "neighbours", "zones"]
 
 LEFT = 2
 _DECKS: dict[Mode, tuple[Kind, ...]] = {
     "single": ("kill", "pause", "freeze", "worker", "executor"),
     "kills": ("kill",),
+    "stops": ("half", "twice", "half", "kill"),
     "neighbours": ("neighbours", "neighbours", "worker", "pause"),
     "zones": ("zone",),
 }
@@ -91,6 +95,6 @@ def victims(blow: Blow, status: Status) -> list[NodeStatus]:
         hit = [node for node in nodes if node.executor == nodes[at].executor]
     elif blow.kind == "zone":
         hit = [node for node in nodes if node.zone == nodes[at].zone]
-    elif blow.kind in ("pause", "worker"):
-        return hit  # a pause may cost the node if the machine is slow: as if it were killed
+    elif blow.kind in ("pause", "half", "worker"):
+        return hit  # nobody is lost
     return hit if len(nodes) - len(hit) >= LEFT else []

@@ -12,7 +12,10 @@ from tests.chaos.workload import Shape
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """One run: all that its outcome depends on, apart from time."""
+    """One run: all that its outcome depends on, apart from time.
+
+    With ``keys``, one more job has so many keys in its state, and touches some in each epoch.
+    """
 
     seed: int
     mode: Mode = "single"
@@ -21,6 +24,8 @@ class Plan:
     nodes: int = 6
     blows: int = 5
     epochs: int = 20
+    keys: int = 0
+    node_timeout: float = 3.0
 
 
 @dataclass
@@ -33,6 +38,7 @@ class Outcome:
     landed: int = 0
     epochs: int = 0
     lost: int = 0
+    fenced: list[str] = field(default_factory=list)
     seconds: float = 0.0
     slow: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -47,10 +53,11 @@ class Outcome:
         parts = [
             f"seed {plan.seed}",
             f"{self.master} {plan.durability} {plan.mode} replicas={plan.replicas}",
-            str(Shape.of(plan.seed)),
+            f"{Shape.of(plan.seed)}{f', {plan.keys:,} keys' if plan.keys else ''}",
             f"blows {self.landed} of {plan.blows}",
             f"epochs {self.epochs}",
             f"nodes lost {self.lost} of {plan.nodes}",
+            f"living nodes fenced for being slow {len(self.fenced)}",
             f"exact {'yes' if self.exact else 'NO'}",
             f"{self.seconds:.1f} s",
         ]

@@ -5,6 +5,7 @@ ring is whole again after the one before. At the end, the state of all jobs and 
 sinks, epoch by epoch, are compared with the batch answer, and no process may be left.
 
     python -m tests.chaos.runner --runs 20 --replicas 1 --seed 0 --durability both --master both
+    python -m tests.chaos.runner --runs 40 --replicas 2 --stops --keys 1000000
 """
 
 from __future__ import annotations
@@ -36,13 +37,22 @@ from tests.chaos.blows import LEFT, Blow, Mode, is_whole, schedule, victims
 from tests.chaos.clusters import Cluster, Master, cluster
 from tests.chaos.plans import Outcome, Plan
 from tests.chaos.processes import descendants, executor_of, gone_within, send, workers_of
-from tests.chaos.workload import Answer, Input, Shape, answer, differences, workflow
+from tests.chaos.workload import (
+    JOBS,
+    LOAD,
+    Answer,
+    Input,
+    Shape,
+    answer,
+    differences,
+    workflow,
+)
 
 SLOTS = 512
 PARTITIONS = 6
 AHEAD = 2
-NODE_TIMEOUT = 3.0
 HEAL_TIMEOUT = 60.0
+LOADED = 4  # with many keys, all takes longer
 COMMIT_TIMEOUT = 90.0
 GONE_TIMEOUT = 10.0
 STOP_TIMEOUT = 30.0
@@ -108,6 +118,8 @@ class _Chaos:
         self._shape = Shape.of(plan.seed)
         self._source = Input(folder, plan.seed)
         self._pids: dict[str, int] = {}
+        self._may_go: set[str] = set()
+        self._patience = LOADED if plan.keys else 1
         self._full = threading.Event()
         self._hungry: Exception | None = None
 
@@ -116,7 +128,7 @@ class _Chaos:
         there.await_executors()
         self._source.add()
         run = ms.start(
-            workflow(self._source, self._folder, self._shape),
+            workflow(self._source, self._folder, self._shape, plan.keys),
             spark=there.spark,
             nodes=plan.nodes,
             partitions=PARTITIONS,
@@ -124,7 +136,7 @@ class _Chaos:
             replicas=plan.replicas,
             durability=plan.durability,
             checkpoint_every=timedelta(seconds=1),
-            node_timeout=timedelta(seconds=NODE_TIMEOUT),
+            node_timeout=timedelta(seconds=plan.node_timeout),
             zone=self._zones() if plan.mode == "zones" else None,
             listen=there.listen,
             progress=False,
@@ -151,6 +163,7 @@ class _Chaos:
         finally:
             self._outcome.epochs = run.status().committed + 1
             self._outcome.lost = len(run.status().lost)
+            self._count_fenced(run.status().lost)
             self._outcome.slow = [
                 f"  epoch {report.epoch}: {report.seconds:.1f} s, {report.tries} tries"
                 for report in run.progress.recent
@@ -161,6 +174,12 @@ class _Chaos:
         if left:
             send(left, signal.SIGKILL)
             raise Broken(f"the processes {left} of nodes were left behind")
+
+    def _count_fenced(self, lost: Sequence[str]) -> None:
+        """Nodes that were neither killed nor stopped for longer than ``node_timeout``, and went."""
+        self._outcome.fenced = [node for node in lost if node not in self._may_go]
+        for node in self._outcome.fenced:
+            self._outcome.problems.append(f"  node {node[:8]} was alive, and fenced for being slow")
 
     def _zones(self) -> ZoneFunction:
         """Two zones, each with half of the executors that are there now."""
@@ -215,11 +234,18 @@ class _Chaos:
             case "freeze":
                 self._freeze(run, blow, hit)
             case "pause":
-                self._pause(blow, hit)
+                self._pause(blow, hit, 0.2 + 0.5 * self._plan.node_timeout * blow.length)
+            case "half":
+                self._pause(blow, hit, 0.5 * self._plan.node_timeout)
+            case "twice":
+                self._may_go.update(node.node for node in hit)
+                self._pause(blow, hit, 2.0 * self._plan.node_timeout)
+                self._require_gone(run, hit)
             case "worker":
                 self._kill_worker(blow, hit)
             case "executor":
                 self._note(blow, f"SIGKILL to executor {hit[0].executor}, with {_names(hit)}")
+                self._may_go.update(node.node for node in hit)
                 send([executor_of(hit[0].pid)], signal.SIGKILL)
                 self._await_lost(run, hit)
 
@@ -238,14 +264,20 @@ class _Chaos:
 
     def _kill(self, run: Run, blow: Blow, hit: Sequence[NodeStatus]) -> None:
         self._note(blow, f"SIGKILL to {_names(hit)}")
+        self._may_go.update(node.node for node in hit)
         send([node.pid for node in hit], signal.SIGKILL)
         self._await_lost(run, hit)
 
-    def _pause(self, blow: Blow, hit: Sequence[NodeStatus]) -> None:
-        length = 0.2 + 0.5 * NODE_TIMEOUT * blow.length
+    def _pause(self, blow: Blow, hit: Sequence[NodeStatus], length: float) -> None:
         self._note(blow, f"SIGSTOP to {_names(hit)} for {length:.1f} s")
         with _stopped([node.pid for node in hit]):
             time.sleep(length)
+
+    def _require_gone(self, run: Run, hit: Sequence[NodeStatus]) -> None:
+        """Nodes that were fenced while they were stopped must end when they wake up."""
+        lost = set(run.status().lost)
+        if gone_within([node.pid for node in hit if node.node in lost], GONE_TIMEOUT):
+            raise Broken(f"{_names(hit)} woke up after others took its slots, and did not go")
 
     def _freeze(
         self,
@@ -256,12 +288,12 @@ class _Chaos:
     ) -> None:
         and_killed = f", SIGKILL to {_names(also_killed)}" if also_killed else ""
         self._note(blow, f"SIGSTOP to {_names(hit)} until it is taken for dead{and_killed}")
+        self._may_go.update(node.node for node in (*hit, *also_killed))
         with _stopped([node.pid for node in hit]):
             send([node.pid for node in also_killed], signal.SIGKILL)
             self._await_lost(run, [*hit, *also_killed])
             time.sleep(blow.length)
-        if gone_within([node.pid for node in hit], GONE_TIMEOUT):
-            raise Broken(f"{_names(hit)} woke up after others took its slots, and did not go")
+        self._require_gone(run, hit)
 
     def _kill_worker(self, blow: Blow, hit: Sequence[NodeStatus]) -> None:
         workers = workers_of(executor_of(hit[0].pid))
@@ -285,6 +317,7 @@ class _Chaos:
     # -- waiting -------------------------------------------------------------------------
 
     def _await(self, run: Run, done: Callable[[], bool], seconds: float, what: str) -> None:
+        seconds *= self._patience
         deadline = time.monotonic() + seconds
         while not done():
             if self._hungry is not None:
@@ -327,7 +360,7 @@ class _Chaos:
 
     def _read(self, run: Run) -> Answer:
         found = Answer()
-        for job in ("baskets", "worth"):
+        for job in (*JOBS, LOAD) if self._plan.keys else JOBS:
             pairs = list(run.state(job).items())
             found.state[job] = dict(pairs)
             if len(found.state[job]) != len(pairs):
@@ -335,7 +368,7 @@ class _Chaos:
         return found
 
     def _judged(self, found: Answer) -> list[str]:
-        expected = answer(self._plan.seed, self._source.epochs, self._shape)
+        expected = answer(self._plan.seed, self._source.epochs, self._shape, self._plan.keys)
         for sink in expected.rows:
             found.rows[sink] = _rows_of(self._folder / sink)
         lines = differences(found, expected)
@@ -346,7 +379,7 @@ class _Chaos:
         """Stop; a run that does not end cannot be left alone."""
         ending = threading.Thread(target=run.stop, daemon=True)
         ending.start()
-        ending.join(STOP_TIMEOUT)
+        ending.join(STOP_TIMEOUT * self._patience)
         if ending.is_alive():
             faulthandler.dump_traceback()
             send(self._pids.values(), signal.SIGKILL)
@@ -384,7 +417,9 @@ def plans(options: argparse.Namespace) -> list[Plan]:
     """The runs that were asked for; with both durabilities, in turn."""
     both: tuple[Durability, ...] = ("epoch", "interval")
     chosen = both if options.durability == "both" else (options.durability,)
-    mode: Mode = "zones" if options.zones else "neighbours" if options.neighbours else "single"
+    mode: Mode = "single"
+    for name in ("zones", "neighbours", "stops"):
+        mode = name if getattr(options, name) else mode
     replicas = options.replicas if options.replicas is not None else 1 + options.neighbours
     return [
         Plan(
@@ -396,6 +431,8 @@ def plans(options: argparse.Namespace) -> list[Plan]:
             nodes=options.nodes,
             blows=1 if mode == "zones" else options.blows,
             epochs=options.epochs,
+            keys=options.keys,
+            node_timeout=options.node_timeout,
         )
         for at in range(options.runs)
     ]
@@ -431,6 +468,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"{sum(o.lost for o in outcomes)} nodes lost, {sum(o.epochs for o in outcomes)} epochs, "
         f"{time.monotonic() - began:.0f} s"
     )
+    print(f"living nodes fenced for being slow: {sum(len(o.fenced) for o in outcomes)}")
     return 0 if exact == len(outcomes) else 1
 
 
@@ -446,7 +484,12 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--nodes", type=int, default=6)
     parser.add_argument("--blows", type=int, default=5, help="in each run")
     parser.add_argument("--epochs", type=int, default=20, help="at least, in each run")
+    parser.add_argument("--keys", type=int, default=0, help="of one more job, that is only load")
+    parser.add_argument("--node-timeout", type=float, default=3.0, help="in seconds")
     kinds = parser.add_mutually_exclusive_group()
+    kinds.add_argument(
+        "--stops", action="store_true", help="stop nodes for half of, and twice, node_timeout"
+    )
     kinds.add_argument("--neighbours", action="store_true", help="two neighbours at once")
     kinds.add_argument("--zones", action="store_true", help="all nodes of one of two zones at once")
     parser.add_argument("--verbose", action="store_true", help="show blows and logs of all runs")

@@ -16,6 +16,7 @@ _QUICK = Plan(seed=0, nodes=5, blows=3, epochs=8)
 PLANS = {
     "epoch": replace(_QUICK, seed=1),
     "interval": replace(_QUICK, seed=2, durability="interval"),
+    "stops": replace(_QUICK, seed=5, mode="stops", replicas=2, blows=2, keys=20_000),
     "zones": replace(_QUICK, seed=3, mode="zones", nodes=4, blows=1),
     "no copies": replace(_QUICK, seed=4, mode="kills", replicas=0, nodes=3, blows=1),
 }
@@ -25,7 +26,12 @@ def main() -> None:
     with cluster("local-cluster", 2) as there:
         for name, plan in PLANS.items():
             outcome = run_once(there, plan)
-            facts = {"landed": outcome.landed, "lost": outcome.lost, "exact": outcome.exact}
+            facts = {
+                "landed": outcome.landed,
+                "lost": outcome.lost,
+                "fenced": len(outcome.fenced),
+                "exact": outcome.exact,
+            }
             print(json.dumps({"name": name, "report": outcome.report(), **facts}), flush=True)
 
 

@@ -16,8 +16,9 @@ import pytest
 
 from millstream.spark.handle import NodeStatus, Status
 from tests.chaos.blows import Blow, Kind, Mode, is_whole, schedule, victims
+from tests.chaos.plans import Outcome, Plan
 from tests.chaos.sample import PLANS
-from tests.chaos.workload import Shape, answer, differences
+from tests.chaos.workload import FILES, LINES, LOAD, Shape, answer, differences
 
 ROOT = Path(__file__).parents[2]
 
@@ -40,6 +41,17 @@ def sample() -> dict[str, Any]:
             os.killpg(process.pid, signal.SIGKILL)
     assert process.returncode == 0, f"{output}\n{errors[-3000:]}"
     return {run["name"]: run for run in map(json.loads, output.splitlines())}
+
+
+@pytest.mark.spark
+@pytest.mark.cluster
+@pytest.mark.slow
+def test_a_node_that_is_stopped_for_half_of_its_timeout_is_not_fenced(
+    sample: dict[str, Any],
+) -> None:
+    run = sample["stops"]
+
+    assert run["exact"] and run["landed"] > 0 and run["fenced"] == 0, run["report"]
 
 
 @pytest.mark.spark
@@ -99,6 +111,25 @@ def test_a_schedule_is_its_seeds_alone_and_has_every_kind() -> None:
     assert kinds == {"kill", "pause", "freeze", "worker", "executor"}
 
 
+def test_stops_are_for_half_of_and_for_twice_the_patience() -> None:
+    kinds = {blow.kind for blow in schedule(7, "stops", 4)}
+
+    assert kinds == {"half", "twice", "kill"}
+
+
+def test_all_keys_of_the_load_come_in_the_first_epoch_and_some_in_every_other() -> None:
+    first, second = (answer(1, epochs, Shape.of(1), 4_000).state[LOAD] for epochs in (1, 2))
+
+    assert first == dict.fromkeys(range(4000), 1)
+    assert second.keys() == first.keys() and sum(second.values()) == 4_000 + 2 * FILES * LINES
+
+
+def test_the_line_of_a_run_says_how_many_living_nodes_were_fenced() -> None:
+    outcome = Outcome(Plan(seed=1), "local-cluster", fenced=["a1"])
+
+    assert "living nodes fenced for being slow 1" in outcome.line()
+
+
 NODES = [
     NodeStatus(name, "host", executor, zone, pid, slots=2, copies=2, in_sync=2)
     for pid, (name, executor, zone) in enumerate(
@@ -125,12 +156,12 @@ def test_a_blow_hits_what_it_is_to_hit(kind: Kind, hit: list[str]) -> None:
 
 def test_no_blow_leaves_fewer_than_two_nodes() -> None:
     few = replace(RING, nodes=NODES[:2])
-    modes: list[Mode] = ["single", "neighbours", "zones"]
+    modes: list[Mode] = ["single", "stops", "neighbours", "zones"]
     blows = [blow for mode in modes for blow in schedule(0, mode, 5)]
 
     spared = {blow.kind for blow in blows if not victims(blow, few)}
 
-    assert spared == {"kill", "freeze", "executor", "neighbours", "zone"}
+    assert spared == {"kill", "freeze", "twice", "executor", "neighbours", "zone"}
 
 
 def test_a_ring_is_whole_only_with_all_copies_in_sync() -> None:

@@ -25,6 +25,8 @@ FILES = 2
 LINES = 50
 RECENT = 4
 JOBS = ("baskets", "worth")
+LOAD = "load"
+_OFTEN = 2_000
 
 Rows = dict[int, list[tuple[Any, ...]]]
 """The rows of a sink, in order, by epoch."""
@@ -122,6 +124,21 @@ def add_up(group: int, changes: list[int], state: Any) -> Iterator[tuple[int, in
     yield group, state["worth"]
 
 
+def keys_of(number: int, keys: int) -> Iterator[int]:
+    """The keys of the job that is only load: all of them in the first epoch, then a few a line."""
+    first = FILES * LINES
+    if number < first:
+        yield from range(number * keys // first, (number + 1) * keys // first)
+    else:
+        some = max(1, keys // _OFTEN)
+        start = number * 7919 * some % keys
+        yield from (key % keys for key in range(start, start + some))
+
+
+def tally(key: int, ones: list[int], state: Any) -> None:
+    state["n"] = state.get("n", 0) + len(ones)
+
+
 @dataclass(frozen=True)
 class Shape:
     """What differs between the workflows of two seeds: each takes another way through the code.
@@ -144,10 +161,17 @@ class Shape:
         return f"{'windows, ' if self.windows else ''}{total}, {sinks} sinks"
 
 
-def workflow(source: Input, folder: Path, shape: Shape) -> ms.Workflow:
-    """The workflow over a folder that it follows."""
+def workflow(source: Input, folder: Path, shape: Shape, keys: int = 0) -> ms.Workflow:
+    """The workflow over a folder that it follows; with ``keys``, and a job that is only load."""
     flow = ms.Workflow("chaos")
     lines = flow.source("lines", ms.text(source.glob, follow=True, max_files_per_epoch=FILES))
+    if keys:
+
+        def touch(line: str) -> Iterator[tuple[int, int]]:
+            for key in keys_of(int(line.split()[0]), keys):
+                yield key, 1
+
+        lines.map_reduce(LOAD, map=touch, reduce=ms.sum() if shape.builtin else tally)
     return _with_jobs(flow, lines, folder, shape)
 
 
@@ -190,7 +214,7 @@ class Answer:
     rows: dict[str, Rows] = field(default_factory=dict)
 
 
-def answer(seed: int, epochs: int, shape: Shape) -> Answer:
+def answer(seed: int, epochs: int, shape: Shape, keys: int = 0) -> Answer:
     """The batch answer for the first epochs of a seed's input."""
     users: dict[str, dict[str, Any]] = {}
     worth: Counter[int] = Counter()
@@ -209,9 +233,9 @@ def answer(seed: int, epochs: int, shape: Shape) -> Answer:
         for user, change in changed.items():
             worth[group_of(user)] += change
             counted[group_of(user)] += 1
-        touched = sorted({group_of(user) for user in changed})
+        groups = sorted({group_of(user) for user in changed})
         changes_by_epoch[epoch] = sorted(changed.items())
-        worth_by_epoch[epoch] = [(group, worth[group]) for group in touched]
+        worth_by_epoch[epoch] = [(group, worth[group]) for group in groups]
     totals: dict[Any, Any] = {
         group: worth[group] if shape.builtin else {"worth": worth[group], "changes": counted[group]}
         for group in counted
@@ -219,6 +243,11 @@ def answer(seed: int, epochs: int, shape: Shape) -> Answer:
     found = Answer({"baskets": dict(users), "worth": totals}, {"totals": worth_by_epoch})
     if shape.two_sinks:
         found.rows["changes"] = changes_by_epoch
+    if keys:
+        touched = Counter(
+            key for number in range(epochs * FILES * LINES) for key in keys_of(number, keys)
+        )
+        found.state[LOAD] = {k: n if shape.builtin else {"n": n} for k, n in touched.items()}
     return found
 
 
