@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
@@ -119,7 +118,7 @@ class StateReader:
         """Open a view on every node, also those with copies; None if not all could."""
         coordinator = self._coordinator
         with coordinator.between_commits() as committed:
-            order = OpenScan(uuid.uuid4().hex, job, committed)
+            order = OpenScan(f"scan-{next(coordinator.scans)}", job, committed)
             answers = coordinator.ask_all("scan", order, _OPEN_TIMEOUT)
         for node, answer in answers.items():
             if isinstance(answer, Unreachable):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from typing import Any
 
 from millstream.checkpoints.manifest import Staged
@@ -101,6 +102,7 @@ class Coordinator:
         self._roster: Roster | None = None
         self._ledger: Ledger | None = None
         self._commits: Commits = Remembered()
+        self.scans = count()  # what tells one scan of the state from another
         self._failures: list[MillstreamError] = []
         self._arrived: set[NodeId] = set()
         self._downstream: frozenset[str] = frozenset()
