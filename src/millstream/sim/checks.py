@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -39,8 +42,13 @@ class Checks:
         self._placement: Placement | None = None
         self._in_sync: dict[NodeId, SlotMask] = {}
         self.moving: SlotMask = np.zeros(self._slots, dtype=bool)
+        # What the state of a job on a node was when it was last found right.
+        self._checked: dict[tuple[NodeId, int], tuple[int, bytes]] = {}
+        self._changes: Counter[tuple[NodeId, int]] = Counter()
         for machine in cluster.machines.values():
             self._watch_freezing(machine)
+            for job, reducing in machine.store.reducing.items():
+                self._watch_changes((machine.node, job), reducing)
 
     @property
     def _coordinator(self) -> Coordinator:
@@ -49,15 +57,55 @@ class Checks:
     # I1, on every copy: what a node says it has through an epoch, it has.
 
     def states(self) -> None:
-        """Every copy of every slot is what the plain answer has for its epoch."""
+        """Every copy of every slot is what the plain answer has for its epoch.
+
+        What was found right is looked at again when somebody has worked on it.
+        """
         for node, machine in self._cluster.machines.items():
             through = machine.store.holdings.through
             for job in self._cluster.workload.jobs:
+                now = self._changes[node, job], through.tobytes()
+                if self._checked.get((node, job)) == now:
+                    continue
                 items = machine.store.reducing[job].items(np.ones(self._slots, dtype=bool))
                 found = {key: self._cluster.workload.told(state) for key, state in items}
                 expected = self._expected(job, through)
                 if found != expected:
                     raise Violation(_difference(f"I1: {node}, job {job}", found, expected))
+                self._checked[node, job] = now
+
+    def agreement(self) -> None:
+        """Copies of a slot that are at the same epoch are the same, whatever it consists of."""
+        for job in self._cluster.workload.jobs:
+            known: dict[tuple[int, int], tuple[NodeId, dict[str, Any]]] = {}
+            for node, machine in self._cluster.machines.items():
+                by_slot: dict[int, dict[str, Any]] = {}
+                for key, state in machine.store.reducing[job].items(
+                    np.ones(self._slots, dtype=bool)
+                ):
+                    by_slot.setdefault(self._slot(key), {})[key] = state
+                for slot, epoch in enumerate(machine.store.holdings.through.tolist()):
+                    if epoch == UNKNOWN:
+                        continue
+                    mine = by_slot.get(slot, {})
+                    other, theirs = known.setdefault((slot, epoch), (node, mine))
+                    if mine != theirs:
+                        what = f"I1: job {job}, slot {slot}: {node} and {other} differ at {epoch}"
+                        raise Violation(_difference(what, mine, theirs))
+
+    def _watch_changes(self, at: tuple[NodeId, int], reducing: Any) -> None:
+        """Count what may change the state of a job: what must, and reductions, which must not."""
+
+        def counted(function: Callable[..., Any]) -> Callable[..., Any]:
+            @wraps(function)
+            def call(*arguments: Any) -> Any:
+                self._changes[at] += 1
+                return function(*arguments)
+
+            return call
+
+        for name in ("reduce", "apply", "drop"):
+            setattr(reducing, name, counted(getattr(reducing, name)))
 
     def _expected(self, job: int, through: npt.NDArray[np.int64]) -> dict[str, Any]:
         expected: dict[str, Any] = {}
@@ -155,6 +203,8 @@ class Checks:
         if self._cluster.durable is not None:
             return  # what slots on their way back from the store have passed goes with the last
         for node, machine in self._cluster.machines.items():
+            if self._cluster.is_at_work(node):
+                continue
             holdings = machine.store.holdings
             for lot in machine.store.shelf.lots():
                 if not (holdings.held & (holdings.through < lot.epoch)).any():

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -18,18 +17,18 @@ from millstream.coordinator.record import JobTypes
 from millstream.coordinator.service import Coordinator, Member
 from millstream.node.keeping import BaseOptions
 from millstream.node.machine import Durability, NodeMachine
-from millstream.node.messages import Fenced, Receipt
+from millstream.node.messages import Fenced
 from millstream.node.safekeeper import KeeperOptions, Safekeeper
 from millstream.node.server import digest_blocks
 from millstream.node.service import NodeOptions, NodeService
-from millstream.node.units import Work
-from millstream.ring.ring import NodeId
+from millstream.ring.ring import NodeId, RingError
 from millstream.ring.zones import Domain
 from millstream.sim.network import SimNet, World
 from millstream.sim.store import SimStore
+from millstream.sim.strain import Strain
+from millstream.sim.waiting import SimLock
 from millstream.sim.workload import PLAIN, Workload
 from millstream.wire.calls import Unreachable
-from millstream.work.units import Reduced
 
 DRIVER = "driver"
 
@@ -48,6 +47,7 @@ class Size:
     replicas: int
     durability: Durability
     log_limit: int = 4_000
+    checkpoint_every: float = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,8 +73,10 @@ class Cluster:
     prefix: str = "node"
     durable: Durable | None = None
     workload: Workload = PLAIN
+    strain: Strain = field(default_factory=Strain)
     coordinator: Coordinator = field(init=False)
     machines: dict[NodeId, NodeMachine] = field(default_factory=dict)
+    services: dict[NodeId, NodeService] = field(default_factory=dict)
     executors: dict[str, list[NodeId]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -102,18 +104,24 @@ class Cluster:
             net,
             self.name,
             NodeOptions(
-                log_limit=self.size.log_limit, bases=durable.bases if durable else BaseOptions()
+                checkpoint_every=self.size.checkpoint_every,
+                log_limit=self.size.log_limit,
+                bases=durable.bases if durable else BaseOptions(),
             ),
             memory=lambda: 0,
             stop=lambda: self.world.at(0.05, lambda: self.world.crash(node)),
             keeper=Safekeeper(net, durable.store.view(net), durable.keeper) if durable else None,
         )
-        self._slow_down(machine, net)
+        self.strain.slow_down(machine, net, self.world)
+        for reducing in machine.store.reducing.values():
+            # One key: as many steps as there can be, with others in between.
+            reducing.step = 1  # type: ignore[misc]
         self.world.serve(node, node, service.act, service.exchange)
         service.start()
         if durable:
             net.spawn(partial(self._watch_driver, net), "driver")
         self.machines[node] = machine
+        self.services[node] = service
         self.executors.setdefault(executor, []).append(node)
         zone = f"zone-{number % 2}"
         return Member(node, node, Domain(zone, executor, executor))
@@ -131,16 +139,6 @@ class Cluster:
             except Fenced:
                 break
         self.world.at(0.0, lambda: self.world.crash(node))
-
-    def _slow_down(self, machine: NodeMachine, net: SimNet) -> None:
-        """Let a reduction take its time, so that other things happen meanwhile."""
-        reduce = machine.reduce
-
-        def slowly(work: Work) -> tuple[Reduced[Any], Receipt]:
-            net.sleep(self.world.random.choice((0.0, 0.001, 0.05)))
-            return reduce(work)
-
-        machine.reduce = slowly  # type: ignore[method-assign]
 
     def begin(self) -> None:
         """Form the ring; to be called within the driver."""
@@ -169,12 +167,21 @@ class Cluster:
             return []
         to = self.world.random.choice(copies)
         slots = [s for s in np.flatnonzero(placement.fed(to)).tolist() if self.world.maybe(0.7)]
-        self.coordinator.move(slots, to)
+        try:
+            self.coordinator.move(slots, to)
+        except RingError:  # it was declared dead meanwhile
+            return []
         return slots
 
     def hosts(self) -> list[str]:
         """Where tasks run."""
         return list(self.executors)
+
+    def is_at_work(self, node: NodeId) -> bool:
+        """Whether a task of a node reduces over its state, or merges an epoch into it."""
+        lock = self.services[node]._locks.state
+        assert isinstance(lock, SimLock)
+        return lock.is_held
 
     def living(self) -> list[NodeId]:
         """The nodes whose process has not ended."""

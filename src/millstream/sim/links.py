@@ -55,6 +55,7 @@ class Links(Kernel):
         self.faults = Faults()
         self.max_delay = 0.05
         self.slow_delay = 5.0
+        self.bandwidth: float | None = None  # bytes a second
         self._servers: dict[str, Server] = {}
         self._cuts: set[tuple[str, str]] = set()
         self.under_way: dict[int, UnderWay] = {}
@@ -99,6 +100,10 @@ class Links(Kernel):
         if self.maybe(_RARELY):
             return self.random.random() * self.max_delay
         return _COMMON_DELAY * (0.5 + self.random.random())
+
+    def transfer(self, size: int) -> float:
+        """How long so many bytes take, besides the delay of any message."""
+        return 0.0 if self.bandwidth is None else size / self.bandwidth
 
     def step(self, what: str, process: Process | None = None) -> Task:
         """A step, which may take its time."""

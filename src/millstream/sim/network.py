@@ -45,6 +45,7 @@ class _Exchange:
         self.answer: Promise[Any] = Promise(world)
         self.server: Process | None = None
         self.serial = world.serial()
+        self.size = 0  # of the answer, in bytes
         self._forfeited = False
 
     def fail(self, reason: str, within: float = 0.0) -> None:
@@ -84,7 +85,8 @@ class _Exchange:
         world.step(f"answer {peer} {self.what}", server)
         if answered:
             world.under_way.pop(self.serial, None)
-            world.at(world.delay(), partial(self.arrive, server, value, error))
+            delay = world.delay() + world.transfer(self.size)
+            world.at(delay, partial(self.arrive, server, value, error))
 
     def arrive(self, server: Process, value: Any, error: MillstreamError | None) -> None:
         """The answer reaches the caller, unless it is lost."""
@@ -119,7 +121,7 @@ class _Call(_Exchange):
     ) -> None:
         super().__init__(world, sender, address, action, brief(body))
         self._body = pickle.dumps(body, 5)
-        world.at(world.delay(), self._deliver)
+        world.at(world.delay() + world.transfer(len(self._body)), self._deliver)
 
     def _deliver(self) -> None:
         world, server = self.world, self.world.server_at(self.address)
@@ -142,8 +144,9 @@ class _Call(_Exchange):
             self.begin(server, partial(self._act, server), answered=False)
 
     def _act(self, server: Server) -> object:
-        answer = server.act(self.what, pickle.loads(self._body))
-        return pickle.loads(pickle.dumps(answer, 5))
+        answer = pickle.dumps(server.act(self.what, pickle.loads(self._body)), 5)
+        self.size = len(answer)
+        return pickle.loads(answer)
 
 
 class _Feed(_Exchange, Iterator[Any]):
@@ -207,7 +210,8 @@ class _Feed(_Exchange, Iterator[Any]):
             self._over = self._sent == len(self._items)
             self._tell()
             if not self._over:
-                world.schedule(world.delay(), self._send, self.sender)
+                size = getattr(self._items[self._sent], "nbytes", 0)
+                world.schedule(world.delay() + world.transfer(size), self._send, self.sender)
 
     def _is_cut(self, server: Process) -> bool:
         return self.world.is_cut(self.sender.name, server.name)

@@ -10,14 +10,15 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, Literal
 
 from millstream.coordinator.epochs import run_epoch
 from millstream.coordinator.reading import StateReader
 from millstream.coordinator.roster import StateLost
+from millstream.errors import MillstreamError
 from millstream.node.messages import NotDeterministic
 from millstream.ring.ring import NodeId
 from millstream.sim.checks import Checks, Violation
@@ -28,9 +29,13 @@ from millstream.sim.links import Faults
 from millstream.sim.network import World
 from millstream.sim.sinks import Shown
 from millstream.sim.spark import Malice, Shape, SparkBody
+from millstream.sim.strain import Strain
 from millstream.sim.tasks import Stalled
-from millstream.sim.workload import Moment
+from millstream.sim.workload import Moment, add_up, by_letter, in_order, reduced
 from millstream.sim.workloads import drawn, workload_of
+
+Blow = Literal["crash", "pause", "cut"]
+"""What may happen to a node: its process ends or stops for a while, or links to it are cut."""
 
 _TOO_LONG = 2_000.0
 _CHECK_EVERY = 40
@@ -51,6 +56,8 @@ class Scenario:
     moves: float
     reckless: bool
     windows: int | None = None
+    kinds: tuple[Blow, ...] = ("crash", "crash", "pause", "cut")
+    strain: Strain = field(default_factory=Strain)
 
     @classmethod
     def of(cls, seed: int) -> Scenario:
@@ -88,10 +95,11 @@ class Scenario:
                 stall=rng.choice((0.0, 0.0, 0.002)),
             ),
             epochs=rng.randint(3, 7),
-            blows=0 if flaky else rng.randint(0, 5),
+            blows=rng.randint(0, 5),
             rate=rng.choice((0.002, 0.01, 0.03)),
             moves=rng.choice((0.0, 0.3)),
             reckless=rng.random() < 0.1,
+            strain=Strain.of(seed),
         )
         windows = None if flaky else drawn(seed)
         return scenario if windows is None else _with_windows(scenario, windows, rng)
@@ -180,7 +188,11 @@ class _Run:
         self._scenario = scenario
         self._workload = workload_of(scenario.windows)
         self._cluster = Cluster(
-            world, scenario.size, world.process(DRIVER), workload=self._workload
+            world,
+            scenario.size,
+            world.process(DRIVER),
+            workload=self._workload,
+            strain=scenario.strain,
         )
         self._reference = self._workload.answer(scenario.size.slots)
         self._checks = Checks(self._cluster, self._reference)
@@ -204,6 +216,8 @@ class _Run:
             if not self._scenario.malice.flaky:
                 raise Violation(str(told)) from None
             error = told
+        except MillstreamError as problem:
+            raise Violation(f"L: the run gave up: {type(problem).__name__}: {problem}") from problem
         lost_nodes = len(self._cluster.coordinator.roster.lost)
         world = self._world
         return Outcome(self._scenario, error, world.now, self._blows, lost_nodes, world.fingerprint)
@@ -212,6 +226,7 @@ class _Run:
         scenario, cluster = self._scenario, self._cluster
         cluster.begin()
         self._world.on_step = self._step
+        scenario.strain.begin(self._world, self._unharmed)
         source = self._workload.epochs(self._input, scenario.shape.tasks)
         for epoch, (now, given) in enumerate(islice(source, scenario.epochs)):
             self._reference.add(given, Moment(now))
@@ -239,14 +254,22 @@ class _Run:
         self._steps += 1
         self._checks.changes()
         self._checks.claims()
-        if self._steps % _CHECK_EVERY == 0 and not self._scenario.malice.flaky:
-            self._checks.states()
+        if self._steps % _CHECK_EVERY == 0:
+            if self._scenario.malice.flaky:
+                self._checks.agreement()
+            else:
+                self._checks.states()
         if (
             not self._over
             and self._blows < self._scenario.blows
             and self._world.maybe(self._scenario.rate)
         ):
             self._strike(process)
+
+    def _unharmed(self) -> list[NodeId]:
+        """The nodes that nothing happens to at the moment."""
+        machines = () if self._over else self._cluster.machines
+        return [n for n in machines if self._world.alive(n) and self._out_of_reach[n] <= 0]
 
     def _strike(self, process: str) -> None:
         """Hit a node, often the one that makes this step, or an executor with all its nodes."""
@@ -262,7 +285,7 @@ class _Run:
         if not victims or (not self._scenario.reckless and not self._spares(gone)):
             return
         self._blows += 1
-        kind = world.random.choice(("crash", "crash", "pause", "cut"))
+        kind = world.random.choice(self._scenario.kinds)
         for node in victims:
             self._out_of_reach[node] += 1
             if kind == "crash":
@@ -319,12 +342,21 @@ class _Run:
         self._checks.states()
 
     def _examine_consistency(self) -> None:
-        """With a map that is not deterministic: what was shown is at least what is kept."""
+        """With a map that is not deterministic: what was shown is what is kept, job by job."""
+        self._checks.agreement()
         shown: dict[str, Any] = {}
-        for _, outputs in self._sink.published:
+        sums: dict[str, dict[str, Any]] = {}
+        for epoch, outputs in self._sink.published:
             shown.update(outputs[1])
-        found = dict(StateReader(self._cluster.coordinator).items(1))
+            behind = [pair for output in outputs[1] for pair in by_letter(output)]
+            expected = in_order(reduced(add_up, behind, sums))
+            if outputs[2] != expected:
+                raise Violation(f"I2: job 2 gave {outputs[2]} in epoch {epoch}, not {expected}")
+        reader = StateReader(self._cluster.coordinator)
+        found = dict(reader.items(1))
         kept = {k: (len(e.get("history", ())), e.get("note", -1)) for k, e in found.items()}
         for key, value in shown.items():
             if kept.get(key, (0, -1)) != value:
-                raise Violation(f"{key} was shown as {value}, but is kept as {kept.get(key)}")
+                raise Violation(f"I2: {key} was shown as {value}, but is kept as {kept.get(key)}")
+        if dict(reader.items(2)) != sums:
+            raise Violation(f"I1: job 2 ends with {dict(reader.items(2))}, not {sums}")

@@ -67,6 +67,11 @@ class SimLock:
         self._depth = 0
         self._waiting: list[tuple[Task, Promise[None]]] = []
 
+    @property
+    def is_held(self) -> bool:
+        """Whether some task has it."""
+        return self._owner is not None
+
     def __enter__(self) -> None:
         kernel, task = self._kernel, self._kernel.current
         if task is None or self._owner is task:

@@ -171,8 +171,8 @@ class Reference:
 
     def add(self, tasks: list[list[Pair]], moment: Moment = Moment()) -> None:  # noqa: B008
         states = deepcopy(self.after[-1]) if self.after else {1: {}, 2: {}}
-        first = _reduce(remember, [record for task in tasks for record in task], states[1])
-        second = _reduce(add_up, [pair for out in first for pair in by_letter(out)], states[2])
+        first = reduced(remember, [record for task in tasks for record in task], states[1])
+        second = reduced(add_up, [pair for out in first for pair in by_letter(out)], states[2])
         self.after.append(states)
         self.outputs.append({1: in_order(first), 2: in_order(second)})
 
@@ -183,7 +183,8 @@ class Reference:
         return self.after[epoch][job] if epoch >= 0 else {}
 
 
-def _reduce(function: Any, pairs: list[Pair], states: dict[str, dict[str, Any]]) -> list[Pair]:
+def reduced(function: Any, pairs: list[Pair], states: dict[str, dict[str, Any]]) -> list[Pair]:
+    """Run a reduce function over plain dictionaries."""
     groups: dict[str, list[Any]] = {}
     for key, value in pairs:
         groups.setdefault(key, []).append(value)

@@ -1,0 +1,70 @@
+"""The search for a seed that breaks a promise, among scenarios of one kind.
+
+A kind is drawn like any other scenario, and then made what a certain fault needs: two nodes and
+moving slots, or a driver that is replaced again and again. So a fault shows within a few seeds,
+and no seed has to be known beforehand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from millstream.sim.durable_scenario import DurableScenario
+from millstream.sim.scenario import Failed, Scenario, draw, play
+from millstream.sim.strain import Strain
+
+T = TypeVar("T")
+Kind = Callable[[int], Scenario | DurableScenario]
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A seed whose run broke a promise, and what it said."""
+
+    seed: int
+    problem: str
+
+
+def first_broken(kind: Kind, seeds: Iterable[int]) -> Broken | None:
+    """The first of some seeds that breaks a promise; None if all keep them."""
+    for seed in seeds:
+        try:
+            play(kind(seed))
+        except Failed as failed:
+            return Broken(seed, str(failed))
+    return None
+
+
+def anything(seed: int) -> Scenario | DurableScenario:
+    """All that ``make sim`` runs."""
+    return draw(seed)
+
+
+def in_memory(windows: int | None = None, **changes: Any) -> Kind:
+    """Runs without a store; ``changes`` are made to what a seed has drawn."""
+
+    def drawn(seed: int) -> Scenario:
+        scenario = replace(Scenario.of(seed), windows=windows, strain=Strain())
+        return _changed(scenario, changes)
+
+    return drawn
+
+
+def stored(windows: int | None = None, **changes: Any) -> Kind:
+    """Runs with a store, whose drivers come and go."""
+
+    def drawn(seed: int) -> DurableScenario:
+        return _changed(replace(DurableScenario.of(seed), windows=windows), changes)
+
+    return drawn
+
+
+def _changed(scenario: T, changes: Mapping[str, Any]) -> T:
+    """A scenario with other fields; those of its parts are given as a dictionary."""
+    found = {
+        name: _changed(getattr(scenario, name), value) if isinstance(value, dict) else value
+        for name, value in changes.items()
+    }
+    return replace(scenario, **found)  # type: ignore[type-var]
