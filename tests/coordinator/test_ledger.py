@@ -167,6 +167,20 @@ def test_the_units_of_a_commit_are_pickled_once_and_not_with_every_message() -> 
     assert Commit(3, 1).units == ()
 
 
+def test_receipts_from_before_a_change_of_the_ring_are_asked_for_again() -> None:
+    roster = roster_of(A, B, GONE, replicas=1)
+    ledger = ledger_of(roster=roster)
+    ledger.admit(0, 0)
+    for node in (A, B, GONE):
+        owned = range(*[int(at) for at in roster.placement.ring.slots_of(node)[[0, -1]] + [0, 1]])
+        ledger.receive(node, said(receipt(owned)))
+    ledger.closing()
+    roster.placement = roster.placement.at(roster.placement.version + 1)
+
+    with pytest.raises(MissingReceipts, match="the ring that is in force now"):
+        ledger.closing()
+
+
 def test_a_takeover_is_known_until_the_next_try() -> None:
     roster = roster_of(A, B, replicas=1)
     ledger = ledger_of(roster=roster)

@@ -714,7 +714,11 @@ def test_a_takeover_that_cuts_units_in_two_explains_other_input_behind_another_j
 def test_units_that_cannot_be_compared_are_worth_another_try(run: Run) -> None:
     def main() -> None:
         run.coordinator.admit(0, 0)
-        assert run.coordinator.is_retryable(Recut("remember", 0, "0 to 3"))
+        recut = Recut("remember", 0, "0 to 3")
+        assert run.coordinator.is_retryable(recut)
+        for problem in (recut, BrokenFeed("another task's")):
+            run.coordinator.act("failed", (0, 0, problem))
+        assert run.coordinator.is_retryable(RuntimeError("Spark's words for it"))
 
     run.main(main)
 

@@ -59,7 +59,8 @@ class MissingReceipts(MillstreamError):
 
     def __str__(self) -> str:
         jobs = ", ".join(f"{count} slots of job {job!r}" for job, count in self.missing.items())
-        return f"epoch {self.epoch} has no receipt for {jobs}; run its body again as the next try"
+        what = jobs or "the ring that is in force now"
+        return f"epoch {self.epoch} has no receipt for {what}; run its body again as the next try"
 
 
 class TypeConflict(MillstreamError):
@@ -124,6 +125,7 @@ class Ledger:
         self._asked = BEGINNING
         self._record: EpochRecord | None = None
         self._said: dict[NodeId, Receipts] = {}
+        self._ring_of: dict[NodeId, int] = {}  # the ring under which each node said so
         # Whether slots changed hands during this try, and whether that cut units in two.
         self.taken_over = self.recut = False
 
@@ -169,7 +171,7 @@ class Ledger:
         return self._record
 
     def _begin_try(self) -> None:
-        self._said = {}
+        self._said, self._ring_of = {}, {}
         self.taken_over = self.recut = False
 
     def replace_placement(self) -> None:
@@ -183,6 +185,7 @@ class Ledger:
     def receive(self, node: NodeId, said: Receipts) -> None:
         """Take a node's word on the try under way, in place of what it said before."""
         self._said[node] = said
+        self._ring_of[node] = self._roster.placement.version
 
     def _counting(self) -> Iterator[tuple[NodeId, Receipt]]:
         """The receipts of the try under way; those of another epoch or try are not counted."""
@@ -265,6 +268,10 @@ class Ledger:
         """What is needed to commit the epoch under way; raises ``MissingReceipts``."""
         assert self._record is not None
         self.require_complete()
+        version = self._roster.placement.version
+        if any(self._ring_of.get(node, version) != version for node in self._roster.domains):
+            # Who was taken off a slot and put on it again has dropped the copy it told of.
+            raise MissingReceipts(self._record.epoch, {})
         receipts = self.receipts
         bases = [base for said in self._said.values() for base in said.bases]
         counted = self._counted()

@@ -299,13 +299,13 @@ class Coordinator:
 
         What leaves such units may be ordered otherwise, and so be other input for the jobs behind.
         """
-        cause = self.failure() or problem
-        if isinstance(cause, Recut):
-            return True
-        return (
-            isinstance(cause, NotDeterministic)
-            and self.ledger.recut
-            and cause.job in self._downstream
+        with self._lock:
+            causes = [*self._failures] or [problem]
+        if any(isinstance(cause, Recut) for cause in causes):
+            return True  # whatever other tasks met after it
+        return self.ledger.recut and any(
+            isinstance(cause, NotDeterministic) and cause.job in self._downstream
+            for cause in causes
         )
 
     def move(self, slots: Iterable[int], to: NodeId) -> None:
