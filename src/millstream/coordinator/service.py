@@ -409,15 +409,15 @@ class Coordinator:
     def act(self, action: str, body: Any) -> Any:
         """Answer a task or a node."""
         if action == "ping":
-            self._refuse_fenced(body)
+            self._require_member(body)
             return None
         if action == "record":
             return self._record(*body)
         if action == "assign":
-            self._refuse_fenced(body)
+            self._require_member(body)
             return self._assignment()
         if action == "restore":
-            self._refuse_fenced(body)
+            self._require_member(body)
             return self._restore()
         if action == "suspect":
             node, reporter, rounds = body
@@ -446,10 +446,18 @@ class Coordinator:
         with self._changing:
             return self._commits.restore()
 
-    def _refuse_fenced(self, node: NodeId | None) -> None:
-        if node is not None and self._roster is not None and node in self.roster.lost:
-            self._fencing.returned(node)
-            raise Fenced(f"node {node} was taken for dead, and others own its slots now")
+    def _require_member(self, node: NodeId) -> None:
+        """Raise for a node that is not, or no longer, part of the run; it ends itself then."""
+        self._refuse_fenced(node)
+        if self._roster is not None and node not in self.roster.domains:
+            # Of a task that Spark ran twice: the other attempt's node was taken in.
+            raise Fenced(f"node {node} is not part of the run")
+
+    def _refuse_fenced(self, reporter: str | None) -> None:
+        """Raise for a node that was fenced; tasks report as well."""
+        if reporter is not None and self._roster is not None and reporter in self.roster.lost:
+            self._fencing.returned(NodeId(reporter))
+            raise Fenced(f"node {reporter} was taken for dead, and others own its slots now")
 
     def _record(self, epoch: int, try_: int) -> EpochRecord:
         if self.lost is not None:
