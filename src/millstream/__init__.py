@@ -64,6 +64,7 @@ from millstream.work.windows.forms import CountedWindow, EndlessWindow, Window
 if TYPE_CHECKING:
     from millstream.spark.conform import SinkTypeError
     from millstream.spark.engine import EpochFailed
+    from millstream.spark.gateway import SparkLost
     from millstream.spark.handle import Run
     from millstream.spark.run import run, start
     from millstream.spark.state_frame import read_state
@@ -74,6 +75,7 @@ _LAZY = {
     "EpochFailed": "engine",
     "Run": "handle",
     "SinkTypeError": "conform",
+    "SparkLost": "gateway",
     "read_state": "state_frame",
     "run": "run",
     "start": "run",
@@ -95,6 +97,7 @@ __all__ = [
     "RunEnded",
     "ScanBroken",
     "SinkTypeError",
+    "SparkLost",
     "StateLost",
     "StoreError",
     "StoreFull",

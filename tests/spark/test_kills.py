@@ -165,3 +165,70 @@ def test_an_executor_that_dies_during_the_last_job_costs_nothing_but_time(tmp_pa
     assert (tmp_path / "killed").exists()
     assert process.returncode == 0, errors[-3000:]
     assert "state {1: 360, 2: 240, 3: 120}" in output
+
+
+JVM_KILLED = """
+    import os, signal, sys, time
+    from pyspark import SparkContext
+    import millstream as ms
+
+    def count(key, values, state):
+        state["n"] = state.get("n", 0) + len(values)
+        yield key, state["n"]
+
+    def started():
+        flow = ms.Workflow("endless")
+        rows = flow.source("rows", ms.rate(rows_per_second=100))
+        counts = rows.map_reduce("count", map=lambda row: [(row.value % 10, 1)], reduce=count)
+        counts.sink("out", ms.callback(lambda rows, epoch: print("epoch", epoch, flush=True)))
+        return ms.start(flow, nodes=2, master=sys.argv[1], checkpoint="chk")
+
+    def said(what, function):
+        try:
+            print(what, function(), flush=True)
+        except Exception as problem:
+            print(what, type(problem).__name__, str(problem).replace("\\n", " "), flush=True)
+
+    run = started()
+    pids = [node.pid for node in run.status().nodes]
+    for pid in pids:
+        print("node", pid, flush=True)
+    while run.progress.last is None or run.progress.last.epoch < 1:
+        time.sleep(0.05)
+    state = run.state("count")
+    os.kill(SparkContext._gateway.proc.pid, signal.SIGKILL)
+    if sys.argv[2] == "reads first":
+        while any(os.path.exists(f"/proc/{pid}") for pid in pids):
+            time.sleep(0.05)  # state can be read as long as nodes are there
+        said("get", lambda: state.get(1))
+        said("items", lambda: list(state.items()))
+        said("status", lambda: run.status().phase)
+    said("wait", lambda: run.await_termination())
+    said("status", lambda: run.status().phase)
+    said("get", lambda: state.get(1))
+    said("stop", lambda: run.stop())
+    with started() as again:
+        print("resumed", again.status().committed, flush=True)
+"""
+
+
+@pytest.mark.parametrize("order", ["reads first", "waits first"])
+@pytest.mark.parametrize("master", ["local[2]", "local-cluster[2,1,1024]"])
+def test_a_killed_jvm_under_a_living_driver_is_a_typed_error_and_the_run_can_start_again(
+    tmp_path: Path, master: str, order: str
+) -> None:
+    with driver(tmp_path, JVM_KILLED, master, order) as process:
+        output, errors = process.communicate(timeout=180)
+
+    said = output.splitlines()
+    answers = [line for line in said if line.split()[0] in ("wait", "get", "items", "status")]
+    typed = "SparkLost the JVM of Spark's driver ended"
+    for line in answers:
+        told = line.partition(" ")[2]
+        assert told == "failed" if line.startswith("status") else told.startswith(typed), line
+    assert len(answers) == (6 if order == "reads first" else 3), (said, errors[-3000:])
+    assert "start the workflow again with checkpoint='chk'" in output
+    assert "stop None" in said
+    assert re.search(r"resumed [1-9]", output), errors[-3000:]
+    assert "Py4J" not in output
+    assert gone_within(node_pids(said), 3.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ _PATIENCE = 5 * _TIMEOUT
 _WAIT = 0.05
 _OPEN_TIMEOUT = 5.0
 _SLOTS_AT_ONCE = 128
+Explaining = Callable[[], AbstractContextManager[None]]
 _ENDED = "the run has ended and its state with it; read state before stop()"
 
 
@@ -35,9 +37,12 @@ class Scan(Iterator[tuple[Any, Any]]):
     last node that still has the state of that epoch is gone; then ``ScanBroken`` is raised.
     """
 
-    def __init__(self, coordinator: Coordinator, order: OpenScan) -> None:
+    def __init__(
+        self, coordinator: Coordinator, order: OpenScan, explaining: Explaining = nullcontext
+    ) -> None:
         self._coordinator = coordinator
         self._order = order
+        self._explaining = explaining
         self._items = self._read()
 
     @property
@@ -46,7 +51,11 @@ class Scan(Iterator[tuple[Any, Any]]):
         return self._order.committed.epoch
 
     def __next__(self) -> tuple[Any, Any]:
-        return next(self._items)
+        with self._explaining():
+            item = next(self._items, None)
+        if item is None:
+            raise StopIteration
+        return item
 
     def close(self) -> None:
         """Let the nodes forget the epoch; also done at the end."""
@@ -91,25 +100,35 @@ class Scan(Iterator[tuple[Any, Any]]):
 
 
 class StateReader:
-    """Reads state while the run goes on; a takeover in between only takes time."""
+    """Reads state while the run goes on; a takeover in between only takes time.
 
-    def __init__(self, coordinator: Coordinator) -> None:
+    Reads happen within ``explaining``, which may know better why one failed.
+    """
+
+    def __init__(self, coordinator: Coordinator, explaining: Explaining = nullcontext) -> None:
         self._coordinator = coordinator
+        self._explaining = explaining
 
     def get(self, job: int, key: object) -> Any:
         """A key's committed state, or None."""
-        self._await_seals()
-        found = [loads(answer) for answer in self._ask_all("get", lambda ring: (job, key, ring))]
+        with self._explaining():
+            self._await_seals()
+            answers = self._ask_all("get", lambda ring: (job, key, ring))
+        found = [loads(answer) for answer in answers]
         return next((state for state in found if state is not None), None)
 
     def items(self, job: int) -> Scan:
         """All keys of a job, as they are at the newest commit now."""
+        with self._explaining():
+            return self._scan(job)
+
+    def _scan(self, job: int) -> Scan:
         self._require_running()
         deadline = self._coordinator.net.now() + _PATIENCE
         while True:
             order = self._open(job)
             if order is not None:
-                return Scan(self._coordinator, order)
+                return Scan(self._coordinator, order, self._explaining)
             if self._coordinator.net.now() > deadline:
                 raise ScanBroken("not all nodes answered in time")
             self._coordinator.net.sleep(_WAIT)

@@ -6,6 +6,7 @@ heartbeats makes Spark run it.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from millstream.flow.sources import ReplaySource
 from millstream.flow.vertices import SourceVertex
 from millstream.spark.compile import HEARTBEAT
 from millstream.spark.engine import Engine
+from millstream.spark.gateway import BROKEN
 from millstream.spark.replay import ReplayEnd, replay_end
 
 _POLL = 0.1
@@ -49,6 +51,10 @@ class Ending:
 
     def stop_when_read(self, query: StreamingQuery, engine: Engine) -> None:
         """End the run when all was read and, if there are windows, all of them were closed."""
+        with contextlib.suppress(*BROKEN):  # whoever waits for the run finds out that Spark is gone
+            self._stop_when_read(query, engine)
+
+    def _stop_when_read(self, query: StreamingQuery, engine: Engine) -> None:
         while query.isActive:
             last = query.lastProgress
             if last is not None and self.has_read(last.sources):

@@ -27,6 +27,7 @@ from millstream.node.messages import NodeReport
 from millstream.observe.progress import EpochProgress, JobProgress, Progress, StoreProgress
 from millstream.observe.timing import time_progress
 from millstream.spark.compile import EpochFrames, Frames
+from millstream.spark.gateway import SparkLost
 from millstream.spark.sinks import ForeachBatchWriter, SinkWriter
 from millstream.spark.stage import BlocksLost
 from millstream.work.clocks import END
@@ -60,8 +61,9 @@ class Engine:
         progress: Progress,
         clock: Callable[[], float] = time.time,
         successor: Callable[[BaseException], Superseded | None] = lambda _: None,
+        spark_lost: Callable[[], SparkLost | None] = lambda: None,
     ) -> None:
-        """``successor`` tells who has taken over the checkpoint, if that explains a failure."""
+        """What may explain a failure: who has taken over the checkpoint, and a JVM that is gone."""
         self._plan = plan
         self._frames = frames
         self._coordinator = coordinator
@@ -69,6 +71,7 @@ class Engine:
         self._progress = progress
         self._clock = clock
         self._successor = successor
+        self._spark_lost = spark_lost
         self._names = {at: sink.name for at, sink in plan.sinks}
         self._tuned = False
         self._thread: int | None = None
@@ -172,9 +175,14 @@ class Engine:
         replaced = self._successor(problem)
         if replaced is not None:
             return replaced
+        if isinstance(problem, KeyboardInterrupt):
+            return problem
+        if (gone := self._spark_lost()) is not None:
+            gone.__cause__ = problem
+            return gone
         if self._coordinator.lost is not None:
             return self._coordinator.lost
-        if isinstance(problem, MillstreamError | KeyboardInterrupt):
+        if isinstance(problem, MillstreamError):
             return problem
         known = self._coordinator.failure()
         if known is not None:

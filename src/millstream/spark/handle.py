@@ -24,6 +24,7 @@ from millstream.observe.timing import micros_of
 from millstream.ring.drawing import draw
 from millstream.ring.ring import NodeId
 from millstream.spark.engine import Engine, EpochFailed
+from millstream.spark.gateway import BROKEN, Gateway
 from millstream.work.clocks import END
 
 Phase = Literal["running", "finished", "stopped", "failed"]
@@ -70,8 +71,8 @@ class Status:
 class JobState:
     """The committed state of one job."""
 
-    def __init__(self, coordinator: Coordinator, job: int) -> None:
-        self._reader = StateReader(coordinator)
+    def __init__(self, coordinator: Coordinator, job: int, gateway: Gateway) -> None:
+        self._reader = StateReader(coordinator, gateway.explaining)
         self._job = job
 
     def get(self, key: object, default: Any = None) -> Any:
@@ -97,6 +98,7 @@ class Run:
         progress: Progress,
         display: Display,
         cleanup: contextlib.ExitStack,
+        gateway: Gateway,
     ) -> None:
         self._plan = plan
         self._coordinator = coordinator
@@ -106,6 +108,7 @@ class Run:
         self._progress = progress
         self._display = display
         self._cleanup = cleanup
+        self._gateway = gateway
         self._stopped = False
         self._told = False
         self._lock = threading.RLock()
@@ -151,13 +154,21 @@ class Run:
             return "failed"
         if self._stopped:
             return "stopped"
-        return "running" if self._query.isActive else "finished"
+        return "running" if self._is_active() else "finished"
+
+    def _is_active(self) -> bool:
+        """Whether Spark runs the query; if Spark is gone, the run has failed."""
+        try:
+            return bool(self._query.isActive)
+        except BROKEN as problem:
+            self._engine.fail(problem)
+            return False
 
     def state(self, job: str) -> JobState:
         """The committed state of a job."""
         for at, vertex in self._plan.jobs:
             if vertex.name == job:
-                return JobState(self._coordinator, at)
+                return JobState(self._coordinator, at, self._gateway)
         for at, led in self._plan.of_kind(LedVertex):
             if led.name == job:
                 leader = self._plan.vertices[self._plan.inputs[at][0]]
@@ -190,7 +201,7 @@ class Run:
         Raises what made the run fail. State stays readable until ``stop``.
         """
         deadline = None if timeout is None else time.monotonic() + timeout.total_seconds()
-        while self._query.isActive:
+        while self._is_active():
             if deadline is not None and time.monotonic() > deadline:
                 return False
             with contextlib.suppress(Exception):  # the failure is told below, typed
@@ -208,14 +219,18 @@ class Run:
             self._engine.fail(problem)
 
     def _failure(self) -> BaseException | None:
-        if self._engine.error is not None:
+        if self._engine.error is None and self._coordinator.lost is not None:
+            self._engine.fail(self._coordinator.lost)
+        if self._engine.error is not None or self._is_active() or self._engine.stopping.is_set():
             return self._engine.error
-        if self._coordinator.lost is not None:
-            return self._coordinator.lost
-        if self._query.isActive or self._engine.stopping.is_set():
-            return None
-        problem = self._query.exception()
-        return None if problem is None else EpochFailed(f"Spark ended the query: {problem}")
+        try:
+            problem = self._query.exception()
+        except BROKEN as broken:
+            self._engine.fail(broken)
+            return self._engine.error
+        if problem is not None and self._engine.error is None:
+            return EpochFailed(f"Spark ended the query: {problem}")
+        return self._engine.error
 
     def _raise_failure(self) -> None:
         failure = self._failure()
@@ -234,7 +249,7 @@ class Run:
             threading.Thread(target=self.stop, name="millstream-stop").start()
             return
         with self._lock:
-            if self._query.isActive:
+            if self._is_active():
                 self._stopped = True
                 self._engine.stop(self._query)
             self._finish()

@@ -12,6 +12,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from millstream.errors import ConfigError
+from millstream.spark.gateway import stop_session
 
 _STREAMING = "org.apache.spark.sql.execution.streaming"
 SETTINGS = {
@@ -66,7 +67,7 @@ def release(spark: SparkSession) -> None:
         _users -= 1
         if _users == 0:
             _ours = None
-            spark.stop()
+            stop_session(spark)
 
 
 def _create(master: str | None) -> SparkSession:

@@ -37,6 +37,7 @@ from millstream.spark.checkpoint import Hold, take_hold
 from millstream.spark.compile import EpochFrames, admission
 from millstream.spark.ending import ending_of
 from millstream.spark.engine import Engine, publish
+from millstream.spark.gateway import Gateway, SparkLost
 from millstream.spark.handle import Run
 from millstream.spark.launch import start_nodes
 from millstream.spark.options import RunConfig
@@ -67,6 +68,8 @@ class Starting:
         self._spark = spark
         self._cleanup = cleanup
         self._hold = Hold("")
+        folder = config.checkpoint
+        self._gateway = Gateway(spark.sparkContext, None if folder is None else os.fspath(folder))
         atexit.register(cleanup.close)
         cleanup.callback(atexit.unregister, cleanup.close)
 
@@ -75,11 +78,14 @@ class Starting:
         try:
             return self._run()
         except BaseException as problem:
-            replaced = self._hold.successor(problem)
+            replaced = self._hold.successor(problem) or self._lost(problem)
             self._cleanup.close()
             if replaced is None:
                 raise
             raise replaced from problem
+
+    def _lost(self, problem: BaseException) -> SparkLost | None:
+        return self._gateway.loss() if isinstance(problem, Exception) else None
 
     def _run(self) -> Run:
         spark, config, planned = self._spark, self._config, self._plan
@@ -127,7 +133,15 @@ class Starting:
         display = display_for(planned.name, config.progress)
         progress.listen(display.show)
         frames = EpochFrames(planned, program, pack(program), endpoint, admitted.branches)
-        engine = Engine(planned, frames, coordinator, sinks, progress, successor=hold.successor)
+        engine = Engine(
+            planned,
+            frames,
+            coordinator,
+            sinks,
+            progress,
+            successor=hold.successor,
+            spark_lost=self._gateway.loss,
+        )
         coordinator.begin(
             [Member(node.node, node.address, node.domain) for node in started],
             {at: job.name for at, job in planned.jobs},
@@ -173,7 +187,17 @@ class Starting:
                 target=ending.stop_when_read, args=(query, engine), daemon=True
             ).start()
         pids = {node.node: node.pid for node in started}
-        return Run(planned, coordinator, pids, engine, query, progress, display, self._cleanup)
+        return Run(
+            planned,
+            coordinator,
+            pids,
+            engine,
+            query,
+            progress,
+            display,
+            self._cleanup,
+            self._gateway,
+        )
 
     @contextlib.contextmanager
     def _retaining(self) -> Iterator[None]:

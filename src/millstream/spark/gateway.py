@@ -1,0 +1,91 @@
+"""The JVM of Spark's driver, as this process sees it: whether it is there, and what if not."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from py4j.protocol import Py4JError
+from pyspark import SparkContext
+from pyspark.sql import SparkSession, SQLContext
+
+from millstream.errors import MillstreamError
+
+BROKEN = (Py4JError, OSError, EOFError)
+"""What calls into a JVM that is gone raise."""
+
+
+class SparkLost(MillstreamError):
+    """The JVM of Spark's driver is gone, and with it the executors and the nodes."""
+
+    def __init__(self, checkpoint: str | None) -> None:
+        super().__init__(checkpoint)
+        self.checkpoint = checkpoint
+
+    def __str__(self) -> str:
+        advice = (
+            "this run had no checkpoint, so its state is lost: start it again, with checkpoint="
+            if self.checkpoint is None
+            else f"start the workflow again with checkpoint={self.checkpoint!r}: it resumes from "
+            "the last checkpoint"
+        )
+        return (
+            "the JVM of Spark's driver ended while the workflow was running (it was killed, or ran "
+            "out of memory), and executors and nodes ended with it. The epoch under way was not "
+            f"committed; {advice}"
+        )
+
+
+class Gateway:
+    """The way to the JVM of one session."""
+
+    def __init__(self, context: SparkContext, checkpoint: str | None = None) -> None:
+        gateway = context._gateway
+        assert gateway is not None  # it is there as long as the session is
+        self._gateway = gateway
+        self._checkpoint = checkpoint
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the JVM answers no more; asks it."""
+        try:
+            self._gateway.jvm.java.lang.System.nanoTime()
+        except BROKEN:
+            return True
+        return False
+
+    def close(self) -> None:
+        """Let go of the connections to the JVM."""
+        self._gateway.close()
+
+    def loss(self) -> SparkLost | None:
+        """What a run has to say of its JVM, if that is gone."""
+        return SparkLost(self._checkpoint) if self.is_gone else None
+
+    @contextlib.contextmanager
+    def explaining(self) -> Iterator[None]:
+        """Say what failed for want of the JVM as ``SparkLost``."""
+        try:
+            yield
+        except Exception as problem:
+            lost = None if isinstance(problem, SparkLost) else self.loss()
+            if lost is None:
+                raise
+            raise lost from problem
+
+
+def stop_session(spark: SparkSession) -> None:
+    """Stop a session; if its JVM is gone, let the next session start another."""
+    context = spark.sparkContext
+    gateway = Gateway(context)
+    if not gateway.is_gone:
+        spark.stop()
+        return
+    context._jsc = None  # there is nothing to be stopped there
+    context.stop()
+    with contextlib.suppress(*BROKEN):
+        gateway.close()
+    with SparkContext._lock:
+        SparkContext._gateway = SparkContext._jvm = None
+    SparkSession._instantiatedSession = SparkSession._activeSession = None
+    SQLContext._instantiatedContext = None
