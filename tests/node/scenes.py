@@ -12,6 +12,7 @@ from millstream.coordinator.feeder import end_of
 from millstream.errors import MillstreamError
 from millstream.node.machine import Durability, NodeMachine
 from millstream.node.messages import Assign, Commit, Feed, Receipts, Restore
+from millstream.node.outputs import OutputSpool
 from millstream.node.safekeeper import Safekeeper
 from millstream.node.server import digest_blocks
 from millstream.node.service import NodeOptions, NodeService
@@ -41,9 +42,11 @@ class Scene:
         placement: Placement = BACKED_UP,
         durability: Durability = "epoch",
         store: Store | None = None,
+        spool: OutputSpool | None = None,
         **options: Any,
     ) -> None:
         self.world, self.placement, self.store = world, placement, store
+        self.spool = spool
         self.incarnation = 1
         self.order: Restore | None = None
         self.durability, self.options = durability, NodeOptions(**options)
@@ -79,6 +82,7 @@ class Scene:
             memory=lambda: MEMORY,
             stop=lambda: self.stopped.append(node),
             keeper=None if self.store is None else Safekeeper(net, self.store),
+            spool=self.spool,
         )
 
         def act(action: str, body: Any) -> Any:

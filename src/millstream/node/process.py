@@ -27,6 +27,7 @@ from millstream.errors import MillstreamError
 from millstream.flow.vertices import JobVertex
 from millstream.node.machine import Durability, NodeMachine
 from millstream.node.messages import Fenced
+from millstream.node.outputs import OutputSpool, scratch_folder
 from millstream.node.safekeeper import KeeperOptions, Safekeeper
 from millstream.node.server import NodeServer, digest_blocks, memory
 from millstream.node.service import NodeOptions, NodeService
@@ -157,6 +158,7 @@ def main() -> None:
         stop=lambda: threading.Timer(0.05, end.set).start(),
         tidy=tidy,
         keeper=keeper,
+        spool=OutputSpool(scratch_folder),
     )
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's to handle
     signal.signal(signal.SIGTERM, lambda *_: end.set())
@@ -183,7 +185,7 @@ def _spilling(config: Launch) -> tuple[Spilling | None, Path | None]:
     """What lets keys go to disk, and the folder there, if they are to."""
     if config.memory_limit is None:
         return None, None
-    from millstream.stores.rocksdb.cold import ColdTable, scratch_folder  # needs the extra
+    from millstream.stores.rocksdb.cold import ColdTable  # needs the extra
 
     table = ColdTable(scratch_folder(), config.memory_limit)
     return Spilling(config.memory_limit, table.of), table.path

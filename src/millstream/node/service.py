@@ -41,6 +41,7 @@ from millstream.node.messages import (
     Snapshot,
     UnitCopy,
 )
+from millstream.node.outputs import OutputSpool
 from millstream.node.peers import Message, Peers
 from millstream.node.primitives import Primitives
 from millstream.node.safekeeper import Safekeeper
@@ -82,6 +83,7 @@ class NodeService:
         stop: Callable[[], None],
         tidy: Callable[[int, Callable[[], int]], None] = lambda merged, keys: None,
         keeper: Safekeeper | None = None,
+        spool: OutputSpool | None = None,
     ) -> None:
         self._machine = machine
         self._net = net
@@ -90,6 +92,7 @@ class NodeService:
         self._memory = memory
         self._stop = stop
         self._tidy = tidy
+        self._spool = spool
         self._locks = Locks(net.lock(), net.lock())
         self._state, self._books = self._locks.state, self._locks.books
         self._keeping = (
@@ -155,6 +158,8 @@ class NodeService:
             reduced, receipt = self._machine.reduce(found)
             with self._books:
                 outputs, units = self._machine.freeze(found, reduced, receipt)
+        if self._spool is not None and outputs is reduced.outputs:
+            self._spool.bound(outputs)
         if self._machine.durability == "epoch":
             copies = self._copies(units)  # serialised here, once, for backups and store
             if self._keeping is not None:
@@ -234,6 +239,8 @@ class NodeService:
                 reduced, receipt = self._machine.reduce(replay.work)
                 with self._books:
                     self._machine.replayed(replay, reduced, receipt)
+            if self._spool is not None:
+                self._spool.bound(reduced.outputs)
 
     def _on_receipts(self, body: tuple[int, int, int]) -> Receipts:
         epoch, try_, ring = body

@@ -6,7 +6,6 @@ as an object. There is no log and nothing is synced: what is here is lost with t
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -116,8 +115,3 @@ def _name(key: Any) -> bytes:
     if type(key) is str:
         return b"s" + key.encode()
     return b"b" + key if type(key) is bytes else b"r" + repr(key).encode()
-
-
-def scratch_folder() -> str:
-    """Where Spark keeps what does not fit into memory, or the system's folder for such things."""
-    return os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0] or tempfile.gettempdir()
