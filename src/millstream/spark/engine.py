@@ -38,6 +38,8 @@ log = logging.getLogger("millstream")
 _BATCH_SETTINGS = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
+    # A batch of blocks must not pass the 2 GiB of Arrow's offsets, however large they are.
+    "spark.sql.execution.arrow.maxBytesPerBatch": "64m",
 }
 
 

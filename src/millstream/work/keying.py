@@ -75,6 +75,11 @@ class KeyedBatch:
     values: dict[str, pa.Array]
     times: pa.Array | None
 
+    @property
+    def nbytes(self) -> int:
+        """What keys and values take."""
+        return sum(int(column.nbytes) for column in (self.keys, *self.values.values()))
+
 
 def mapped(job: JobVertex, chunk: Chunk) -> Sequence[Any]:
     """What the map of a job gives: batches, if it is an Arrow function, or records."""

@@ -43,6 +43,28 @@ def encode_repeated(counts: Iterable[int], value: Any) -> tuple[pa.Field, pa.Arr
 
 def encode_lists(job: JobVertex, lists: list[list[Any]]) -> tuple[pa.Field, pa.Array]:
     """Encode a list of values for every key: flat Arrow where exact, else pickled by key."""
+    try:
+        return _encoded(job, lists)
+    except _TooMuch:
+        raise record_error(
+            f"map of job {job.name!r}",
+            job.map,
+            "gave values that take more than 2 GiB together, hidden inside of objects",
+            "give large values as bytes or str, or in several parts",
+        ) from None
+
+
+class _TooMuch(Exception):
+    """Arrow needs several arrays for what must be one."""
+
+
+def _one_array(array: pa.Array | pa.ChunkedArray) -> pa.Array:
+    if isinstance(array, pa.ChunkedArray):
+        raise _TooMuch
+    return array
+
+
+def _encoded(job: JobVertex, lists: list[list[Any]]) -> tuple[pa.Field, pa.Array]:
     given = list(chain.from_iterable(lists))
     flat, kinds = plain_scalars(given)
     if flat is not given:
@@ -61,7 +83,7 @@ def encode_lists(job: JobVertex, lists: list[list[Any]]) -> tuple[pa.Field, pa.A
             f"gave values that cannot be pickled ({problem})",
             "give values without connections, locks or open files",
         ) from None
-    return pa.field(VALUES, pa.binary(), metadata=PICKLED), pa.array(blobs, pa.binary())
+    return pa.field(VALUES, pa.binary(), metadata=PICKLED), _one_array(pa.array(blobs, pa.binary()))
 
 
 def _flat_column(values: Sequence[Any], kinds: set[type]) -> pa.Array | None:
@@ -83,7 +105,7 @@ def _plain_column(values: Sequence[Any], kinds: set[type]) -> pa.Array | None:
     if len(kinds) != 1 or not kinds <= _PLAIN:
         return None
     field, column = encode_column(VALUES, values)
-    return None if field.metadata else column
+    return None if field.metadata else _one_array(column)
 
 
 def _flat_values(column: pa.Array) -> list[Any]:

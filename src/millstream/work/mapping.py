@@ -17,12 +17,13 @@ from millstream.ring.ring import partition_slots
 from millstream.work.chunk import Chunk
 from millstream.work.clocks import JobClock, tally_block
 from millstream.work.keying import KeyedBatch, Pairs, keyed
-from millstream.work.packing import FLUSH_ROWS, Packer, cut, packer_for
+from millstream.work.packing import FLUSH_ROWS, AggregatePacker, Packer, cut, packer_for
 from millstream.work.program import Program
 from millstream.work.routing import push
 from millstream.work.sharing import SharedMaps
 from millstream.work.timing import Gate, runs_of
-from millstream.work.window_packing import WindowPacker, window_packer_for
+from millstream.work.weighing import FLUSH_BYTES, Weigher
+from millstream.work.window_packing import WindowAggregatePacker, WindowPacker, window_packer_for
 
 
 class Receiver(Protocol):
@@ -49,15 +50,22 @@ class MapSide:
         time: int,
         clocks: Mapping[int, JobClock],
         key_types: Mapping[int, pa.DataType | None],
+        flush_bytes: int = FLUSH_BYTES,
     ) -> None:
-        """The time and the clocks are those of the epoch; key types are those it knows."""
+        """The time and the clocks are those of the epoch; key types are those it knows.
+
+        What was packed of a job is sent on when there are ``flush_bytes`` of it.
+        """
         self._program = program
         self._receiver = receiver
         self._time = time
         self._clocks = clocks
         self._key_types = key_types
+        self._flush_bytes = flush_bytes
         self._packers: dict[int, Packer] = {}
         self._windowed: dict[int, tuple[Gate, WindowPacker]] = {}
+        self._weighers: dict[int, Weigher] = {}
+        self._held: dict[int, int] = {}
         self._maps = SharedMaps(program.map_sharers)
         self._origin: int | None = None
 
@@ -95,13 +103,13 @@ class MapSide:
         kind = self._key_types.get(job)
         if vertex.key_type is None and kind is not None:
             vertex = replace(vertex, key_type=kind)
-        packer = (
+        if job not in self._weighers:
+            self._weighers[job] = Weigher(vertex, limit=self._flush_bytes)
+            self._held[job] = 0
+        if vertex.windowing is None:
             self._pack(job, vertex, chunk)
-            if vertex.windowing is None
-            else self._place(job, vertex, chunk)
-        )
-        if packer.rows >= FLUSH_ROWS:
-            self._flush(job, packer)
+        else:
+            self._place(job, vertex, chunk)
 
     def to_sink(self, sink: int, chunk: Chunk) -> None:
         self._receiver.to_sink(sink, chunk)
@@ -109,15 +117,16 @@ class MapSide:
     def to_frame(self, frame: int, chunk: Chunk) -> None:
         self._receiver.to_frame(frame, chunk)
 
-    def _pack(self, job: int, vertex: JobVertex, chunk: Chunk) -> Packer:
+    def _pack(self, job: int, vertex: JobVertex, chunk: Chunk) -> None:
         if job not in self._packers:
             self._packers[job] = packer_for(vertex, self._program.slots)
         packer = self._packers[job]
         for values in self._keyed(job, vertex, chunk):
-            packer.add(values)
-        return packer
+            for part, weight in self._weighers[job].parts(values):
+                packer.add(part)
+                self._count(job, packer, weight)
 
-    def _place(self, job: int, vertex: JobVertex, chunk: Chunk) -> WindowPacker:
+    def _place(self, job: int, vertex: JobVertex, chunk: Chunk) -> None:
         """Pack what windows take; the rest goes to the sides."""
         sides = self._program.sides(job)
         if job not in self._windowed:
@@ -129,16 +138,27 @@ class MapSide:
         gate, packer = self._windowed[job]
         for values in self._keyed(job, vertex, chunk):
             admitted = gate.admit(values, self._origin, chunk.time)
-            packer.add(admitted.taken)
+            for part, weight in self._weighers[job].parts(admitted.taken):
+                packer.add(part)
+                self._count(job, packer, weight)
             for at, side in sides.items():
                 if side in admitted.sides:
                     self.read(at, admitted.sides[side])
-        return packer
+
+    def _count(self, job: int, packer: Packer | WindowPacker, weight: int) -> None:
+        """Send on what was packed of a job, if that is a full block now."""
+        if isinstance(packer, AggregatePacker | WindowAggregatePacker):
+            self._held[job] = packer.bytes
+        else:
+            self._held[job] += weight
+        if packer.rows >= FLUSH_ROWS or self._held[job] >= self._flush_bytes:
+            self._flush(job, packer)
 
     def _keyed(self, job: int, vertex: JobVertex, chunk: Chunk) -> Iterator[Pairs | KeyedBatch]:
         return keyed(vertex, chunk, self._maps.results(job, vertex, chunk))
 
     def _flush(self, job: int, packer: Packer | WindowPacker) -> None:
+        self._held[job] = 0
         count, packed = packer.rows, packer.flush()
         if packed is not None:
             shares = cut(packed, self._program.slots, self._program.partitions)

@@ -42,6 +42,7 @@ from millstream.work.lists import encode_lists, encode_repeated, offsets_of, onl
 
 FLUSH_ROWS = 4_000_000
 FOLD_ROWS = 500_000
+FOLD_BYTES = 64 * 2**20
 TIME = "time"
 
 
@@ -242,8 +243,15 @@ class AggregatePacker:
         self._uniform = Uniform(job)
         self._raw: list[KeyedBatch] = []
         self._raw_rows = 0
+        self._raw_bytes = 0
         self._folded: list[tuple[pa.Array, pa.RecordBatch]] = []
+        self._folded_bytes = 0
         self.rows = 0
+
+    @property
+    def bytes(self) -> int:
+        """What is held: accumulators, and values that are not folded yet."""
+        return self._raw_bytes + self._folded_bytes
 
     def add(self, values: Pairs | KeyedBatch) -> None:
         batch = values
@@ -256,26 +264,28 @@ class AggregatePacker:
             return
         self._raw.append(batch)
         self._raw_rows += len(batch.keys)
+        self._raw_bytes += batch.nbytes
         self.rows += len(batch.keys)
-        if self._raw_rows >= FOLD_ROWS:
+        if self._raw_rows >= FOLD_ROWS or self._raw_bytes >= FOLD_BYTES:
             self._fold()
 
     def _fold(self) -> None:
         if not self._raw:
             return
-        raw, self._raw, self._raw_rows = self._raw, [], 0
+        raw, self._raw, self._raw_rows, self._raw_bytes = self._raw, [], 0, 0
         groups, distinct = group(concat_keys(self._job, [batch.keys for batch in raw]))
         values = needed_columns(self._job, self._aggregates.columns, raw)
         times = concat_times(raw)
         with aggregating(self._job):
             folded = self._aggregates.fold(values, times, groups, len(distinct))
         self._folded.append((distinct, folded))
+        self._folded_bytes += distinct.nbytes + folded.nbytes
 
     def flush(self) -> pa.RecordBatch | None:
         self._fold()
         if not self._folded:
             return None
-        folded, self._folded, self.rows = self._folded, [], 0
+        folded, self._folded, self._folded_bytes, self.rows = self._folded, [], 0, 0
         keys, accumulators = folded[0]
         if len(folded) > 1:
             groups, keys = group(concat_keys(self._job, [distinct for distinct, _ in folded]))

@@ -41,6 +41,7 @@ from millstream.work.keying import (
 )
 from millstream.work.lists import TIMES, encode_lists
 from millstream.work.packing import (
+    FOLD_BYTES,
     FOLD_ROWS,
     TIME,
     RowPacker,
@@ -123,8 +124,15 @@ class WindowAggregatePacker:
         self._raw: list[KeyedBatch] = []
         self._times: list[Ints] = []
         self._raw_rows = 0
+        self._raw_bytes = 0
         self._folded: list[tuple[pa.Array, Placed, pa.RecordBatch]] = []
+        self._folded_bytes = 0
         self.rows = 0
+
+    @property
+    def bytes(self) -> int:
+        """What is held: accumulators, and values that are not folded yet."""
+        return self._raw_bytes + self._folded_bytes
 
     def add(self, values: Timed) -> None:
         if not len(values.times):
@@ -140,15 +148,16 @@ class WindowAggregatePacker:
         self._raw.append(batch)
         self._times.append(values.times)
         self._raw_rows += len(values.times)
+        self._raw_bytes += batch.nbytes
         self.rows += len(values.times)
-        if self._raw_rows >= FOLD_ROWS:
+        if self._raw_rows >= FOLD_ROWS or self._raw_bytes >= FOLD_BYTES:
             self._fold()
 
     def _fold(self) -> None:
         if not self._raw:
             return
         raw, times = self._raw, np.concatenate(self._times)
-        self._raw, self._times, self._raw_rows = [], [], 0
+        self._raw, self._times, self._raw_rows, self._raw_bytes = [], [], 0, 0
         keys, distinct = group(concat_keys(self._job, [batch.keys for batch in raw]))
         placed = self._placing.place_values(keys, times)
         values = needed_columns(self._job, self._aggregates.columns, raw)
@@ -157,12 +166,13 @@ class WindowAggregatePacker:
         with aggregating(self._job):
             folded = self._aggregates.fold(values, stamps, placed.groups, len(placed))
         self._folded.append((distinct, placed, folded))
+        self._folded_bytes += distinct.nbytes + folded.nbytes
 
     def flush(self) -> pa.RecordBatch | None:
         self._fold()
         if not self._folded:
             return None
-        folded, self._folded, self.rows = self._folded, [], 0
+        folded, self._folded, self._folded_bytes, self.rows = self._folded, [], 0, 0
         distinct, placed, accumulators = folded[0]
         if len(folded) > 1:
             numbers, distinct = group(concat_keys(self._job, [keys for keys, _, _ in folded]))
