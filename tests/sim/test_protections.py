@@ -16,18 +16,22 @@ from millstream.checkpoints.lineage import Lineage
 from millstream.checkpoints.manifest import Link, Manifest, Staged, encode
 from millstream.coordinator import sinks
 from millstream.coordinator.clocks import Clocks
+from millstream.coordinator.healing import Healing
 from millstream.coordinator.journal import Journal
 from millstream.coordinator.ledger import Closing, Ledger
 from millstream.coordinator.record import EpochRecord
 from millstream.coordinator.roster import Roster
 from millstream.coordinator.service import Coordinator
+from millstream.coordinator.suspicions import Suspicions, Verdict
 from millstream.node import service
 from millstream.node.holdings import Holdings
 from millstream.node.machine import NodeMachine
-from millstream.node.messages import End, Feed
+from millstream.node.messages import End, Feed, Snapshot
+from millstream.node.primitives import Primitives
 from millstream.node.shelf import Shelf
 from millstream.node.store import SlotStore
 from millstream.node.units import Block, Unit, Work
+from millstream.node.views import View, Views
 from millstream.ring.masks import SlotMask
 from millstream.sim.scenario import play
 from millstream.sim.search import Kind, first_broken, in_memory, stored
@@ -245,6 +249,33 @@ def no_news_with_copies(patch: Patch) -> None:
     patch.setattr("millstream.work.windows.time_reducing.decode_panes", without_news)
 
 
+def no_patience(patch: Patch) -> None:
+    """A node that misses a ping is declared dead."""
+    patch.setattr(Suspicions, "failed", lambda suspicions, *_: Verdict.DEAD)
+
+
+def no_healing(patch: Patch) -> None:
+    patch.setattr(Healing, "heal", lambda healing: None)
+
+
+def no_locks_for_copies(patch: Patch) -> None:
+    """State is read for a copy while somebody else may change it."""
+
+    def checkpoint(primitives: Primitives, slots: range) -> Iterator[Snapshot]:
+        yield from primitives._machine.view(slots)
+
+    patch.setattr(Primitives, "checkpoint", checkpoint)
+
+
+def no_views(patch: Patch) -> None:
+    """A scan sees what is there, of whatever epoch."""
+
+    def present(views: Views, view: View, slots: range, through: Any) -> Iterator[Any]:
+        yield slots, views._reducing[view.job].snapshot(slots)
+
+    patch.setattr(Views, "parts", present)
+
+
 # -- kinds of scenarios in which each protection is soon needed -------------------------------
 
 _CALM = {"kill": 0.0, "speculate": 0.0, "rerun": 0.0, "twice": 0.0, "partly": 0.0, "flaky": 0.0}
@@ -278,6 +309,26 @@ LOGS = in_memory(
 )
 MOVES = in_memory(
     malice=_CALM, size={"replicas": 1, **_FEW}, moves=0.9, blows=0, epochs=7, reckless=False
+)
+HEALING = in_memory(
+    malice=_CALM,
+    faults=_NO_FAULTS,
+    size={"replicas": 1, "nodes": 4, "executors": 4},
+    blows=2,
+    rate=0.004,
+    kinds=("crash",),
+    reckless=False,
+)
+SLOW_NODES = in_memory(
+    malice=_CALM,
+    faults=_NO_FAULTS,
+    strain=Strain(reduce=2.0, seal=2.0, encode=2.0, pause=4.0, pauses=0.5, bandwidth=5_000.0),
+    size={"replicas": 1, **_FEW},
+    blows=0,
+    reckless=False,
+)
+READS = in_memory(
+    malice=_CALM, faults=_NO_FAULTS, strain=Strain(seal=0.5), blows=0, reads=0.05, reckless=False
 )
 DRIVERS = stored(deaths=5, death_rate=0.1, blows=0, records=25)
 SHORT_STARTS = stored(deaths=6, death_rate=0.1, blows=0, records=20, size={"nodes": 1})
@@ -326,6 +377,10 @@ def moving_windows(variant: int, epochs: int = 9) -> Kind:
         (no_connection_of_claims, DRIVERS),
         (no_receipts_for_what_is_kept, UNSURE_STORE),
         (no_respect_for_successors, SHORT_STARTS),
+        (no_patience, SLOW_NODES),
+        (no_healing, HEALING),
+        (no_locks_for_copies, HEALING),
+        (no_views, READS),
         (no_watermark_in_the_record, moving_windows(0)),
         (no_clocks_in_the_manifest, stored(0, deaths=3)),
         (no_eviction_by_slot, moving_windows(2)),

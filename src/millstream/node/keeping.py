@@ -180,7 +180,9 @@ class Keeping:
         """The parts of the base records to be written."""
         for run in runs:
             parts: list[Part] = []
-            for slots in cut(run, self._machine.store.most_keys(run)):
+            with self._locks.books:
+                keys = self._machine.store.most_keys(run)
+            for slots in cut(run, keys):
                 parts.extend(self._parts(slots))
                 if sum(len(part.data) for part in parts) >= self._options.record:
                     yield parts

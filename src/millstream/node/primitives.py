@@ -60,7 +60,9 @@ class Primitives:
 
     def checkpoint(self, slots: range) -> Iterator[Snapshot]:
         """Slots as they are, a few at a time, so that nobody waits for long."""
-        for part in cut(slots, self._machine.store.most_keys(slots)):
+        with self._locks.books:
+            keys = self._machine.store.most_keys(slots)
+        for part in cut(slots, keys):
             with self._locks.state, self._locks.books:
                 views = self._machine.view(part)
             yield from views

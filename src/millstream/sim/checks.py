@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from functools import wraps
 from typing import Any
 
@@ -24,6 +24,10 @@ from millstream.ring.ring import NodeId
 from millstream.sim.cluster import Cluster
 from millstream.sim.workload import Answer, Outputs
 from millstream.work.units import Reduced
+
+# What changes the state of a job, and what reads it.
+_CHANGES = ("apply", "drop")
+_READS = ("reduce", "snapshot", "get", "items", "keys")
 
 
 class Violation(AssertionError):
@@ -104,8 +108,31 @@ class Checks:
 
             return call
 
-        for name in ("reduce", "apply", "drop"):
+        def guarded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+            @wraps(function)
+            def call(*arguments: Any) -> Any:
+                self._check_locks(at[0], name)
+                return function(*arguments)
+
+            return call
+
+        for name in (*_CHANGES, *_READS):
+            setattr(reducing, name, guarded(name, getattr(reducing, name)))
+        for name in ("reduce", *_CHANGES):
             setattr(reducing, name, counted(getattr(reducing, name)))
+
+    def _check_locks(self, node: NodeId, what: str) -> None:
+        """Who changes state has both locks of the node, who reads it has one of them.
+
+        So no thread ever sees what another one is changing, wherever it may be interrupted.
+        """
+        world = self._cluster.world
+        if world.in_hook or world.current is None or world.current.process.name != node:
+            return  # the checks themselves
+        state, books = (lock.is_mine for lock in self._cluster.locks(node))
+        enough = state and books if what in _CHANGES else state or books
+        if not enough:
+            raise Violation(f"{world.current}: {what} with locks state={state}, books={books}")
 
     def _expected(self, job: int, through: npt.NDArray[np.int64]) -> dict[str, Any]:
         expected: dict[str, Any] = {}
@@ -158,6 +185,14 @@ class Checks:
             return result
 
         machine.freeze = watched  # type: ignore[method-assign]
+
+    def fenced(self, harmed: Container[str]) -> None:
+        """I3b: nobody is fenced to whom nothing has happened, however slow it is."""
+        if self._coordinator._roster is None:
+            return
+        for node in self._coordinator.roster.lost:
+            if node not in harmed:
+                raise Violation(f"I3b: {node} is fenced, although it is alive")
 
     # I4 and I5
 

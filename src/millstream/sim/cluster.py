@@ -179,9 +179,13 @@ class Cluster:
 
     def is_at_work(self, node: NodeId) -> bool:
         """Whether a task of a node reduces over its state, or merges an epoch into it."""
-        lock = self.services[node]._locks.state
-        assert isinstance(lock, SimLock)
-        return lock.is_held
+        return self.locks(node)[0].is_held
+
+    def locks(self, node: NodeId) -> tuple[SimLock, SimLock]:
+        """The locks of a node: of its state, and of its books."""
+        locks = self.services[node]._locks
+        assert isinstance(locks.state, SimLock) and isinstance(locks.books, SimLock)
+        return locks.state, locks.books
 
     def living(self) -> list[NodeId]:
         """The nodes whose process has not ended."""

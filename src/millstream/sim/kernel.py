@@ -137,6 +137,11 @@ class Kernel:
 
     # Tasks, for the primitives of a process.
 
+    @property
+    def in_hook(self) -> bool:
+        """Whether the scenario looks at a step, and not a task makes it."""
+        return self._in_hook
+
     def serial(self) -> int:
         """A number that is new in this world."""
         self._serial += 1

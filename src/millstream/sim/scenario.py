@@ -15,9 +15,12 @@ from functools import partial
 from itertools import islice
 from typing import Any, Literal
 
+import numpy as np
+
 from millstream.coordinator.epochs import run_epoch
 from millstream.coordinator.reading import StateReader
 from millstream.coordinator.roster import StateLost
+from millstream.coordinator.suspicions import Patience
 from millstream.errors import MillstreamError
 from millstream.node.messages import NotDeterministic
 from millstream.ring.ring import NodeId
@@ -27,6 +30,7 @@ from millstream.sim.durable import DurableRun
 from millstream.sim.durable_scenario import DurableScenario
 from millstream.sim.links import Faults
 from millstream.sim.network import World
+from millstream.sim.reader import Reader
 from millstream.sim.sinks import Shown
 from millstream.sim.spark import Malice, Shape, SparkBody
 from millstream.sim.strain import Strain
@@ -37,6 +41,9 @@ from millstream.sim.workloads import drawn, workload_of
 Blow = Literal["crash", "pause", "cut"]
 """What may happen to a node: its process ends or stops for a while, or links to it are cut."""
 
+NODE_TIMEOUT = Patience().silence
+_LONGEST_OUTAGE = 30.0
+_TIME_TO_HEAL = 120.0
 _TOO_LONG = 2_000.0
 _CHECK_EVERY = 40
 
@@ -58,6 +65,7 @@ class Scenario:
     windows: int | None = None
     kinds: tuple[Blow, ...] = ("crash", "crash", "pause", "cut")
     strain: Strain = field(default_factory=Strain)
+    reads: float | None = None  # seconds between reads of state, about
 
     @classmethod
     def of(cls, seed: int) -> Scenario:
@@ -100,6 +108,7 @@ class Scenario:
             moves=rng.choice((0.0, 0.3)),
             reckless=rng.random() < 0.1,
             strain=Strain.of(seed),
+            reads=rng.choice((None, None, 0.3, 2.0)),
         )
         windows = None if flaky else drawn(seed)
         return scenario if windows is None else _with_windows(scenario, windows, rng)
@@ -200,6 +209,8 @@ class _Run:
         self._input = random.Random(f"input {scenario.seed}")
         # How many blows each node suffers from at the moment.
         self._out_of_reach: Counter[str] = Counter()
+        # Those to which something happened for which they may be fenced.
+        self._harmed: set[str] = set()
         self._blows = 0
         self._steps = 0
         self._over = False
@@ -227,6 +238,9 @@ class _Run:
         cluster.begin()
         self._world.on_step = self._step
         scenario.strain.begin(self._world, self._unharmed)
+        if scenario.reads is not None and not scenario.malice.flaky:
+            reader = Reader(cluster, self._reference, lambda: self._over)
+            cluster.driver.spawn(partial(reader.read_always, scenario.reads), "reader")
         source = self._workload.epochs(self._input, scenario.shape.tasks)
         for epoch, (now, given) in enumerate(islice(source, scenario.epochs)):
             self._reference.add(given, Moment(now))
@@ -248,12 +262,27 @@ class _Run:
             self._world.note(f"epoch {epoch} is committed")
             cluster.driver.sleep(self._world.random.choice((0.0, 0.2, 3.0)))
         self._over = True
+        self._await_copies()
         self._examine()
+
+    def _await_copies(self) -> None:
+        """After the last fault every slot has all its copies again, in bounded time."""
+        roster, driver = self._cluster.coordinator.roster, self._cluster.driver
+        deadline = self._world.now + _LONGEST_OUTAGE + _TIME_TO_HEAL
+        while True:
+            wanted = min(self._scenario.size.replicas, len(roster.nodes) - 1) + 1
+            short = np.flatnonzero(roster.copies() < wanted)
+            if not len(short) and not roster.is_short:
+                return
+            if self._world.now > deadline:
+                raise Violation(f"I4: copies are missing for too long, of {short.tolist()}")
+            driver.sleep(0.5)
 
     def _step(self, process: str, what: str) -> None:
         self._steps += 1
         self._checks.changes()
         self._checks.claims()
+        self._checks.fenced(self._harmed)
         if self._steps % _CHECK_EVERY == 0:
             if self._scenario.malice.flaky:
                 self._checks.agreement()
@@ -289,9 +318,14 @@ class _Run:
         for node in victims:
             self._out_of_reach[node] += 1
             if kind == "crash":
+                self._harmed.add(node)
                 world.crash(node)
             elif kind == "pause":
-                self._for_a_while(node, partial(world.pause, node), partial(world.resume, node))
+                seconds = self._for_a_while(
+                    node, partial(world.pause, node), partial(world.resume, node)
+                )
+                if seconds > NODE_TIMEOUT / 2:
+                    self._harmed.add(node)
             else:
                 self._cut(node)
 
@@ -303,6 +337,7 @@ class _Run:
         others = [DRIVER, *(other for other in self._cluster.machines if other != node)]
         peers = [other for other in others if world.maybe(0.5)]
         links = [(node, p) if world.maybe(0.5) else (p, node) for p in peers]
+        self._harmed.update((node, *peers))
 
         def cut() -> None:
             for source, target in links:
@@ -316,7 +351,7 @@ class _Run:
 
     def _for_a_while(
         self, node: NodeId, begin: Callable[[], None], end: Callable[[], None]
-    ) -> None:
+    ) -> float:
         world = self._world
         begin()
 
@@ -324,7 +359,9 @@ class _Run:
             end()
             self._out_of_reach[node] -= 1
 
-        world.at(world.random.choice((0.05, 1.0, 6.0, 30.0)), over)
+        seconds = world.random.choice((0.05, 1.0, NODE_TIMEOUT / 2, _LONGEST_OUTAGE))
+        world.at(seconds, over)
+        return seconds
 
     def _examine(self) -> None:
         """Compare the state as users read it, and all that was ever shown, with the answer."""

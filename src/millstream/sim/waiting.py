@@ -72,6 +72,11 @@ class SimLock:
         """Whether some task has it."""
         return self._owner is not None
 
+    @property
+    def is_mine(self) -> bool:
+        """Whether the running task has it."""
+        return self._owner is not None and self._owner is self._kernel.current
+
     def __enter__(self) -> None:
         kernel, task = self._kernel, self._kernel.current
         if task is None or self._owner is task:

@@ -1,0 +1,57 @@
+"""A user who reads state while a run goes on: each read is of one committed epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from millstream.coordinator.reading import RunEnded, StateReader
+from millstream.coordinator.roster import StateLost
+from millstream.node.messages import ScanBroken
+from millstream.sim.checks import Violation
+from millstream.sim.cluster import Cluster
+from millstream.sim.workload import Answer, some_key
+
+
+class Reader:
+    """Scans jobs and gets keys, and compares them with the plain answer."""
+
+    def __init__(self, cluster: Cluster, reference: Answer, is_over: Callable[[], bool]) -> None:
+        self._cluster = cluster
+        self._reference = reference
+        self._is_over = is_over
+        self._state = StateReader(cluster.coordinator)
+        self.reads = 0
+
+    def read_always(self, every: float) -> None:
+        """Read about so often, until the run is over or cannot go on."""
+        random_, driver = self._cluster.world.random, self._cluster.driver
+        while not self._is_over():
+            driver.sleep(random_.random() * 2 * every)
+            job = random_.choice(list(self._cluster.workload.jobs))
+            try:
+                if random_.random() < 0.5:
+                    self._scan(job)
+                else:
+                    self._get(job)
+            except ScanBroken:
+                continue  # the last node that had the epoch is gone
+            except (StateLost, RunEnded):
+                return
+            self.reads += 1
+
+    def _scan(self, job: int) -> None:
+        scan = self._state.items(job)
+        found = {key: self._cluster.workload.told(state) for key, state in scan}
+        expected = self._reference.state(scan.epoch, job)
+        if found != expected:
+            raise Violation(f"a scan of job {job} at epoch {scan.epoch} is {found}, not {expected}")
+
+    def _get(self, job: int) -> None:
+        """A key is as it was at an epoch that was the newest while it was read."""
+        ledger, key = self._cluster.coordinator.ledger, some_key(self._cluster.world.random)
+        before = ledger.committed.epoch
+        state = self._state.get(job, key)
+        found = None if state is None else self._cluster.workload.told(state)
+        epochs = range(before, ledger.committed.epoch + 1)
+        if all(found != self._reference.state(epoch, job).get(key) for epoch in epochs):
+            raise Violation(f"{key} of job {job} is read as {found}, but not so at {epochs}")
