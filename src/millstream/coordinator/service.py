@@ -300,7 +300,7 @@ class Coordinator:
         What leaves such units may be ordered otherwise, and so be other input for the jobs behind.
         """
         with self._lock:
-            causes = [*self._failures] or [problem]
+            causes: list[Exception] = [*self._failures] or [problem]
         if any(isinstance(cause, Recut) for cause in causes):
             return True  # whatever other tasks met after it
         return self.ledger.recut and any(
