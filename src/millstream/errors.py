@@ -24,6 +24,12 @@ class MillstreamError(Exception):
     """The root of all errors of Millstream."""
 
 
+class DataError(MillstreamError):
+    """A function or the data of a user made an epoch fail; ``epoch`` is its number, once known."""
+
+    epoch: int | None = None
+
+
 class ConfigError(MillstreamError):
     """An option has a value that is not allowed."""
 

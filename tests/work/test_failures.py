@@ -2,12 +2,16 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import millstream as ms
 from millstream.errors import Place
+from millstream.flow.vertices import RecordStep, SplitVertex
+from millstream.work.chunk import Chunk
 from millstream.work.failures import (
     RecordError,
     UserFunctionError,
@@ -15,6 +19,9 @@ from millstream.work.failures import (
     record_error,
     user_error,
 )
+from millstream.work.keying import keyed
+from millstream.work.steps import run_split, run_step
+from tests.work.running import HERE, job_of
 
 FILE = str(Path(__file__))
 
@@ -69,6 +76,68 @@ def test_a_built_in_has_a_name_and_no_place() -> None:
 
 def test_the_key_is_named_when_there_is_one() -> None:
     assert " for key 'a' (str);" in str(user_error("reducer", len, KeyError("x"), "'a' (str)"))
+
+
+def halves(n: int) -> Iterator[int]:
+    yield 12 // n
+
+
+@pytest.mark.parametrize("at", [0, 2, 4])
+def test_the_record_is_shown_also_if_a_generator_raises_when_it_is_read(at: int) -> None:
+    records = [1, 2, 3, 4, 5]
+    records[at] = 0
+    job = job_of(ms.count(), map=halves)
+
+    with pytest.raises(UserFunctionError) as caught:
+        list(keyed(job, Chunk(records=records)))
+
+    assert caught.value.record == "0 (int)"
+    assert "raised ZeroDivisionError" in str(caught.value)
+    assert " for record 0 (int);" in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["map", "flat_map", "filter", "split"])
+def test_steps_show_the_record_that_a_function_failed_for(kind: Any) -> None:
+    chunk = Chunk(records=["fine", "wrong " + "x" * 1000, "fine"])
+
+    def check(record: str) -> Any:
+        return [record] if record == "fine" else explode(record)
+
+    with pytest.raises(UserFunctionError) as caught:
+        if kind == "split":
+            run_split(SplitVertex(HERE, function=check), chunk)
+        else:
+            list(run_step(RecordStep(HERE, kind=kind, function=check), chunk))
+
+    assert caught.value.record is not None
+    assert caught.value.record.startswith("'wrong xxx")
+    assert len(caught.value.record) < 400
+
+
+def test_the_key_of_a_record_shows_it_too() -> None:
+    job = job_of(ms.count(), key=explode)
+
+    with pytest.raises(UserFunctionError, match=r"for record 7 \(int\)"):
+        list(keyed(job, Chunk(records=[7])))
+
+
+def test_a_record_whose_repr_raises_does_not_hide_the_error() -> None:
+    class Odd:
+        def __repr__(self) -> str:
+            raise RuntimeError
+
+    job = job_of(ms.count(), map=explode)
+
+    with pytest.raises(UserFunctionError, match="raises RuntimeError> \\(Odd\\)"):
+        list(keyed(job, Chunk(records=[Odd()])))
+
+
+def test_the_epoch_is_named_once_it_is_known() -> None:
+    error, wrong = user_error("map", len, KeyError("x")), record_error("map", len, "is 1", "be 2")
+    error.epoch = wrong.epoch = 7
+
+    assert "; epoch 7 was not applied" in str(pickle.loads(pickle.dumps(error)))
+    assert str(pickle.loads(pickle.dumps(wrong))).endswith("be 2; epoch 7 was not applied")
 
 
 def test_our_own_errors_pass_as_they_are() -> None:

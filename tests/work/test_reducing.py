@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import math
+import pickle
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -18,10 +19,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import millstream as ms
-from millstream.errors import Place
+from millstream.errors import MillstreamError, Place
 from millstream.flow.vertices import JobVertex
 from millstream.ring.keys import NAN
 from millstream.ring.masks import SlotMask
+from millstream.state.aggregates import SumOverflow
 from millstream.state.blocks import KEY, SLOT
 from millstream.work.chunk import Chunk
 from millstream.work.failures import RecordError, UserFunctionError
@@ -678,3 +680,33 @@ def test_rows_of_frames_and_of_pairs_go_into_one_reducer() -> None:
     running.feed(blocks_of(job, Chunk(batch=frame), Chunk(records=[("a", 5)])))
 
     assert running.state() == {"a": {"n": 2, "total": 6}, "b": {"n": 1, "total": 2}}
+
+
+HUGE = 2**62
+
+
+@pytest.mark.parametrize("key", ["k", ("k", 1)], ids=repr)
+def test_a_sum_that_does_not_fit_names_job_and_key_on_the_map_side_and_on_the_node(
+    key: Any,
+) -> None:
+    job = job_of(ms.sum())
+    others = [("z", 1)] if key == "k" else [(("z", 2), 1)]
+
+    with pytest.raises(SumOverflow) as caught:
+        blocks_of_pairs(job, [*others, (key, HUGE), (key, HUGE)])
+    assert (caught.value.job, caught.value.key) == ("job", repr(key))
+
+    running = Running(job, partitions=1)
+    running.feed(blocks_of_pairs(job, [*others, (key, HUGE)]))
+    with pytest.raises(SumOverflow, match=r"job 'job': key .*does not fit int64") as caught:
+        running.feed(blocks_of_pairs(job, [*others, (key, HUGE)]))
+    assert caught.value.key == repr(key)
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+@pytest.mark.parametrize("reduce", [ms.sum(), ms.mean(), ms.top_k(2)], ids=repr)
+def test_values_that_a_built_in_cannot_reduce_name_the_job(reduce: Any) -> None:
+    wrong = [("k", "text")] if reduce != ms.top_k(2) else [("k", [1])]
+
+    with pytest.raises(MillstreamError, match="job 'job'"):
+        blocks_of_pairs(job_of(reduce), wrong)

@@ -8,11 +8,11 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from millstream.errors import MillstreamError
+from millstream.errors import DataError
 from millstream.state.values import unify
 
 
-class SinkTypeError(MillstreamError):
+class SinkTypeError(DataError):
     """Rows do not fit the columns that a sink, or a step in the JVM, had so far."""
 
     def __init__(self, sink: str, expected: str, found: str) -> None:

@@ -21,7 +21,7 @@ from millstream.checkpoints.manifest import Staged
 from millstream.coordinator.epochs import EpochResult, run_epoch
 from millstream.coordinator.record import EpochRecord
 from millstream.coordinator.service import Coordinator
-from millstream.errors import MillstreamError
+from millstream.errors import DataError, MillstreamError
 from millstream.flow.plan import Plan
 from millstream.node.messages import NodeReport
 from millstream.observe.progress import EpochProgress, JobProgress, Progress, StoreProgress
@@ -29,6 +29,7 @@ from millstream.observe.timing import time_progress
 from millstream.spark.compile import EpochFrames, Frames
 from millstream.spark.gateway import SparkLost
 from millstream.spark.sinks import ForeachBatchWriter, SinkWriter
+from millstream.spark.spark_log import SparkLog
 from millstream.spark.stage import BlocksLost
 from millstream.work.clocks import END
 from millstream.work.failures import user_error
@@ -64,8 +65,12 @@ class Engine:
         clock: Callable[[], float] = time.time,
         successor: Callable[[BaseException], Superseded | None] = lambda _: None,
         spark_lost: Callable[[], SparkLost | None] = lambda: None,
+        log: SparkLog | None = None,
     ) -> None:
-        """What may explain a failure: who has taken over the checkpoint, and a JVM that is gone."""
+        """What may explain a failure: who has taken over the checkpoint, and a JVM that is gone.
+
+        ``log`` is the log of Spark, if it is a session of ours.
+        """
         self._plan = plan
         self._frames = frames
         self._coordinator = coordinator
@@ -74,6 +79,7 @@ class Engine:
         self._clock = clock
         self._successor = successor
         self._spark_lost = spark_lost
+        self._log = log
         self._names = {at: sink.name for at, sink in plan.sinks}
         self._tuned = False
         self._thread: int | None = None
@@ -95,16 +101,22 @@ class Engine:
         except RunStopped:
             raise
         except BaseException as problem:
-            self.fail(problem)
+            self.fail(problem, epoch)
             raise RunStopped(type(self.error).__name__) from None
         finally:
             self._thread = None
             self._idle.set()
 
-    def fail(self, problem: BaseException) -> None:
+    def fail(self, problem: BaseException, epoch: int | None = None) -> None:
         """Remember why the run failed: the first reason, as users are told it."""
-        if self.error is None:
-            self.error = self._explained(problem)
+        if self.error is not None:
+            return
+        error = self._explained(problem)
+        if isinstance(error, DataError) and error.epoch is None:
+            error.epoch = epoch
+        if self._log is not None:
+            error.add_note(f"Spark's log: {self._log.keep()}")
+        self.error = error
 
     @property
     def is_own_thread(self) -> bool:

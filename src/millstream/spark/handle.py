@@ -228,8 +228,8 @@ class Run:
         except BROKEN as broken:
             self._engine.fail(broken)
             return self._engine.error
-        if problem is not None and self._engine.error is None:
-            return EpochFailed(f"Spark ended the query: {problem}")
+        if problem is not None:
+            self._engine.fail(EpochFailed(f"Spark ended the query: {problem}"))
         return self._engine.error
 
     def _raise_failure(self) -> None:

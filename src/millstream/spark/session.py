@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import sys
@@ -13,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from millstream.errors import ConfigError
 from millstream.spark.gateway import stop_session
+from millstream.spark.spark_log import SparkLog
 
 _STREAMING = "org.apache.spark.sql.execution.streaming"
 SETTINGS = {
@@ -38,15 +40,18 @@ def use_own_python() -> None:
 
 _lock = threading.Lock()
 _ours: SparkSession | None = None
+_log: SparkLog | None = None
 _users = 0
 
 
 def acquire(master: str | None) -> SparkSession:
     """The session that is there, or a new one of ours; give it back with ``release``."""
-    global _ours, _users
+    global _ours, _users, _log
     with _lock:
         if SparkContext._active_spark_context is None:
             _ours, _users = _create(master), 0
+            _log = SparkLog(_ours)
+            atexit.register(_log.close)
         spark = _ours if _ours is not None else SparkSession.builder.getOrCreate()
         running = spark.sparkContext.master
         if master is not None and master != running:
@@ -60,7 +65,7 @@ def acquire(master: str | None) -> SparkSession:
 
 def release(spark: SparkSession) -> None:
     """Stop a session of ours when its last user is done; others are not ours to stop."""
-    global _ours, _users
+    global _ours, _users, _log
     with _lock:
         if spark is not _ours:
             return
@@ -68,6 +73,17 @@ def release(spark: SparkSession) -> None:
         if _users == 0:
             _ours = None
             stop_session(spark)
+            if _log is not None:
+                _log.close()
+                atexit.unregister(_log.close)
+                _log = None
+
+
+def log_of(spark: SparkSession) -> SparkLog | None:
+    """Where a session of ours logs to; those of users log where users say."""
+    with _lock:
+        ours = _log is not None and _log.is_written and spark is _ours
+        return _log if ours else None
 
 
 def _create(master: str | None) -> SparkSession:

@@ -41,7 +41,7 @@ from millstream.spark.gateway import Gateway, SparkLost
 from millstream.spark.handle import Run
 from millstream.spark.launch import start_nodes
 from millstream.spark.options import RunConfig
-from millstream.spark.session import await_executors, same_host
+from millstream.spark.session import await_executors, log_of, same_host
 from millstream.spark.sinks import open_sink
 from millstream.wire.auth import new_secret
 from millstream.wire.calls import Endpoint
@@ -141,6 +141,7 @@ class Starting:
             progress,
             successor=hold.successor,
             spark_lost=self._gateway.loss,
+            log=log_of(spark),
         )
         coordinator.begin(
             [Member(node.node, node.address, node.domain) for node in started],

@@ -152,7 +152,10 @@ def _fits(value: Any, declared: pa.DataType) -> bool:
 
 def shown(value: object, limit: int = 80) -> str:
     """A value and its type, short enough for a message."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except Exception as problem:  # a user's own, within the report of another error
+        text = f"<its repr raises {type(problem).__name__}>"
     if len(text) > limit:
         text = text[: limit - 1] + "…"
     return f"{text} ({type(value).__name__})"

@@ -23,7 +23,7 @@ from millstream.state.deltas import decode_columns, encode_columns, merge_column
 from millstream.state.values import ValueTypeError, shown
 from millstream.work.failures import calling, record_error
 from millstream.work.keying import group
-from millstream.work.packing import concat_batches, concat_keys
+from millstream.work.packing import aggregating, concat_batches, concat_keys
 from millstream.work.pausing import without_collector
 from millstream.work.units import Reduced, UnitContext, ttl_of
 
@@ -110,7 +110,7 @@ class AggregateReducing(_ColumnReducing):
             base = self._state.take(rows[known])
             new = concat_batches(self._job, [base, new])
             groups = np.concatenate([known, groups])
-        with calling(f"reducer of job {self._job.name!r}", type(self._job.reducer)):
+        with aggregating(self._job, distinct):
             merged = self._aggregates.merge(new, groups, len(keys))
             results = self._aggregates.result(merged)
         self._check_types(merged.schema)

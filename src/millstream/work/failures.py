@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sysconfig
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from operator import length_hint
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
-from millstream.errors import MillstreamError, Place
+from millstream.errors import DataError, MillstreamError, Place
 from millstream.flow.functions import name_of, place_of
+from millstream.state.values import shown
 
 _PACKAGE = f"{Path(__file__).parent.parent}/"
 _INSTALLED = tuple(
@@ -19,28 +22,41 @@ _INSTALLED = tuple(
 # An error travels in the trailer of a call, which holds a few thousand bytes.
 _TRACE_FRAMES = 10
 _ERROR_LENGTH = 500
+_RECORD_LENGTH = 300
 
 
-class UserFunctionError(MillstreamError):
-    """A user's function raised an exception."""
+class UserFunctionError(DataError):
+    """A user's function raised an exception, for a key or for a record where one is known."""
 
     def __init__(
-        self, role: str, function: str, place: Place | None, error: str, key: str | None, trace: str
+        self,
+        role: str,
+        function: str,
+        place: Place | None,
+        error: str,
+        key: str | None,
+        trace: str,
+        record: str | None = None,
     ) -> None:
-        super().__init__(role, function, place, error, key, trace)
+        super().__init__(role, function, place, error, key, trace, record)
         self.role, self.function, self.place = role, function, place
-        self.error, self.key, self.trace = error, key, trace
+        self.error, self.key, self.trace, self.record = error, key, trace, record
 
     def __str__(self) -> str:
         where = f"{self.place}: " if self.place else ""
         at = f" for key {self.key}" if self.key is not None else ""
+        at += f" for record {self.record}" if self.record is not None else ""
         return (
             f"{where}the {self.role}, {self.function}, raised {self.error}{at}; "
-            f"the epoch was not applied\n{self.trace}"
+            f"{_epoch(self)} was not applied\n{self.trace}"
         ).rstrip()
 
 
-class RecordError(MillstreamError):
+def _epoch(error: DataError) -> str:
+    return "the epoch" if error.epoch is None else f"epoch {error.epoch}"
+
+
+class RecordError(DataError):
     """A user's function gave something of the wrong shape or type."""
 
     def __init__(self, role: str, function: str, place: Place | None, what: str, fix: str) -> None:
@@ -56,7 +72,8 @@ class RecordError(MillstreamError):
     def __str__(self) -> str:
         where = f"{self.place}: " if self.place else ""
         name = f", {self.function}," if self.function else ""
-        return f"{where}the {self.role}{name} {self.what}; {self.fix}"
+        after = "" if self.epoch is None else f"; {_epoch(self)} was not applied"
+        return f"{where}the {self.role}{name} {self.what}; {self.fix}{after}"
 
 
 def record_error(role: str, function: object, what: str, fix: str) -> RecordError:
@@ -66,7 +83,12 @@ def record_error(role: str, function: object, what: str, fix: str) -> RecordErro
 
 
 def user_error(
-    role: str, function: object, problem: BaseException, key: str | None = None
+    role: str,
+    function: object,
+    problem: BaseException,
+    key: str | None = None,
+    *,
+    record: str | None = None,
 ) -> UserFunctionError:
     """Wrap what a user's function raised, pointing at the line that raised it."""
     frames = _user_frames(problem.__traceback__)
@@ -77,7 +99,7 @@ def user_error(
     error = "".join(traceback.format_exception_only(problem)).strip()
     if len(error) > _ERROR_LENGTH:
         error = error[: _ERROR_LENGTH - 1] + "…"
-    return UserFunctionError(role, name_of(function), place, error, key, trace)
+    return UserFunctionError(role, name_of(function), place, error, key, trace, record)
 
 
 def _is_library(file: str) -> bool:
@@ -100,3 +122,24 @@ def calling(role: str, function: object) -> Iterator[None]:
         raise
     except Exception as problem:
         raise user_error(role, function, problem) from problem
+
+
+@contextmanager
+def calling_each(
+    role: str, function: object, records: Sequence[Any], parts: Sequence[Any] | None = None
+) -> Iterator[Iterator[Any]]:
+    """Go through records with a user's function; an error shows the record it was called with.
+
+    With ``parts``, what the function has given for each record, go through those instead: a
+    generator runs only when it is read.
+    """
+    turn = iter(records if parts is None else parts)
+    try:
+        yield turn
+    except MillstreamError:
+        raise
+    except Exception as problem:
+        # The iterator knows how many are left, so that nothing has to be counted for each record.
+        at = len(records) - length_hint(turn) - 1
+        record = shown(records[at], _RECORD_LENGTH) if 0 <= at < len(records) else None
+        raise user_error(role, function, problem, record=record) from problem

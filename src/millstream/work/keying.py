@@ -43,7 +43,7 @@ from millstream.state.values import (
     unify_nulls,
 )
 from millstream.work.chunk import Chunk
-from millstream.work.failures import RecordError, calling, record_error
+from millstream.work.failures import RecordError, calling_each, record_error
 from millstream.work.steps import call_arrow
 
 _PIECE = 128
@@ -124,16 +124,18 @@ def _map_records(job: JobVertex, records: Sequence[Any]) -> Sequence[Any]:
     if job.map is None:
         return records
     assert not isinstance(job.map, ArrowFunction)
-    with calling(_role(job), job.map):
-        return list(chain.from_iterable([job.map(record) for record in records]))
+    with calling_each(_role(job), job.map, records) as turn:
+        parts = [job.map(record) for record in turn]
+    with calling_each(_role(job), job.map, records, parts) as turn:
+        return list(chain.from_iterable(turn))
 
 
 def _keyed_records(job: JobVertex, records: Sequence[Any]) -> Iterator[Pairs]:
     if not records:
         return
     if callable(job.key):
-        with calling(f"key of job {job.name!r}", job.key):
-            pairs = [(job.key(record), record) for record in records]
+        with calling_each(f"key of job {job.name!r}", job.key, records) as turn:
+            pairs = [(job.key(record), record) for record in turn]
         yield Pairs(pairs, False)
         return
     yield _as_pairs(job, records)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from itertools import chain
 from operator import itemgetter
 from typing import Any, Protocol
@@ -22,8 +22,11 @@ from millstream.flow.reducers import (
     CombiningReducer,
 )
 from millstream.flow.vertices import JobVertex
+from millstream.ring.key_types import shown_key
 from millstream.ring.keys import decode_keys
 from millstream.ring.ring import partition_slots
+from millstream.state.aggregates.errors import AggregateError, SumOverflow
+from millstream.state.aggregates.grouping import Ints
 from millstream.state.blocks import KEY, SLOT, place_rows, slices
 from millstream.state.values import shown, unify
 from millstream.work.failures import RecordError, calling, record_error, user_error
@@ -276,7 +279,7 @@ class AggregatePacker:
         groups, distinct = group(concat_keys(self._job, [batch.keys for batch in raw]))
         values = needed_columns(self._job, self._aggregates.columns, raw)
         times = concat_times(raw)
-        with aggregating(self._job):
+        with aggregating(self._job, distinct):
             folded = self._aggregates.fold(values, times, groups, len(distinct))
         self._folded.append((distinct, folded))
         self._folded_bytes += distinct.nbytes + folded.nbytes
@@ -290,7 +293,7 @@ class AggregatePacker:
         if len(folded) > 1:
             groups, keys = group(concat_keys(self._job, [distinct for distinct, _ in folded]))
             together = concat_batches(self._job, [batch for _, batch in folded])
-            with aggregating(self._job):
+            with aggregating(self._job, keys):
                 accumulators = self._aggregates.merge(together, groups, len(keys))
         keys, slots, order = _ordered(keys, self._slots)
         accumulators = accumulators.take(pa.array(order))
@@ -348,9 +351,23 @@ class RowPacker:
         )
 
 
-def aggregating(job: JobVertex) -> AbstractContextManager[None]:
-    """Say what built-in aggregates find wrong as the job's reducer does."""
-    return calling(f"reducer of job {job.name!r}", type(job.reducer))
+@contextmanager
+def aggregating(
+    job: JobVertex, keys: pa.Array | None = None, of_groups: Ints | None = None
+) -> Iterator[None]:
+    """Say what built-in aggregates find wrong as the job's reducer does.
+
+    ``keys`` has the key of each group, if they are at hand; or the groups say where it is there.
+    """
+    try:
+        with calling(f"reducer of job {job.name!r}", type(job.reducer)):
+            yield
+    except AggregateError as problem:
+        problem.job = job.name
+        if keys is not None and isinstance(problem, SumOverflow):
+            at = problem.group if of_groups is None else int(of_groups[problem.group])
+            problem.key = shown_key(decode_keys(keys.slice(at, 1))[0])
+        raise
 
 
 def needed_columns(

@@ -11,7 +11,7 @@ from millstream.flow.functions import Function
 from millstream.flow.vertices import BatchStep, RecordStep, SplitVertex
 from millstream.state.values import ValueTypeError, shown
 from millstream.work.chunk import Chunk
-from millstream.work.failures import calling, record_error
+from millstream.work.failures import calling, calling_each, record_error
 
 
 def run_step(step: RecordStep | BatchStep, chunk: Chunk) -> Iterator[Chunk]:
@@ -21,15 +21,16 @@ def run_step(step: RecordStep | BatchStep, chunk: Chunk) -> Iterator[Chunk]:
             yield Chunk(batch=batch, time=chunk.time)
         return
     records, function = chunk.records(), step.function
-    with calling(step.kind, function):
+    with calling_each(step.kind, function, records) as turn:
         # Comprehensions: list(map(...)) would take a StopIteration that escapes from a user's
         # function for the end of the records.
-        if step.kind == "map":
-            found = [function(record) for record in records]
-        elif step.kind == "filter":
-            kept = [bool(function(record)) for record in records]
+        if step.kind == "filter":
+            kept = [bool(function(record)) for record in turn]
         else:
-            found = list(chain.from_iterable([function(record) for record in records]))
+            found = [function(record) for record in turn]
+    if step.kind == "flat_map":
+        with calling_each(step.kind, function, records, found) as turn:
+            found = list(chain.from_iterable(turn))
     if step.kind == "filter":
         yield _filtered(chunk, kept)
         return
@@ -46,8 +47,8 @@ def run_step(step: RecordStep | BatchStep, chunk: Chunk) -> Iterator[Chunk]:
 
 def run_split(split: SplitVertex, chunk: Chunk) -> tuple[Chunk, Chunk]:
     """The records for which the predicate holds, and the others; it is asked once for each."""
-    with calling("split", split.function):
-        held = [bool(split.function(record)) for record in chunk.records()]
+    with calling_each("split", split.function, chunk.records()) as turn:
+        held = [bool(split.function(record)) for record in turn]
     return _filtered(chunk, held), _filtered(chunk, [not holds for holds in held])
 
 

@@ -163,7 +163,7 @@ class WindowAggregatePacker:
         values = needed_columns(self._job, self._aggregates.columns, raw)
         # First and last go by what users said of time, also where windows do not.
         stamps = concat_times(raw) if self._by_arrival else pa.array(times).view(INSTANT)
-        with aggregating(self._job):
+        with aggregating(self._job, distinct, placed.keys):
             folded = self._aggregates.fold(values, stamps, placed.groups, len(placed))
         self._folded.append((distinct, placed, folded))
         self._folded_bytes += distinct.nbytes + folded.nbytes
@@ -182,7 +182,7 @@ class WindowAggregatePacker:
             placed = _together(self._placing, keys, parts)
             accumulators = concat_batches(self._job, [batch for _, _, batch in folded])
             if not _is_apart(placed):
-                with aggregating(self._job):
+                with aggregating(self._job, distinct, placed.keys):
                     accumulators = self._aggregates.merge(accumulators, placed.groups, len(placed))
         order, columns = _ordered(distinct, placed, self._slots)
         for name, column in zip(accumulators.schema.names, accumulators.columns, strict=True):

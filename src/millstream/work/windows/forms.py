@@ -39,7 +39,7 @@ from millstream.state.values import ValueTypeError, encode_column, shown
 from millstream.work.failures import calling, record_error, user_error
 from millstream.work.lists import TIMES, decode_lists
 from millstream.work.packing import TIME as TIME_COLUMN
-from millstream.work.packing import concat_batches
+from millstream.work.packing import aggregating, concat_batches
 
 A = TypeVar("A")
 _INTERNAL = "millstream."
@@ -188,11 +188,11 @@ class _Aggregating(AggregateAlgebra):
             ) from None
 
     def merge(self, rows: pa.RecordBatch, groups: Any, n: int) -> pa.RecordBatch:
-        with calling(f"reducer of job {self._job.name!r}", type(self._job.reducer)):
+        with aggregating(self._job):
             return super().merge(rows, groups, n)
 
     def results(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        with calling(f"reducer of job {self._job.name!r}", type(self._job.reducer)):
+        with aggregating(self._job):
             return super().results(rows)
 
 
