@@ -22,7 +22,7 @@ from millstream.ring.ring import NodeId, Ring
 from millstream.spark.stage import StageTask, _Stage
 from millstream.state.blocks import KEY, PANE, TIME, WINDOW, from_bytes
 from millstream.state.records import decode_records
-from millstream.wire.blocks import BLOCK_SCHEMA
+from millstream.wire.blocks import BLOCK_SCHEMA, MARK
 from millstream.wire.calls import Endpoint
 from millstream.work.clocks import JobClock, Tally, tallies_of
 from millstream.work.failures import RecordError
@@ -86,6 +86,13 @@ def blocks(batches: Iterator[pa.RecordBatch], target: int) -> list[tuple[int, pa
         for row in batch.to_pylist()
         if row["target"] == target
     ]
+
+
+def rows_of(route: int, *found: tuple[int, int]) -> pa.RecordBatch:
+    """Rows of one partition, each with its sequence number and target."""
+    empty = dict.fromkeys(BLOCK_SCHEMA.names, 0) | {"block": b"data", "route": route}
+    rows = [{**empty, "sequence": sequence, "target": target} for sequence, target in found]
+    return pa.RecordBatch.from_pylist(rows, schema=BLOCK_SCHEMA)
 
 
 def windowed(stream: ms.Stream, name: str = "windowed", **options: Any) -> Any:
@@ -186,9 +193,8 @@ def test_results_of_windows_go_on_with_their_time_to_all_jobs_that_have_the_wind
 
     monkeypatch.setattr(Feeder, "feed", feed)
     stage = made.stage(1, after=JobClock())
-    none = pa.RecordBatch.from_pylist([], schema=BLOCK_SCHEMA)
 
-    batches = list(stage.feed(iter([none])))
+    batches = list(stage.feed(iter([rows_of(0, (0, MARK))])))
 
     found = blocks(iter(batches), made.at["after"])
     panes = {
@@ -201,3 +207,81 @@ def test_results_of_windows_go_on_with_their_time_to_all_jobs_that_have_the_wind
     assert [block.schema.names for block in sunk] == [[KEY, "value"]] * 3
     assert [block.column(KEY).to_pylist() for block in sunk] == [["a"], ["b"], ["c"]]
     assert given[0][-1] is True  # its results are read
+
+
+@pytest.fixture
+def fed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, range, list[int]]]:
+    """What is fed: the job, the slots, and the sequence numbers of the blocks."""
+    found: list[tuple[int, range, list[int]]] = []
+
+    def feed(self: Feeder, job: int, slots: range, rows: pa.Table, read: bool) -> list[Any]:
+        found.append((job, slots, rows.column("sequence").to_pylist()))
+        return []
+
+    monkeypatch.setattr(Feeder, "feed", feed)
+    return found
+
+
+def two_jobs() -> Flow:
+    """Two jobs of one level, and one behind them."""
+    flow = ms.Workflow("w")
+    source = flow.source("source", ms.text("/nowhere"))
+    first = windowed(source, "first")
+    windowed(source, "second", reduce=ms.max("n"), window=ms.session(dt.timedelta(minutes=1)))
+    windowed(first, "after", time=None)
+    return Flow(flow)
+
+
+def test_a_map_stage_sends_a_mark_to_every_partition_of_the_next() -> None:
+    made = two_jobs()
+    assert made.program.width(1) == 4
+
+    batches = list(made.stage(0, "source", first=CLOCK, second=CLOCK).map_sources(iter([])))
+
+    rows = [row for batch in batches for row in batch.to_pylist() if row["target"] == MARK]
+    assert [row["route"] for row in rows] == [0, 1, 2, 3]
+
+
+def test_only_the_first_task_sends_marks_and_only_before_a_shuffle(
+    monkeypatch: pytest.MonkeyPatch, fed: list[Any]
+) -> None:
+    made = two_jobs()
+
+    def marks(stage: int, route: int) -> int:
+        batches = list(made.stage(stage, after=CLOCK).feed(iter([rows_of(route, (0, MARK))])))
+        return sum(row["target"] == MARK for batch in batches for row in batch.to_pylist())
+
+    assert [marks(1, 0), marks(1, 1), marks(1, 3), marks(2, 0)] == [2, 0, 0, 0]
+
+
+@pytest.mark.parametrize("route", range(4))
+def test_a_stage_feeds_the_slots_that_its_rows_name_whatever_task_runs_it(
+    fed: list[tuple[int, range, list[int]]], route: int
+) -> None:
+    made = two_jobs()
+    job = made.at["first" if route < 2 else "second"]
+    batches = [rows_of(route, (1, job), (0, MARK), (2, job)), rows_of(route, (3, job))]
+
+    list(made.stage(1, after=CLOCK).feed(iter(batches)))
+
+    slots = range(8) if route % 2 == 0 else range(8, 16)
+    assert fed == [(job, slots, [1, 2, 3])]
+
+
+def test_blocks_for_later_stages_pass_and_marks_do_not(
+    fed: list[tuple[int, range, list[int]]],
+) -> None:
+    made = two_jobs()
+    job, after = made.at["first"], made.at["after"]
+    batch = rows_of(1, (1, after), (2, job), (0, MARK), (3, after))
+
+    batches = list(made.stage(1, after=CLOCK).feed(iter([batch])))
+
+    assert fed == [(job, range(8, 16), [2])]
+    passed = [row for batch in batches for row in batch.to_pylist()]
+    assert [(row["sequence"], row["target"]) for row in passed] == [(1, after), (3, after)]
+
+
+def test_a_partition_without_a_mark_feeds_nothing(fed: list[Any]) -> None:
+    assert list(two_jobs().stage(1).feed(iter([]))) == []
+    assert fed == []

@@ -190,6 +190,8 @@ class EpochFrames:
         self, frame: DataFrame, task: StageTask, result: StructType, cached: ExitStack
     ) -> DataFrame:
         last = self._program.last_stage
+        if last and not _tasks_of(frame):
+            frame = frame.repartition(1)  # of empty files only: a task must run, to send marks
         for stage in range(last + 1):
             if stage:
                 frame = frame.repartitionById(self._program.width(stage), sf.col("route"))
@@ -216,7 +218,7 @@ class EpochFrames:
     ) -> DataFrame:
         """Take the blocks of a JVM step out, run it, and put its results back in."""
         blocks = _persist(blocks, cached)
-        # At once: below the union, a task would not know which partition of its stage it is.
+        # At once: a map task takes its number from Spark, which is another one below the union.
         _evaluate(blocks)
         self._discover(blocks, task, {entry: self._steps[entry]})
         parts = [blocks.where(sf.col("target") != entry)]
@@ -257,6 +259,15 @@ class EpochFrames:
         schema, struct = self._schemas[at]
         reader = Reader(at, (self._sinks | self._steps)[at], schema)
         return blocks.mapInArrow(partial(decode_rows, task, reader), struct)
+
+
+def _tasks_of(frame: DataFrame) -> int:
+    """How many tasks read a frame."""
+    execution = frame._jdf.queryExecution()
+    plan = execution.analyzed()
+    # What foreachBatch hands over is an RDD, which can be asked without planning anything.
+    rdd = plan.rdd() if plan.nodeName() == "LogicalRDD" else execution.toRdd()
+    return int(rdd.getNumPartitions())
 
 
 def _persist(frame: DataFrame, cached: ExitStack) -> DataFrame:

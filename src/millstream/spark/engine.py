@@ -30,7 +30,6 @@ from millstream.spark.compile import EpochFrames, Frames
 from millstream.spark.gateway import SparkLost
 from millstream.spark.sinks import ForeachBatchWriter, SinkWriter
 from millstream.spark.spark_log import SparkLog
-from millstream.spark.stage import BlocksLost
 from millstream.work.clocks import END
 from millstream.work.failures import user_error
 
@@ -243,8 +242,6 @@ class _SparkBody:
         publish(staged, {self._names[at]: writer for at, writer in self._sinks.items()})
 
     def worth_another_try(self, problem: Exception) -> bool:
-        if isinstance(self._coordinator.failure(), BlocksLost):
-            return True
         if isinstance(problem, MillstreamError):
             return False
         # Spark gives up a job when a re-run map gave other blocks than before the loss of an

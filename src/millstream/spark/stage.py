@@ -4,15 +4,22 @@ Stage 0 maps the sources. Every later stage feeds the jobs of its level and goes
 the steps behind them, so that feed(n) and map(n + 1) share one Python stage. What leaves a stage
 are blocks for later stages and for sinks; with a single sink of known type, the last stage gives
 the sink's rows themselves.
+
+A later stage learns from its rows which partition it has. Spark's own number is that of the task,
+which is another one as soon as anything behind the stage coalesces partitions or unions frames.
+So that a partition without blocks has a row, too, the first task of a stage sends a *mark* to every
+partition of the next one.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
@@ -25,7 +32,7 @@ from millstream.spark.conform import SinkTypeError, conform
 from millstream.state.blocks import from_bytes, to_bytes
 from millstream.state.records import decode_records, plain_columns
 from millstream.state.values import ValueTypeError, shown
-from millstream.wire.blocks import BLOCK_SCHEMA
+from millstream.wire.blocks import BLOCK_SCHEMA, MARK
 from millstream.wire.calls import Endpoint, call
 from millstream.wire.flight_net import FlightNet
 from millstream.work.chunk import Chunk
@@ -34,10 +41,6 @@ from millstream.work.pausing import settle_process, without_collector
 from millstream.work.program import Packed, Program, unpack
 
 SOURCE_TAG = "millstream_source"
-
-
-class BlocksLost(MillstreamError):
-    """Blocks that Spark had cached are gone; the epoch cannot go on in this try."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,7 @@ class _Stage:
         self._task = task
         self._program = program
         self._record = record
-        self._partition = context.partitionId()
+        self._partition = context.partitionId()  # until a mark or a block says it better
         self._attempt = context.taskAttemptId()
         self._map_side = MapSide(
             program,
@@ -141,19 +144,18 @@ class _Stage:
 
     def feed(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Feed the job of this partition, and run the steps behind it."""
-        if self._partition >= self._program.width(self._task.stage):
-            # Cached blocks were lost and are computed again below a union, where a task does not
-            # know which partition of its stage it is.
-            raise BlocksLost(f"Spark lost cached blocks of epoch {self._task.epoch}")
-        job, part = self._program.job_at(self._task.stage, self._partition)
+        job = -1
         mine: list[pa.RecordBatch] = []
         for batch in batches:
-            own = pc.equal(batch.column("target"), job)
-            if pc.all(own).as_py():
-                mine.append(batch)
-                continue
-            mine.append(batch.filter(own))
-            self._pass_on(batch.filter(pc.invert(own)))
+            if job < 0 and batch.num_rows:
+                self._partition = batch.column("route")[0].as_py()
+                job, part = self._program.job_at(self._task.stage, self._partition)
+            own, others = _sorted_out(batch, job)
+            mine += own
+            if others is not None:
+                self._pass_on(others)
+        if job < 0:
+            return  # no mark has come here: what is missing, the receipts tell
         slots = partition_slots(self._program.slots, self._program.partitions)[part]
         rows = pa.Table.from_batches(mine, schema=BLOCK_SCHEMA)
         read = self._program.is_read(job)
@@ -230,7 +232,36 @@ class _Stage:
     def _finish(self) -> Iterator[pa.RecordBatch]:
         with without_collector():
             self._map_side.finish()
+        if self._partition == 0 and not self._task.lane:
+            self._mark()
         yield from self._drain()
+
+    def _mark(self) -> None:
+        """Send a row to every partition of the next stage."""
+        following = self._task.stage + 1
+        if following <= self._program.last_stage:
+            width = self._program.width(following)
+            marks = {name: np.zeros(width, np.int32) for name in BLOCK_SCHEMA.names[:-2]}
+            marks |= {"route": np.arange(width, dtype=np.int32), "target": marks["target"] + MARK}
+            self._ready.append(
+                pa.RecordBatch.from_arrays(
+                    [*marks.values(), pa.array([0] * width), pa.array([b""] * width)],
+                    schema=BLOCK_SCHEMA,
+                )
+            )
+
+
+def _sorted_out(
+    batch: pa.RecordBatch, job: int
+) -> tuple[list[pa.RecordBatch], pa.RecordBatch | None]:
+    """The blocks of a job, those for others, and no marks; blocks are copied only if mixed."""
+    targets = batch.column("target").to_numpy()
+    others = (targets != job) & (targets != MARK)
+    if others.any():
+        return [batch.filter(pa.array(targets == job))], batch.filter(pa.array(others))
+    edges = [-1, *np.flatnonzero(targets == MARK).tolist(), batch.num_rows]
+    between = [(before + 1, mark) for before, mark in itertools.pairwise(edges)]
+    return [batch.slice(start, stop - start) for start, stop in between if stop > start], None
 
 
 def decode_rows(

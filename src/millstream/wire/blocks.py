@@ -2,7 +2,8 @@
 
 ``route`` is the partition of the next shuffle, ``target`` the job (or sink) that the block is
 for and ``part`` its partition there; ``stage``, ``task`` and ``sequence`` say where it came
-from, and ``rows`` how many values of the user went into it.
+from, and ``rows`` how many values of the user went into it. A row for no target is a *mark*: it tells
+a partition which one it is.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterable
 import pyarrow as pa
 import xxhash
 
+MARK = -1
 BLOCK_SCHEMA = pa.schema(
     [
         ("route", pa.int32()),
