@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from millstream.errors import ConfigError, WorkflowError
 from millstream.flow import sinks
-from millstream.spark.sinks import OutputLost, open_sink
+from millstream.spark.sinks import FileWriter, OutputLost, open_sink
 
 pytestmark = pytest.mark.spark
 
@@ -33,6 +33,14 @@ def visible(path: Path) -> dict[int, dict[str, int]]:
         tags = seen.setdefault(row["epoch"], {})
         tags[row["tag"]] = tags.get(row["tag"], 0) + 1
     return seen
+
+
+def file_writer(
+    spark: SparkSession, path: Path, keep: Collection[tuple[int, str]] | None = None
+) -> FileWriter:
+    writer = open_sink(spark, sinks.parquet(path), keep=keep)
+    assert isinstance(writer, FileWriter)
+    return writer
 
 
 def staged(path: Path) -> list[str]:
@@ -115,7 +123,7 @@ def test_no_file_is_written_but_the_data(spark: SparkSession, tmp_path: Path) ->
 
 
 def test_a_reader_never_sees_a_part_of_an_epoch(spark: SparkSession, tmp_path: Path) -> None:
-    writer = open_sink(spark, sinks.parquet(tmp_path / "out"))
+    writer = file_writer(spark, tmp_path / "out")
     seen: list[dict[int, dict[str, int]]] = []
     over = threading.Event()
 
@@ -123,24 +131,26 @@ def test_a_reader_never_sees_a_part_of_an_epoch(spark: SparkSession, tmp_path: P
         while not over.is_set():
             try:
                 seen.append(visible(tmp_path / "out"))
-            except FileNotFoundError:  # listed before it was replaced, opened after
+            except FileNotFoundError:  # listed before it was withdrawn, opened after
                 continue
 
     reader = threading.Thread(target=poll)
     reader.start()
     try:
-        for epoch, tag in enumerate("abc"):
-            for attempt in ("1-0", "1-1"):  # the second replaces the first
+        for attempt in ("1-0", "2-0"):  # the second goes back before all of the first
+            for epoch, tag in enumerate("abc"):
                 writer.stage(batch(spark, f"{tag}{attempt}"), epoch, attempt)
                 writer.publish(epoch, attempt)
+            if attempt == "1-0":
+                writer.withdraw(writer.shown(after=-1))
     finally:
         over.set()
         reader.join()
 
-    whole = [{f"{tag}{attempt}": ROWS} for tag in "abc" for attempt in ("1-0", "1-1")]
+    whole = [{f"{tag}{attempt}": ROWS} for attempt in ("1-0", "2-0") for tag in "abc"]
     assert all(tags in whole for view in seen for tags in view.values())
     assert len({str(view) for view in seen}) > 3
-    assert visible(tmp_path / "out") == {0: whole[1], 1: whole[3], 2: whole[5]}
+    assert visible(tmp_path / "out") == dict(enumerate(whole[3:]))
 
 
 def test_publishing_again_changes_nothing(spark: SparkSession, tmp_path: Path) -> None:
@@ -154,14 +164,52 @@ def test_publishing_again_changes_nothing(spark: SparkSession, tmp_path: Path) -
     assert visible(tmp_path / "out") == {0: {"a": ROWS}}
 
 
-def test_publishing_another_attempt_replaces_the_epoch(spark: SparkSession, tmp_path: Path) -> None:
-    writer = open_sink(spark, sinks.parquet(tmp_path / "out"))
+def test_a_late_task_does_not_change_what_is_published(spark: SparkSession, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    writer = file_writer(spark, out)
+    writer.stage(batch(spark, "good"), 0, "1-0")
+    writer.publish(0, "1-0")
+    late = out / "_millstream/staged/epoch=000000000000-1-0/_temporary/0/_temporary/attempt_7"
+    late.mkdir(parents=True)
+    (late / "part-00003-late.parquet").write_bytes(b"half a file")
+
+    after = file_writer(spark, out, keep=[(0, "1-0")])  # a restart that does not know
+    after.publish(0, "1-0")
+
+    assert visible(out) == {0: {"good": ROWS}}
+    assert staged(out) == []
+
+
+def test_what_was_withdrawn_can_be_published_by_another_attempt(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    writer = file_writer(spark, tmp_path / "out")
     for attempt in ("1-0", "2-0"):
+        writer.withdraw(writer.shown(after=-1))
         writer.stage(batch(spark, attempt), 0, attempt)
         writer.publish(0, attempt)
 
     assert visible(tmp_path / "out") == {0: {"2-0": ROWS}}
-    assert os.listdir(tmp_path / "out" / "_millstream" / "replaced") == []
+    assert os.listdir(tmp_path / "out" / "_millstream" / "withdrawn") == []
+
+
+@pytest.mark.parametrize(
+    "sink", [sinks.parquet, sinks.json, sinks.csv, lambda path: sinks.csv(path, header=False)]
+)
+def test_an_epoch_without_rows_leaves_nothing(
+    spark: SparkSession, tmp_path: Path, sink: Callable[[Path], sinks.FileSink]
+) -> None:
+    writer = open_sink(spark, sink(tmp_path / "out"))
+    frame = spark.range(0, 2, numPartitions=4).select("id", F.lit(None).cast("string").alias("s"))
+
+    empty = writer.stage(frame.where("id > 1"), 0, "1-0")
+    one_row = [
+        writer.stage(spark.range(1).select(F.lit(None).cast("string").alias("s")), 1, "1-0"),
+        writer.stage(frame.where("id = 1"), 2, "1-0"),  # not in the first partition
+    ]
+
+    assert not empty and all(one_row)
+    assert staged(tmp_path / "out") == [f"epoch={epoch:012d}-1-0" for epoch in (1, 2)]
 
 
 def test_staging_again_under_the_same_attempt_does_not_double(
@@ -226,22 +274,16 @@ def test_opening_removes_nothing_unless_it_is_told_what_to_keep(
     assert staged(tmp_path / "out") == []
 
 
-def test_a_crash_between_the_renames_of_a_replacement_is_undone(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_what_a_crash_left_half_withdrawn_is_removed(spark: SparkSession, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    writer = open_sink(spark, sinks.parquet(out))
+    writer = file_writer(spark, out)
     writer.stage(batch(spark, "old"), 0, "1-0")
     writer.publish(0, "1-0")
-    writer.stage(batch(spark, "new"), 0, "2-0")
-    (out / "epoch=000000000000").rename(out / "_millstream/replaced/epoch=000000000000-2-0")
+    (out / "epoch=000000000000").rename(out / "_millstream/withdrawn/epoch=000000000000")
 
-    again = open_sink(spark, sinks.parquet(out))
-    restored = visible(out)
-    again.publish(0, "2-0")
+    file_writer(spark, out)
 
-    assert restored == {0: {"old": ROWS}}
-    assert visible(out) == {0: {"new": ROWS}}
+    assert os.listdir(out / "_millstream/withdrawn") == []
 
 
 def test_a_folder_with_other_files_is_refused(spark: SparkSession, tmp_path: Path) -> None:

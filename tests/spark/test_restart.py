@@ -305,12 +305,13 @@ def test_a_run_that_was_replaced_says_so_and_publishes_nothing(
 ) -> None:
     stage = FileWriter.stage
 
-    def replaced_meanwhile(writer: FileWriter, frame: DataFrame, epoch: int, attempt: str) -> None:
-        stage(writer, frame, epoch, attempt)
+    def replaced_meanwhile(writer: FileWriter, frame: DataFrame, epoch: int, attempt: str) -> bool:
+        full = stage(writer, frame, epoch, attempt)
         if epoch == 1:
             replace_driver(place)
             if fails:
                 raise OSError("somebody has removed what was staged")
+        return full
 
     monkeypatch.setattr(FileWriter, "stage", replaced_meanwhile)
     place.add(*TEXTS[:2])

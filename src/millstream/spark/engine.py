@@ -221,21 +221,23 @@ class _SparkBody:
         self._coordinator = coordinator
         self._sinks = sinks
         self._names = names
-        self._staged: Mapping[int, SinkWriter] = {}
+        self._staged: set[int] = set()
 
     @contextlib.contextmanager
     def attempt(self, record: EpochRecord) -> Iterator[_SparkAttempt]:
         with self._frames.build(self._frame, record) as frames:
             # A sink whose columns nobody has seen yet has nothing to show, and no frame.
-            self._staged = {at: self._sinks[at] for at in frames.sinks}
-            yield _SparkAttempt(frames, record, self._coordinator, self._staged, self._names)
+            sinks = {at: self._sinks[at] for at in frames.sinks}
+            attempt = _SparkAttempt(frames, record, self._coordinator, sinks, self._names)
+            self._staged = attempt.staged
+            yield attempt
 
     def discard(self, record: EpochRecord) -> None:
         for writer in self._sinks.values():
             writer.discard(record.epoch, record.attempt)
 
     def staged(self, record: EpochRecord) -> Staged:
-        names = (self._names[at] for at, w in self._staged.items() if w.when == "staged")
+        names = (self._names[at] for at in sorted(self._staged))
         return Staged(record.epoch, record.attempt, tuple(names))
 
     def publish(self, staged: Staged) -> None:
@@ -265,6 +267,7 @@ class _SparkAttempt:
         self._coordinator = coordinator
         self._sinks = sinks
         self._names = names
+        self.staged: set[int] = set()  # the sinks that have something to publish after the commit
 
     def stage(self) -> None:
         if not self._frames.sinks:
@@ -272,11 +275,13 @@ class _SparkAttempt:
         for at, frame in self._frames.sinks.items():
             writer = self._sinks[at]
             try:
-                writer.stage(frame, self._record.epoch, self._record.attempt)
+                full = writer.stage(frame, self._record.epoch, self._record.attempt)
             except Exception as problem:
                 if isinstance(writer, ForeachBatchWriter) and self._coordinator.failure() is None:
                     raise self._blamed(at, writer.function, problem) from problem
                 raise
+            if full and writer.when == "staged":
+                self.staged.add(at)
 
     def evaluate(self) -> None:
         self._frames.evaluate()

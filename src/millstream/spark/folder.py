@@ -84,6 +84,17 @@ class Folder:
         finally:
             stream.close()
 
+    def read_start(self, name: str, limit: int) -> bytes:
+        """The first bytes of a file."""
+        if self.is_plain_local:
+            with open(self.local(name), "rb") as file:
+                return file.read(limit)
+        stream = self._fs.open(self._path(name))
+        try:
+            return bytes(stream.readNBytes(limit))
+        finally:
+            stream.close()
+
     def write(self, name: str, text: str) -> None:
         """Write a small file, and see it to the disk."""
         if self.is_plain_local:

@@ -4,19 +4,25 @@ A file sink stages with Spark's own writer and publishes by one rename::
 
     <path>/epoch=000000000007/part-…            what readers see, whole epochs only
     <path>/_millstream/staged/epoch=…-<attempt> written, not visible; Spark ignores ``_`` folders
-    <path>/_millstream/replaced/epoch=…-<attempt>  an older copy, between two renames
+    <path>/_millstream/withdrawn/epoch=…        on its way out, because a run goes back before it
 
-That an epoch is seen as a whole rests on the file system's folder rename being atomic (local
-disks, HDFS, ABFS; plain S3 is not). When to call what is the engine's decision, not ours.
+An epoch without rows leaves nothing. What is published stays as it is until it is withdrawn: a
+task that is late may write below ``staged`` again, and is ignored. That an epoch is seen as a
+whole rests on the file system's folder rename being atomic (local disks, HDFS, ABFS; plain S3 is
+not). When to call what is the engine's decision, not ours.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Container, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
+from pathlib import Path
 from typing import Literal, Protocol
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.conversion import ArrowTableToRowsConversion
 from pyspark.sql.types import ArrayType, MapType, StructType
@@ -24,11 +30,23 @@ from pyspark.sql.types import ArrayType, MapType, StructType
 from millstream.errors import ConfigError, MillstreamError, WorkflowError
 from millstream.flow import sinks as flow
 from millstream.spark.folder import Folder
+from millstream.spark.sink_layout import (
+    EPOCHS,
+    HEADER,
+    OURS,
+    epoch_folder,
+    epoch_of,
+    epochs_in,
+    locked,
+)
 from millstream.spark.tuples import with_tuples
 
 When = Literal["staged", "late"]
 
-OURS = "_millstream"
+_STAGED = f"{OURS}/staged"
+_WITHDRAWN = f"{OURS}/withdrawn"
+_PATIENCE = timedelta(seconds=30)
+_SMALL = 1 << 16  # no file without rows is as large
 WIDEST_CELL = 40
 
 
@@ -69,11 +87,14 @@ class SinkWriter(Protocol):
     def when(self) -> When:
         """``staged``: publish after the commit. ``late``: publish before it, maybe twice."""
 
-    def stage(self, frame: DataFrame, epoch: int, attempt: str) -> None:
-        """Evaluate the frame and keep the result; nothing becomes visible."""
+    def stage(self, frame: DataFrame, epoch: int, attempt: str) -> bool:
+        """Evaluate the frame and keep the result; nothing becomes visible.
+
+        Says whether there is anything to publish.
+        """
 
     def publish(self, epoch: int, attempt: str) -> None:
-        """Make the epoch visible. Again with the same attempt: nothing; with another: replace."""
+        """Make the epoch visible; if it is visible already, do nothing."""
 
     def discard(self, epoch: int, attempt: str) -> None:
         """Drop what was staged."""
@@ -113,10 +134,11 @@ class FileWriter:
         if self._folder.is_file(""):
             raise ConfigError(f"{sink.path} is a file; a sink writes a folder")
         self._options = {**options, **_commit_options(self._folder.is_plain_local)}
+        self._has_header = options.get("header") == "true"
         self._claim()
         self.clean(keep)
 
-    def stage(self, frame: DataFrame, epoch: int, attempt: str) -> None:
+    def stage(self, frame: DataFrame, epoch: int, attempt: str) -> bool:
         if "epoch" in (name.lower() for name in frame.columns):
             raise WorkflowError(
                 f"the output for {self._sink.path} has a column 'epoch', which is also the name "
@@ -132,6 +154,23 @@ class FileWriter:
         # "append", as we have just emptied it and "overwrite" would remove what was made.
         writer = frame.write.format(self._format).options(**self._options).mode("append")
         writer.save(self._folder.text(staged))
+        if self._has_rows(staged, frame.columns):
+            return True
+        self._folder.delete(staged)
+        return False
+
+    def _has_rows(self, staged: str, columns: list[str]) -> bool:
+        """Whether any rows were written: a task without rows writes no file, but for the first."""
+        files = [name for name in self._folder.names(staged) if name.startswith("part-")]
+        if len(files) != 1:
+            return bool(files)
+        start = self._folder.read_start(f"{staged}/{files[0]}", _SMALL)
+        if len(start) == _SMALL:
+            return True
+        if self._format == "parquet":
+            return int(pq.ParquetFile(pa.BufferReader(start)).metadata.num_rows) > 0
+        header = 1 + "".join(columns).count("\n") if self._has_header else 0
+        return start.count(b"\n") > header
 
     def _check_flat(self, schema: StructType) -> None:
         for field in schema:
@@ -140,42 +179,42 @@ class FileWriter:
                 raise ColumnNotSupported(self._sink.path, self._format, field.name, kind)
 
     def publish(self, epoch: int, attempt: str) -> None:
-        staged, final = _staged(epoch, attempt), _final(epoch)
+        staged, final = _staged(epoch, attempt), epoch_folder(epoch)
         # Hadoop's rename moves *into* a folder that exists, hence the look before.
-        if not self._folder.exists(final):
-            if not self._folder.rename(staged, final) and not self._folder.exists(final):
-                raise OutputLost(self._sink.path, epoch, attempt)
-        elif self._folder.exists(staged):
-            self._replace(staged, final, _replaced(epoch, attempt))
+        if self._folder.exists(final):
+            self._folder.delete(staged)  # at most what a late task has written since
+        elif not self._folder.rename(staged, final) and not self._folder.exists(final):
+            raise OutputLost(self._sink.path, epoch, attempt)
 
     def discard(self, epoch: int, attempt: str) -> None:
         self._folder.delete(_staged(epoch, attempt))
 
     def shown(self, after: int) -> list[int]:
         """The epochs after one that readers see."""
-        epochs = [_epoch(name) for name in self._folder.names("") if name.startswith("epoch=")]
-        return sorted(epoch for epoch in epochs if epoch > after)
+        return sorted(epoch for epoch in epochs_in(self._folder.names("")) if epoch > after)
 
     def withdraw(self, epochs: Iterable[int]) -> None:
         """Remove epochs, the last one first, because the run goes back before them."""
-        for epoch in sorted(epochs, reverse=True):
-            self._folder.delete(_final(epoch))
+        with self._exclusive():
+            for epoch in sorted(epochs, reverse=True):
+                aside = f"{_WITHDRAWN}/{epoch_folder(epoch)}"
+                self._folder.delete(aside)
+                self._folder.rename(epoch_folder(epoch), aside)  # at once, unlike a deletion
+                self._folder.delete(aside)
+
+    def _exclusive(self) -> AbstractContextManager[None]:
+        """Keep a compaction from bringing back what is being removed."""
+        if not self._folder.is_plain_local:
+            return nullcontext()
+        return locked(Path(self._folder.local("")), EPOCHS, wait=_PATIENCE)
 
     def check_new(self) -> None:
         """Refuse a folder with epochs of another run: readers would see both."""
-        if any(name.startswith("epoch=") for name in self._folder.names("")):
+        if epochs_in(self._folder.names("")):
             raise ConfigError(
                 f"{self._sink.path} holds epochs of an earlier run; remove the folder, or give "
                 "the sink a new one"
             )
-
-    def _replace(self, staged: str, final: str, aside: str) -> None:
-        # Between the renames a reader sees no such epoch: never half of one, never both. A crash
-        # there leaves both copies; the next open puts the old one back, to be replaced again.
-        self._folder.delete(aside)
-        self._folder.rename(final, aside)
-        self._folder.rename(staged, final)
-        self._folder.delete(aside)
 
     def _claim(self) -> None:
         """Make the folder ours, or refuse if it is somebody else's."""
@@ -192,21 +231,21 @@ class FileWriter:
                 f"{self._sink.path} was written with {written[0]}, and this sink has {marker}; "
                 "readers could not read a mixture, so give the sink a new folder"
             )
-        for folder in (marker, "staged", "replaced"):
-            self._folder.make(f"{OURS}/{folder}")
+        for folder in (f"{OURS}/{marker}", _STAGED, _WITHDRAWN):
+            self._folder.make(folder)
+        if self._has_header:
+            self._folder.make(f"{OURS}/{HEADER}")
 
     def clean(self, keep: Container[tuple[int, str]] | None) -> None:
-        """Put right what a crash has left; drop what was staged, except what is to be kept."""
-        for name in self._folder.names(f"{OURS}/replaced"):
-            final, aside = name.partition("-")[0], f"{OURS}/replaced/{name}"
-            if self._folder.exists(final) or not self._folder.rename(aside, final):
-                self._folder.delete(aside)
+        """Drop what was staged, except what is to be kept, and what was being withdrawn."""
+        for name in self._folder.names(_WITHDRAWN):
+            self._folder.delete(f"{_WITHDRAWN}/{name}")
         if keep is None:
             return
-        for name in self._folder.names(f"{OURS}/staged"):
+        for name in self._folder.names(_STAGED):
             final, _, attempt = name.partition("-")
-            if (_epoch(final), attempt) not in keep:
-                self._folder.delete(f"{OURS}/staged/{name}")
+            if (epoch_of(final), attempt) not in keep:
+                self._folder.delete(f"{_STAGED}/{name}")
 
 
 class CollectingWriter(ABC):
@@ -217,9 +256,10 @@ class CollectingWriter(ABC):
     def __init__(self) -> None:
         self._staged: dict[tuple[int, str], tuple[pa.Table, StructType]] = {}
 
-    def stage(self, frame: DataFrame, epoch: int, attempt: str) -> None:
+    def stage(self, frame: DataFrame, epoch: int, attempt: str) -> bool:
         # All of it, also for a console: staging must evaluate every partition.
         self._staged[epoch, attempt] = (frame.toArrow(), frame.schema)
+        return True
 
     def publish(self, epoch: int, attempt: str) -> None:
         if staged := self._staged.get((epoch, attempt)):
@@ -264,8 +304,9 @@ class ForeachBatchWriter:
     def __init__(self, sink: flow.ForeachBatchSink) -> None:
         self.function = sink.function
 
-    def stage(self, frame: DataFrame, epoch: int, attempt: str) -> None:
+    def stage(self, frame: DataFrame, epoch: int, attempt: str) -> bool:
         self.function(frame, epoch)
+        return False
 
     def publish(self, epoch: int, attempt: str) -> None:
         pass
@@ -314,21 +355,8 @@ def _format_of(sink: flow.FileSink) -> tuple[str, dict[str, str]]:
     raise WorkflowError(f"{type(sink).__name__} has no writer", "use parquet(), json() or csv()")
 
 
-def _final(epoch: int) -> str:
-    # Padded, so that names sort; Spark still reads the column epoch as a whole number.
-    return f"epoch={epoch:012d}"
-
-
-def _epoch(final: str) -> int:
-    return int(final.partition("=")[2])
-
-
 def _staged(epoch: int, attempt: str) -> str:
-    return f"{OURS}/staged/{_final(epoch)}-{attempt}"
-
-
-def _replaced(epoch: int, attempt: str) -> str:
-    return f"{OURS}/replaced/{_final(epoch)}-{attempt}"
+    return f"{_STAGED}/{epoch_folder(epoch)}-{attempt}"
 
 
 def _cell(value: object) -> str:

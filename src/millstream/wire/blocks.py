@@ -2,8 +2,8 @@
 
 ``route`` is the partition of the next shuffle, ``target`` the job (or sink) that the block is
 for and ``part`` its partition there; ``stage``, ``task`` and ``sequence`` say where it came
-from, and ``rows`` how many values of the user went into it. A row for no target is a *mark*: it tells
-a partition which one it is.
+from, and ``rows`` how many values of the user went into it. A row without a target is a *mark*,
+which tells a partition which one it is.
 """
 
 from __future__ import annotations
