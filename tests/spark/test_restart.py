@@ -24,6 +24,7 @@ from millstream.coordinator.service import Coordinator
 from millstream.errors import ConfigError
 from millstream.flow.plan import plan
 from millstream.node.machine import Durability
+from millstream.spark.compaction import compact
 from millstream.spark.notes import EpochNotRetained, SparkNotes
 from millstream.spark.options import Options
 from millstream.spark.sinks import FileWriter
@@ -366,3 +367,31 @@ def test_after_a_publication_that_failed_none_follows_until_a_restart(
     monkeypatch.undo()
     assert place.run(durability=durability)["count"] == place.counts()
     assert place.rows() == place.running_counts()
+
+
+def test_a_late_task_of_an_earlier_run_does_not_take_a_published_epoch_away(place: Place) -> None:
+    place.add(*TEXTS[:2])
+    place.run()
+    for folder in list(place.out.glob("epoch=*")):  # a task that opens its file after the rename
+        late = place.out / "_millstream" / "staged" / f"{folder.name}-1.0"
+        (late / "_temporary" / "0" / "_temporary" / "attempt_7").mkdir(parents=True)
+
+    place.add(*TEXTS[2:])
+    place.run()
+
+    assert place.rows() == place.running_counts()
+    assert os.listdir(place.out / "_millstream" / "staged") == []
+
+
+def test_a_sink_without_empty_epochs_is_compacted_goes_back_and_goes_on(place: Place) -> None:
+    place.add(TEXTS[0], "\n", TEXTS[1])
+    place.run(partitions=16)
+    before = place.rows()
+    done = compact(str(place.out))
+    compacted = place.rows()
+    place.add(TEXTS[2])
+    place.run(restore_epoch=1)
+
+    assert sorted(before) == [0, 2]  # the epoch without rows has no folder
+    assert compacted == before and done.epochs > 0
+    assert place.rows() == {e: rows for e, rows in place.running_counts().items() if rows}

@@ -1,6 +1,7 @@
 """The command ``millstream``.
 
 ``millstream demo`` shows the engine at work, ``millstream checkpoint`` looks inside a checkpoint,
+``millstream sink`` looks after the folders of file sinks,
 ``millstream --version`` tells what is installed.
 """
 
@@ -11,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 import millstream
-from millstream.cli import checkpoint
+from millstream.cli import checkpoint, sink
 from millstream.cli.demo import DEFAULT_WORDS, Demo
 from millstream.cli.java import find_java
 from millstream.errors import MillstreamError
@@ -63,6 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     demo.set_defaults(run=_demo)
     checkpoint.add_to(commands)
+    sink.add_to(commands)
     return parser
 
 

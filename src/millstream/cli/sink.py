@@ -1,0 +1,52 @@
+"""``millstream sink``: looks after the folders of file sinks, without Spark or a JVM."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Any
+
+from millstream.spark.compaction import compact
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to the parser's."""
+    sink = commands.add_parser(
+        "sink",
+        help="look after the folder of a file sink: compact",
+        description="Look after the folder of a file sink, while the workflow runs or afterwards.",
+    )
+    actions = sink.add_subparsers(title="actions", required=True, metavar="ACTION")
+    about = "merge the files of each epoch into one"
+    parser: argparse.ArgumentParser = actions.add_parser(
+        "compact",
+        help=about,
+        description=f"{about.capitalize()}. A reader that lists the folder meanwhile sees each row "
+        "once; one that has listed files and opens them only now gets an error, and reads again.",
+    )
+    parser.add_argument("path", metavar="PATH", help="the sink's folder")
+    parser.add_argument(
+        "--older-than",
+        type=_hours,
+        default=timedelta(),
+        metavar="HOURS",
+        help="only epochs that were written so long ago; default: all",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=_compact)
+
+
+def _compact(asked: argparse.Namespace) -> int:
+    done = compact(asked.path, older_than=asked.older_than)
+    text = f"compacted {done.epochs} epochs: {done.files} files became {done.epochs}"
+    print(json.dumps(asdict(done)) if asked.json else text)
+    return 0
+
+
+def _hours(text: str) -> timedelta:
+    hours = float(text)
+    if not hours >= 0:
+        raise argparse.ArgumentTypeError(f"must not be negative, got {text}")
+    return timedelta(hours=hours)
