@@ -211,6 +211,8 @@ def test_a_header_of_csv_files_stays_the_first_line(tmp_path: Path) -> None:
 def test_lines_of_json_and_of_csv_without_header_are_all_kept(tmp_path: Path) -> None:
     for kind in ("json", "csv"):
         sink = sink_of(tmp_path / kind, kind)
+        if kind == "csv":
+            (sink / "_millstream" / "header=false").mkdir()
         folder = sink / epoch_folder(0)
         folder.mkdir()
         for at in range(2):

@@ -308,6 +308,15 @@ def test_a_folder_of_another_format_is_refused(spark: SparkSession, tmp_path: Pa
         open_sink(spark, sinks.csv(tmp_path / "out"))
 
 
+def test_a_folder_of_csv_files_is_read_with_a_header_or_without_one(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    open_sink(spark, sinks.csv(tmp_path / "out"))
+
+    with pytest.raises(ConfigError, match="header=true, and this sink has header=false"):
+        open_sink(spark, sinks.csv(tmp_path / "out", header=False))
+
+
 def test_a_column_called_epoch_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     writer = open_sink(spark, sinks.parquet(tmp_path / "out"))
 

@@ -29,7 +29,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from millstream.errors import ConfigError, MillstreamError
-from millstream.spark.sink_layout import EPOCHS, HEADER, OURS, epoch_folder, epochs_in, locked
+from millstream.spark.sink_layout import EPOCHS, OURS, epoch_folder, epochs_in, locked
 
 _COMPACTION = "compaction"
 _PATIENCE = timedelta(seconds=30)
@@ -88,13 +88,15 @@ def _merge_of(sink: Path) -> Merge:
         raise ConfigError(
             f"{sink} is not the folder of a file sink on a local or mounted file system"
         ) from None
-    match sorted(name for name in names if name.startswith("format=")):
+    match sorted(name for name in names if name.startswith(("format=", "header="))):
         case ["format=parquet"]:
             return merge_parquet
         case ["format=json"]:
             return partial(merge_lines, headers=0)
-        case ["format=csv"]:
-            return partial(merge_lines, headers=1 if HEADER in names else 0)
+        case ["format=csv", "header=true"]:
+            return partial(merge_lines, headers=1)
+        case ["format=csv", "header=false"]:
+            return partial(merge_lines, headers=0)
     raise CompactionUnsupported(str(sink), "its format is not known")
 
 

@@ -17,7 +17,6 @@ from millstream.errors import MillstreamError
 
 OURS = "_millstream"
 EPOCHS = "epochs"  # the lock under which what is published is replaced or removed
-HEADER = "header=true"  # beside the format: every file begins with the names of the columns
 _EPOCH = "epoch="
 _POLL = 0.05
 

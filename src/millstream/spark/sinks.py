@@ -32,7 +32,6 @@ from millstream.flow import sinks as flow
 from millstream.spark.folder import Folder
 from millstream.spark.sink_layout import (
     EPOCHS,
-    HEADER,
     OURS,
     epoch_folder,
     epoch_of,
@@ -134,7 +133,6 @@ class FileWriter:
         if self._folder.is_file(""):
             raise ConfigError(f"{sink.path} is a file; a sink writes a folder")
         self._options = {**options, **_commit_options(self._folder.is_plain_local)}
-        self._has_header = options.get("header") == "true"
         self._claim()
         self.clean(keep)
 
@@ -169,7 +167,7 @@ class FileWriter:
             return True
         if self._format == "parquet":
             return int(pq.ParquetFile(pa.BufferReader(start)).metadata.num_rows) > 0
-        header = 1 + "".join(columns).count("\n") if self._has_header else 0
+        header = 1 + "".join(columns).count("\n") if self._options.get("header") == "true" else 0
         return start.count(b"\n") > header
 
     def _check_flat(self, schema: StructType) -> None:
@@ -224,17 +222,19 @@ class FileWriter:
                 f"{self._sink.path} holds files that Millstream did not write; give the sink an "
                 "empty or new folder, or move the files away"
             )
-        marker = f"format={self._format}"
-        written = [name for name in self._folder.names(OURS) if name.startswith("format=")]
-        if written not in ([], [marker]):
-            raise ConfigError(
-                f"{self._sink.path} was written with {written[0]}, and this sink has {marker}; "
-                "readers could not read a mixture, so give the sink a new folder"
-            )
-        for folder in (f"{OURS}/{marker}", _STAGED, _WITHDRAWN):
+        markers = [f"format={self._format}"]
+        if "header" in self._options:
+            markers.append(f"header={self._options['header']}")
+        for marker in markers:
+            kind = marker.partition("=")[0]
+            written = [n for n in self._folder.names(OURS) if n.startswith(f"{kind}=")]
+            if written not in ([], [marker]):
+                raise ConfigError(
+                    f"{self._sink.path} was written with {written[0]}, and this sink has {marker}; "
+                    "readers could not read a mixture, so give the sink a new folder"
+                )
+        for folder in (*(f"{OURS}/{marker}" for marker in markers), _STAGED, _WITHDRAWN):
             self._folder.make(folder)
-        if self._has_header:
-            self._folder.make(f"{OURS}/{HEADER}")
 
     def clean(self, keep: Container[tuple[int, str]] | None) -> None:
         """Drop what was staged, except what is to be kept, and what was being withdrawn."""
