@@ -21,7 +21,14 @@ from millstream.cli import main
 from millstream.errors import ConfigError
 from millstream.flow import sinks
 from millstream.spark import compaction
-from millstream.spark.compaction import Compacted, CompactionUnsupported, compact
+from millstream.spark.compaction import (
+    MANY,
+    SMALL,
+    Compacted,
+    CompactionUnsupported,
+    compact,
+    merge_staged,
+)
 from millstream.spark.sink_layout import SinkBusy, epoch_folder, locked
 from millstream.spark.sinks import FileWriter, open_sink
 
@@ -109,6 +116,31 @@ def test_recent_epochs_are_left_alone_if_asked(tmp_path: Path) -> None:
     assert files_in(sink) == {"epoch=000000000000": 1, "epoch=000000000001": FILES}
     (file,) = (sink / epoch_folder(0)).iterdir()
     assert file.stat().st_mtime == pytest.approx(old)  # streams that read files go by their age
+
+
+@pytest.mark.parametrize(
+    ("files", "small", "left"), [(MANY, SMALL, MANY), (MANY + 1, SMALL, 1), (MANY + 1, 9, MANY + 1)]
+)
+def test_many_small_files_are_merged_before_they_are_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: int, small: int, left: int
+) -> None:
+    monkeypatch.setattr(compaction, "SMALL", small)
+    sink = sink_of(tmp_path / "out")
+    publish(sink, 0, [numbers(0, part) for part in range(files)])
+
+    merge_staged(sink, sink / epoch_folder(0))
+
+    assert files_in(sink) == {"epoch=000000000000": left}
+    assert rows_in(sink) == Counter((0, n) for n in range(files * ROWS))
+
+
+def test_files_that_cannot_be_merged_are_published_as_they_are(tmp_path: Path) -> None:
+    sink = sink_of(tmp_path / "out")
+    publish(sink, 0, [*(numbers(0, part) for part in range(MANY)), pa.table({"n": ["one"]})])
+
+    merge_staged(sink, sink / epoch_folder(0))
+
+    assert files_in(sink) == {"epoch=000000000000": MANY + 1}
 
 
 def test_what_a_crash_left_is_removed(tmp_path: Path) -> None:

@@ -122,6 +122,20 @@ def test_no_file_is_written_but_the_data(spark: SparkSession, tmp_path: Path) ->
     assert all(name.startswith("part-") and name.endswith(".parquet") for name in names)
 
 
+def test_an_epoch_of_many_small_files_is_published_as_one(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    writer = open_sink(spark, sinks.parquet(tmp_path / "out"))
+    frame = spark.range(ROWS, numPartitions=20).select("id", F.lit("a").alias("tag"))
+
+    writer.stage(frame.withColumn("at", F.timestamp_micros("id")), 0, "1-0")
+    writer.publish(0, "1-0")
+
+    assert len(os.listdir(tmp_path / "out" / "epoch=000000000000")) == 1
+    assert visible(tmp_path / "out") == {0: {"a": ROWS}}
+    assert dict(spark.read.parquet(str(tmp_path / "out")).dtypes)["at"] == "timestamp"
+
+
 def test_a_reader_never_sees_a_part_of_an_epoch(spark: SparkSession, tmp_path: Path) -> None:
     writer = file_writer(spark, tmp_path / "out")
     seen: list[dict[int, dict[str, int]]] = []

@@ -1,10 +1,12 @@
 """Compaction of a file sink: the files of each epoch become one, in the same folder.
 
-The new file is written out of sight, and then the two folders change places in one step of the
-file system. Whoever lists the folder sees an epoch's old files or its new one, never both and never
-neither; whoever has listed the old files and not yet opened them finds them gone, with an error. A
-sink keeps a folder for every epoch with rows, because readers take the column ``epoch`` from its
-name; so epochs can be withdrawn after a compaction as before it.
+Many small files are merged before they are published, which nobody can notice. What is published
+is compacted on demand: the new file is written out of sight, and then the two folders change
+places in one step of the file system. A reader that lists the folder sees an epoch's old files or
+its new one, never both and never neither; one that has listed the old files and not yet opened
+them finds them gone, with an error. No plain folder can do better: a path that can still be opened
+is also listed. A sink keeps a folder for every epoch with rows, because readers take the column
+``epoch`` from its name; so epochs can be withdrawn after a compaction as before it.
 
 Works on what is durable, beside a run or without one, and needs neither Spark nor a JVM::
 
@@ -31,6 +33,9 @@ import pyarrow.parquet as pq
 from millstream.errors import ConfigError, MillstreamError
 from millstream.spark.sink_layout import EPOCHS, OURS, epoch_folder, epochs_in, locked
 
+Merge = Callable[[Sequence[Path], Path], None]
+MANY = 16  # files of an epoch
+SMALL = 1 << 17  # bytes of a file, on average
 _COMPACTION = "compaction"
 _PATIENCE = timedelta(seconds=30)
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
@@ -77,7 +82,19 @@ def compact(path: str, *, older_than: timedelta = timedelta()) -> Compacted:
     return Compacted(done, files)
 
 
-Merge = Callable[[Sequence[Path], Path], None]
+def merge_staged(sink: Path, staged: Path) -> None:
+    """Merge the files of an epoch that is not published yet, if they are many and small."""
+    before = _data_files(staged)
+    if len(before) <= MANY or sum(file.stat().st_size for file in before) > len(before) * SMALL:
+        return
+    merged = _merged(before, staged)
+    try:
+        _merge_of(sink)(before, merged)
+    except CompactionUnsupported:
+        merged.unlink(missing_ok=True)
+        return
+    for file in before:
+        file.unlink()
 
 
 def _merge_of(sink: Path) -> Merge:
@@ -110,7 +127,7 @@ def _compact_epoch(folder: Path, aside: Path, merge: Merge, older_than: timedelt
         return 0
     new = aside / folder.name
     new.mkdir()
-    merged = new / before[0].name.replace("part-", "part-compacted-", 1)
+    merged = _merged(before, new)
     merge(before, merged)
     # As old as the youngest of the old ones: streams that read the folder go by age.
     os.utime(merged, (written, written))
@@ -126,6 +143,10 @@ def _compact_epoch(folder: Path, aside: Path, merge: Merge, older_than: timedelt
     _sync(folder.parent)
     shutil.rmtree(new)
     return len(before)
+
+
+def _merged(files: Sequence[Path], folder: Path) -> Path:
+    return folder / files[0].name.replace("part-", "part-compacted-", 1)
 
 
 def _data_files(folder: Path) -> list[Path]:

@@ -29,6 +29,7 @@ from pyspark.sql.types import ArrayType, MapType, StructType
 
 from millstream.errors import ConfigError, MillstreamError, WorkflowError
 from millstream.flow import sinks as flow
+from millstream.spark.compaction import merge_staged
 from millstream.spark.folder import Folder
 from millstream.spark.sink_layout import (
     EPOCHS,
@@ -152,10 +153,12 @@ class FileWriter:
         # "append", as we have just emptied it and "overwrite" would remove what was made.
         writer = frame.write.format(self._format).options(**self._options).mode("append")
         writer.save(self._folder.text(staged))
-        if self._has_rows(staged, frame.columns):
-            return True
-        self._folder.delete(staged)
-        return False
+        if not self._has_rows(staged, frame.columns):
+            self._folder.delete(staged)
+            return False
+        if self._folder.is_plain_local:
+            merge_staged(Path(self._folder.local("")), Path(self._folder.local(staged)))
+        return True
 
     def _has_rows(self, staged: str, columns: list[str]) -> bool:
         """Whether any rows were written: a task without rows writes no file, but for the first."""
