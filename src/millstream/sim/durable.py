@@ -152,8 +152,8 @@ class DurableRun:
     def _check_end(self, driver: Driver, error: Exception) -> None:
         """A driver may give up only for good reasons."""
         fenced = self._is_fenced(driver)
-        if isinstance(error, Superseded):
-            if not fenced:
+        if isinstance(error, Superseded):  # perhaps before it had a journal
+            if not self._has_successor(error.incarnation):
                 raise Violation(f"I3: {driver.name} was not replaced: {error}")
         elif isinstance(error, StateLost):
             if driver.name in self._cut_off_once:
@@ -170,8 +170,11 @@ class DurableRun:
     def _is_fenced(self, driver: Driver) -> bool:
         if driver.journal is None:
             return False
-        mine, links = driver.journal.incarnation, self._place.store.truth.links
-        return any(isinstance(link, Claim) and link.incarnation > mine for link in links)
+        return self._has_successor(driver.journal.incarnation)
+
+    def _has_successor(self, incarnation: int) -> bool:
+        links = self._place.store.truth.links
+        return any(isinstance(link, Claim) and link.incarnation > incarnation for link in links)
 
     def _examine(self) -> None:
         """Compare what is durable and what is in sight with the answer."""
