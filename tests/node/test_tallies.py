@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from millstream.node.units import Block
+from millstream.node.units import Block, Work
 from millstream.state.blocks import KEY, TIME, WINDOW, Origin, to_bytes
 from millstream.work.clocks import JobClock, Tally, tally_block
+from millstream.work.parcels import opened, with_late
 from millstream.work.units import Reduced, UnitContext
 from tests.node.machines import ALL, HIGH, JOB, LOW, MANY, ME, OTHER, Node, end_of, placed
 
@@ -101,3 +103,37 @@ def test_a_reduction_is_told_the_clock_and_the_epoch(monkeypatch: pytest.MonkeyP
 
     assert [(unit.clock, unit.epoch) for unit in units] == [(CLOCK, 1)]
     assert receipt.output == pa.schema([(KEY, pa.string()), ("n", pa.int64())])
+
+
+@pytest.mark.parametrize("replayed", [False, True])
+def test_what_a_reduction_finds_late_is_given_and_counted(
+    monkeypatch: pytest.MonkeyPatch, replayed: bool
+) -> None:
+    node = backup_of(durability="interval")
+    reducing = node.store.reducing[JOB]
+    plain = reducing.reduce
+    late = pa.record_batch({KEY: ["a"], "note": ["x"]})
+
+    def reduce(blocks: Sequence[pa.RecordBatch], unit: UnitContext) -> Reduced[Any]:
+        reduced = plain(blocks, unit)
+        outputs = with_late(reduced.outputs, [late])
+        return replace(reduced, outputs=outputs, tallies=(Tally(4, late=1),))
+
+    monkeypatch.setattr(reducing, "reduce", reduce)
+    blocks = [counted(COUNTED), *node.blocks(MANY)]
+    if replayed:
+        node.machine.take_log(node.feed(0, copy=True), blocks, end_of(blocks))
+    node.assign(placed([OTHER], 1))
+    node.replay()
+    feed = node.feed(0, attempt=7)
+    work = node.machine.begin(feed, blocks, end_of(blocks))
+    if isinstance(work, Work):
+        assert not replayed
+        work, _ = node.machine.freeze(work, *node.machine.reduce(work))
+
+    [output] = work
+    results, found = opened(output)
+    assert found == [late] and sum(batch.num_rows for batch in results) == len(MANY)
+    assert told(node) == [(ALL, 7, (COUNTED + Tally(4, late=1),))]
+    [receipt] = node.receipts(0).receipts
+    assert receipt.outputs == len(MANY)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
@@ -109,6 +110,18 @@ def test_values_that_windows_cannot_take_go_to_sides_and_are_counted() -> None:
     assert given.outputs[2][AHEAD] == [("k", 3, 99)]
     assert given.outputs[2][UNTIMED] == [("k", 4, None)]
     assert given.counted[2][SLIDES] == (Tally(SOURCE, 1, 6 * SECOND, late=1, ahead=1, untimed=1),)
+
+
+def test_a_session_that_is_open_takes_late_values() -> None:
+    sessions = Job(SESSIONS, {SOURCE: ORIGIN}, [Session(2 * SECOND)], sorted_values)
+    given = EventTimeAnswer((replace(sessions, sides={"late": LATE}),), read)
+    given.add([[("k", (n, n)) for n in range(10)]], Moment(0))
+    given.add([[]], Moment(1 * SECOND))  # 9 s - 1 s
+    given.add([[("k", (20, 4)), ("l", (30, 4)), ("k", (40, -1)), ("k", (50, -3))]], Moment(SECOND))
+
+    assert given.outputs[2][LATE] == [("k", 50, -3), ("l", 30, 4)]
+    assert given.state(2, SESSIONS) == {"k": {at(-1): (*range(10), 20, 40)}}
+    assert given.counted[2][SESSIONS] == (Tally(SOURCE, 2, 4 * SECOND, late=2),)
 
 
 def test_only_the_clock_says_what_is_too_far_ahead() -> None:

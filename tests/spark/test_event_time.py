@@ -68,6 +68,39 @@ def test_a_sparse_stream_loses_nothing(spark: SparkSession) -> None:
     assert sorted(seen) == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("results_read", [True, False])
+def test_a_session_that_is_open_takes_late_values(spark: SparkSession, results_read: bool) -> None:
+    # Values every minute keep the session of "a" open; that of "b" is over after its first value.
+    rows = [{"name": "a", "n": n, "at": START + n * MINUTE} for n in range(24)]
+    rows[0] = {"name": "b", "n": 0, "at": START}
+    rows[17] = {"name": "a", "n": 17, "at": START + 150 * timedelta(seconds=1)}
+    rows[18] = {"name": "b", "n": 18, "at": START + MINUTE}
+    flow = ms.Workflow("late-sessions")
+    source = flow.source("rows", ms.replay(rows, rows_per_epoch=4))
+    job = source.map_reduce(
+        "bursts", reduce=ms.sum("n"), key="name", time="at", window=ms.session(4 * MINUTE)
+    )
+    late: list[Any] = []
+    job.late.map(lambda row: (row.key, row.n)).sink(
+        "late", ms.callback(lambda rows, epoch: late.extend(rows))
+    )
+    sums: list[Any] = []
+    if results_read:
+        job.sink("out", ms.callback(lambda rows, epoch: sums.extend(rows)))
+
+    with ms.start(flow, spark=spark, nodes=2, partitions=4) as run:
+        run.await_termination()
+        counted = [epoch.jobs["bursts"] for epoch in run.progress.recent]
+
+    assert [tuple(row) for row in late] == [("b", 18)]
+    assert sum(epoch.late for epoch in counted) == 1
+    if results_read:
+        assert sorted((row.key, row.value) for row in sums) == [
+            ("a", sum(range(24)) - 18),
+            ("b", 0),
+        ]
+
+
 def test_results_of_windows_have_the_time_that_windows_behind_them_need(
     spark: SparkSession,
 ) -> None:

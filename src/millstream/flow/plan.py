@@ -63,14 +63,15 @@ class Plan:
     def levels(self) -> tuple[int, ...]:
         """For each vertex, in which stage it runs: after how many shuffles.
 
-        The sides of a job run where its map does, ahead of the shuffle.
+        The sides of a job run where its map does, ahead of the shuffle, unless its reducer finds
+        what belongs there.
         """
         levels: list[int] = []
         for vertex, inputs in zip(self.vertices, self.inputs, strict=True):
             level = max((levels[source] for source in inputs), default=0)
             if isinstance(vertex, JobVertex):
                 level += 1
-            elif isinstance(vertex, SideVertex):
+            elif isinstance(vertex, SideVertex) and not vertex.is_behind(self.vertices[inputs[0]]):
                 level -= 1
             levels.append(level)
         return tuple(levels)

@@ -133,6 +133,11 @@ class SideVertex(Vertex):
 
     side: Side = "late"
 
+    def is_behind(self, job: Vertex) -> bool:
+        """Whether the reducer of its job finds the values, and not the map."""
+        windowing = job.windowing if isinstance(job, JobVertex) else None
+        return self.side == "late" and windowing is not None and windowing.is_merging
+
 
 @dataclass(frozen=True, eq=False)
 class SinkVertex(Vertex):

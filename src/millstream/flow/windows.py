@@ -155,6 +155,12 @@ class Windowing:
         """Whether any value is in more than one window."""
         return len(self.windows) > 1 or any(not w.is_tumbling for w in self.time_windows)
 
+    @property
+    def is_merging(self) -> bool:
+        """Whether windows grow with their values, so that only their reducer knows what is late."""
+        sessions = any(isinstance(window, SessionWindow) for window in self.windows)
+        return sessions and not self.processing_time
+
     def last_end(self, time: int) -> int:
         """When all windows are over that a value of some time can be in."""
         ends = [time]

@@ -44,6 +44,8 @@ from millstream.ring.masks import SlotMask, common, runs_of
 from millstream.ring.placement import Placement, Share
 from millstream.ring.ring import NodeId
 from millstream.state.spilling import Spilling
+from millstream.work.clocks import summed
+from millstream.work.parcels import results_in
 from millstream.work.pausing import without_collector
 from millstream.work.units import Reduced, UnitContext
 
@@ -211,7 +213,7 @@ class NodeMachine:
         unit = UnitContext(feed.slots, feed.time, feed.output, feed.read, feed.clock, feed.epoch)
         with without_collector():
             reduced = self.store.reducing[feed.job].reduce(batches, unit)
-        outputs = reduced.outputs
+        outputs = results_in(reduced.outputs)
         return reduced, replace(
             work.receipt,
             keys=reduced.keys,
@@ -220,7 +222,7 @@ class NodeMachine:
             key_type=key_type_in(batches),
             key=key_in(batches),
             output=shown_part(outputs[0].schema) if outputs else None,
-            tallies=tallies,
+            tallies=summed((*tallies, *reduced.tallies)),
         )
 
     def freeze(

@@ -68,6 +68,7 @@ class Job:
     follows: int | None = None
     sides: Mapping[str, int] = field(default_factory=dict)
     early: int | None = None  # how often results of open windows are given
+    key: Callable[[str], str] = str  # which one the values of a record's key have here
 
     @property
     def pane(self) -> int:
@@ -155,7 +156,8 @@ class EventTimeAnswer:
             closed = history[-1].after if history else BEGINNING
             if job.follows is None:
                 mark = _mark(job, history, now, is_first)
-                taken, sides, tallies = _admit(job, history, records, now, closed)
+                held = before.open[job.at] if before is not None else ()
+                taken, sides, tallies = _admit(job, history, records, now, closed, held)
                 for side, at in job.sides.items():
                     outputs[at] = in_order(sides[side])
             else:
@@ -259,19 +261,26 @@ def _limit(origin: Origin, at: int, history: list[Facts], now: int) -> int:
 
 
 def _admit(
-    job: Job, history: list[Facts], records: list[Any], now: int, closed: int
+    job: Job,
+    history: list[Facts],
+    records: list[Any],
+    now: int,
+    closed: int,
+    held: tuple[Value, ...],
 ) -> tuple[list[Value], dict[str, list[Any]], dict[int, Tally]]:
     """The values that windows take, those that go to sides, and what is counted."""
     taken: list[Value] = []
     sides: dict[str, list[Any]] = {"late": [], "ahead": [], "untimed": []}
     tallies: dict[int, Tally] = {}
     limits = {at: _limit(origin, at, history, now) for at, origin in job.origins.items()}
-    for source, key, value, time, given in records:
+    is_late = _lateness(job, records, limits, closed, held)
+    for at, (source, found, value, time, given) in enumerate(records):
         if source not in job.origins:
             continue
+        key = job.key(found)
         if time is None:
             side = "untimed"
-        elif _last_end(job, time) <= closed:
+        elif is_late(at, time):
             side = "late"
         else:
             side = "ahead" if time > limits[source] else ""
@@ -284,6 +293,33 @@ def _admit(
             taken.append(Value(key, value, time))
             tallies[source] = tally + Tally(source, rows=1, latest=time)
     return taken, sides, tallies
+
+
+def _lateness(
+    job: Job,
+    records: list[Any],
+    limits: Mapping[int, int],
+    closed: int,
+    held: tuple[Value, ...],
+) -> Callable[[int, int], bool]:
+    """Whether a record, by its place and time, is late; in sessions, with all that it joins."""
+    [first, *_] = job.windows
+    if not isinstance(first, Session):
+        return lambda _, time: _last_end(job, time) <= closed
+    here = {
+        at: Value(job.key(key), at, time)
+        for at, (source, key, _, time, _) in enumerate(records)
+        if time is not None and time <= limits.get(source, BEGINNING)
+    }
+    over = {
+        value.value
+        for _, members in _sessions(
+            first, [*(Value(v.key, -1, v.time) for v in held), *here.values()]
+        )
+        for value in members
+        if members[-1].time + first.gap <= closed
+    }
+    return lambda at, _: at in over
 
 
 def _last_end(job: Job, time: int) -> int:

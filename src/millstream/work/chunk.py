@@ -55,6 +55,15 @@ class Chunk:
         """The records as columns that any Arrow reader understands."""
         return plain_columns(self.batch())
 
+    def part(self, start: int, stop: int) -> Chunk:
+        """Some of the records, one behind the other."""
+        if (start, stop) == (0, len(self)):
+            return self
+        if self._records is None:
+            assert self._batch is not None
+            return Chunk(batch=self._batch.slice(start, stop - start), time=self.time)
+        return Chunk(records=self._records[start:stop], schema=self.schema, time=self.time)
+
     def __len__(self) -> int:
         if self._records is not None:
             return len(self._records)

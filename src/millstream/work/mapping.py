@@ -14,14 +14,16 @@ import pyarrow as pa
 
 from millstream.flow.vertices import JobVertex
 from millstream.ring.ring import partition_slots
+from millstream.work.belated import BelatedPacker
 from millstream.work.chunk import Chunk
 from millstream.work.clocks import JobClock, tally_block
 from millstream.work.keying import KeyedBatch, Pairs, keyed
 from millstream.work.packing import FLUSH_ROWS, AggregatePacker, Packer, cut, packer_for
+from millstream.work.parcels import opened
 from millstream.work.program import Program
 from millstream.work.routing import push
 from millstream.work.sharing import SharedMaps
-from millstream.work.timing import Gate, runs_of
+from millstream.work.timing import Belated, Gate, runs_of
 from millstream.work.weighing import FLUSH_BYTES, Weigher
 from millstream.work.window_packing import WindowAggregatePacker, WindowPacker, window_packer_for
 
@@ -64,6 +66,7 @@ class MapSide:
         self._flush_bytes = flush_bytes
         self._packers: dict[int, Packer] = {}
         self._windowed: dict[int, tuple[Gate, WindowPacker]] = {}
+        self._belated: dict[tuple[int, pa.Schema | None], BelatedPacker] = {}
         self._weighers: dict[int, Weigher] = {}
         self._held: dict[int, int] = {}
         self._maps = SharedMaps(program.map_sharers)
@@ -81,9 +84,15 @@ class MapSide:
             self.read(job, Chunk(batch=output))
             return
         timed = self._program.gives_time(job)
-        for window, chunk in runs_of(output, timed=timed):
-            for reader in self._program.readers_of(job, window):
-                self.read(reader, chunk)
+        results, late = opened(output)
+        for batch in late:
+            for at, side in self._program.sides(job).items():
+                if side == "late":
+                    self.read(at, Chunk(batch=batch))
+        for batch in results:
+            for window, chunk in runs_of(batch, timed=timed):
+                for reader in self._program.readers_of(job, window):
+                    self.read(reader, chunk)
 
     def finish(self) -> None:
         """Give all that was packed, and what was counted."""
@@ -91,6 +100,8 @@ class MapSide:
             self._flush(job, packer)
         parts = partition_slots(self._program.slots, self._program.partitions)
         with_slots = next(part for part, slots in enumerate(parts) if slots)
+        for (job, _), belated in self._belated.items():
+            self._send(job, belated)
         for job, (gate, windowed) in self._windowed.items():
             self._flush(job, windowed)
             if gate.tallies:
@@ -141,6 +152,8 @@ class MapSide:
             for part, weight in self._weighers[job].parts(admitted.taken):
                 packer.add(part)
                 self._count(job, packer, weight)
+            if admitted.belated is not None:
+                self._belate(job, vertex, admitted.belated)
             for at, side in sides.items():
                 if side in admitted.sides:
                     self.read(at, admitted.sides[side])
@@ -154,11 +167,30 @@ class MapSide:
         if packer.rows >= FLUSH_ROWS or self._held[job] >= self._flush_bytes:
             self._flush(job, packer)
 
+    def _belate(self, job: int, vertex: JobVertex, belated: Belated) -> None:
+        """Pack what only the reducer can tell to be late."""
+        records = belated.records
+        schema = records.batch().schema if records is not None and records.is_batch else None
+        packer = self._belated.get((job, schema))
+        if packer is None:
+            packer = self._belated[job, schema] = BelatedPacker(vertex, self._program.slots)
+        start = 0
+        for part, weight in self._weighers[job].parts(belated.values):
+            stop = start + len(part.times)
+            of_part = None if records is None else records.part(start, stop)
+            packer.add(part, self._origin, of_part, weight)
+            start = stop
+            if packer.rows >= FLUSH_ROWS or packer.bytes >= self._flush_bytes:
+                self._send(job, packer)
+
     def _keyed(self, job: int, vertex: JobVertex, chunk: Chunk) -> Iterator[Pairs | KeyedBatch]:
         return keyed(vertex, chunk, self._maps.results(job, vertex, chunk))
 
     def _flush(self, job: int, packer: Packer | WindowPacker) -> None:
         self._held[job] = 0
+        self._send(job, packer)
+
+    def _send(self, job: int, packer: Packer | WindowPacker | BelatedPacker) -> None:
         count, packed = packer.rows, packer.flush()
         if packed is not None:
             shares = cut(packed, self._program.slots, self._program.partitions)

@@ -18,6 +18,7 @@ from millstream.state.blocks import PANE
 START = "millstream.start"
 LAST = "millstream.last"
 COUNT = "millstream.count"
+ROW = "millstream.row"
 Columns = Mapping[str, Ints]
 
 
@@ -128,6 +129,21 @@ class Each:
 
     def place_values(self, keys: Ints, times: Ints) -> Placed:
         return self.place(keys, {LAST: times})
+
+    def place(self, keys: Ints, columns: Columns) -> Placed:
+        return Placed(np.arange(len(keys)), keys, columns)
+
+
+class Alone:
+    """A group for each value, which says its time, and which of all values it is."""
+
+    def __init__(self) -> None:
+        self._rows = 0
+
+    def place_values(self, keys: Ints, times: Ints) -> Placed:
+        rows = np.arange(self._rows, self._rows + len(keys))
+        self._rows += len(keys)
+        return self.place(keys, {START: times, LAST: times, ROW: rows})
 
     def place(self, keys: Ints, columns: Columns) -> Placed:
         return Placed(np.arange(len(keys)), keys, columns)

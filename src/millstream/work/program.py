@@ -80,8 +80,12 @@ class Program:
         return {at: e.side for at, e in found if isinstance(e, SideVertex)}
 
     def is_read(self, job: int) -> bool:
-        """Whether anything reads the results of a job, or of one that it leads."""
+        """Whether anything reads the results of a job, or of one that it leads, or what is late."""
         if len(self.consumers[job]) > len(self.sides(job)):
+            return True
+        vertex = self.jobs[job]
+        sides = (self.elements[at] for at in self.sides(job))
+        if any(isinstance(side, SideVertex) and side.is_behind(vertex) for side in sides):
             return True
         led = {at for window in self.readers.get(job, ()) for at in window} - {job}
         return any(self.consumers[at] for at in led)

@@ -1,7 +1,8 @@
 """Event time on the map side: when each keyed value happened, and whether windows can take it.
 
 A value that came too late, is too far ahead or has no time goes to a side of its job, as a record
-``(key, value, time)``; all are counted, for the watermark of later epochs.
+``(key, value, time)``; all are counted, for the watermark of later epochs. Whether a session takes
+a value that is behind the watermark, its reducer decides: here it is only told apart.
 """
 
 from __future__ import annotations
@@ -43,11 +44,20 @@ class Timed:
 
 
 @dataclass(frozen=True, slots=True)
+class Belated:
+    """Values that windows take or not, as their reducer finds; if not, ``records`` are read."""
+
+    values: Timed
+    records: Chunk | None
+
+
+@dataclass(frozen=True, slots=True)
 class Admitted:
-    """The values that windows take, and those of the sides that somebody reads."""
+    """The values that windows take, those of the sides that somebody reads, and belated ones."""
 
     taken: Timed
     sides: dict[Side, Chunk]
+    belated: Belated | None = None
 
 
 class Gate:
@@ -62,8 +72,10 @@ class Gate:
         self._now = now
         self._read = frozenset(sides)
         self._by_arrival = job.windowing.processing_time
-        self._earliest = earliest(job.windowing, clock.closed)
-        self._latest = _tellable(job.windowing)[1]
+        self._open = earliest(job.windowing, clock.closed)
+        first, self._latest = _tellable(job.windowing)
+        self._is_merging = job.windowing.is_merging
+        self._earliest = first if self._is_merging else self._open
         self._tallies: dict[int, Tally] = {}
 
     @property
@@ -85,13 +97,26 @@ class Gate:
         if aside:
             kept = ~np.logical_or.reduce(list(aside.values()))
             taken = Timed(_only(values, kept), times[kept])
+        taken, belated = self._apart(taken)
         self._count(origin, taken.times, aside)
         sides = {
             side: _side_chunk(values, times, mask, side)
             for side, mask in aside.items()
             if side in self._read
         }
-        return Admitted(taken, sides)
+        return Admitted(taken, sides, belated)
+
+    def _apart(self, taken: Timed) -> tuple[Timed, Belated | None]:
+        """Values that are on time, and those that only an older session could take."""
+        times = taken.times
+        if not self._is_merging or not len(times) or times.min() >= self._open:
+            return taken, None
+        mask = times < self._open
+        records = None
+        if "late" in self._read:
+            records = _side_chunk(taken.values, times, mask, "late")
+        belated = Belated(Timed(_only(taken.values, mask), times[mask]), records)
+        return Timed(_only(taken.values, ~mask), times[~mask]), belated
 
     def _times(self, values: Pairs | KeyedBatch, time: int | None) -> tuple[Ints, Bools | None]:
         """The time of each value, and which have none."""

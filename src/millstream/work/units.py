@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from millstream.flow.vertices import JobVertex
 from millstream.ring.masks import SlotMask
-from millstream.work.clocks import JobClock
+from millstream.work.clocks import JobClock, Tally
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,15 @@ F = TypeVar("F")
 
 @dataclass(frozen=True)
 class Reduced(Generic[F]):
-    """The effect of a unit: a fragment, its outputs, and what was counted."""
+    """The effect of a unit: a fragment, its outputs, and what was counted.
+
+    Outputs have one schema; where the reducer has found values to be late, they are in a parcel.
+    """
 
     fragment: F
     outputs: list[pa.RecordBatch]
     keys: int
+    tallies: tuple[Tally, ...] = ()
 
 
 class Reducing(Protocol[F]):

@@ -79,9 +79,14 @@ class WindowPacker(Protocol):
         """Give all that was taken since the last flush, ordered by slot and hash."""
 
 
-def window_packer_for(job: JobVertex, slots: int, *, folding: bool) -> WindowPacker:
-    """Choose the packer for a windowed job; ``folding`` says whether panes are made here."""
-    placing = _placing(job, folding)
+def window_packer_for(
+    job: JobVertex, slots: int, *, folding: bool = True, placing: Placing | None = None
+) -> WindowPacker:
+    """Choose the packer for a windowed job; ``folding`` says whether panes are made here.
+
+    Values share a row as their window has it, unless a ``placing`` says otherwise.
+    """
+    placing = placing or _placing(job, folding)
     if isinstance(job.reducer, AggregateReducer):
         return WindowAggregatePacker(job, job.reducer, slots, placing)
     if isinstance(job.reducer, CombiningReducer):

@@ -19,9 +19,10 @@ from millstream.flow.windows import CountWindow, SessionWindow, TimeWindow, Wind
 from millstream.ring.keys import encode_keys
 from millstream.state.blocks import KEY, PANE, SLOT, TIME, place_rows
 from millstream.state.records import decode_records
-from millstream.work.clocks import BEGINNING, JobClock
+from millstream.work.clocks import BEGINNING, JobClock, Tally, summed
 from millstream.work.keying import Pairs
 from millstream.work.lists import TIMES, encode_lists
+from millstream.work.parcels import opened, results_in
 from millstream.work.placing import COUNT, LAST, START
 from millstream.work.timing import Timed
 from millstream.work.units import UnitContext
@@ -158,6 +159,9 @@ class Rig:
     watermark: int = BEGINNING
     results: list[tuple[Any, ...]] = field(default_factory=list)
     times: list[int] = field(default_factory=list)
+    late: list[tuple[Any, ...]] = field(default_factory=list)
+    counted: list[Tally] = field(default_factory=list)
+    closed: int = BEGINNING
     pack: Callable[[JobVertex, Sequence[Row], bool], list[pa.RecordBatch]] = block_of
 
     def __post_init__(self) -> None:
@@ -174,7 +178,7 @@ class Rig:
         Gives the rows in the order in which nodes get them.
         """
         clock = JobClock(self.watermark, max(self.watermark, watermark), {}, folding, early)
-        self.watermark = clock.watermark
+        self.closed, self.watermark = clock.closed, clock.watermark
         tasks = [list(rows[i::2]) for i in range(2)] if self.rng.random() < 0.5 else [list(rows)]
         blocks = [b for task in tasks for b in self.pack(self.job, task, folding)]
         for at, slots in enumerate(self._runs()):
@@ -185,7 +189,10 @@ class Rig:
             if self.rng.random() < 0.3:
                 owner.reduce(mine, unit)  # an attempt that comes to nothing
             reduced = owner.reduce(mine, unit)
-            self._take(reduced.outputs)
+            self._take(results_in(reduced.outputs))
+            late = [batch for output in reduced.outputs for batch in opened(output)[1]]
+            self.late += [record for batch in late for record in decode_records(batch)]
+            self.counted = list(summed([*self.counted, *reduced.tallies]))
             self._seal(at, reduced.fragment, slots)
         self.epoch += 1
         return [row for task in tasks for row in task]

@@ -5,16 +5,23 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import millstream as ms
+from millstream.flow.vertices import JobVertex
 from millstream.flow.windows import SessionWindow
-from millstream.work.clocks import BEGINNING, END
+from millstream.work.belated import BelatedPacker
+from millstream.work.clocks import BEGINNING, END, JobClock, Tally
+from millstream.work.keying import Pairs
+from millstream.work.timing import Gate
+from millstream.work.window_packing import window_packer_for
 from millstream.work.windows.forms import Window
-from tests.work.windows.rig import Rig, Row, block_of, job_of, packed
+from tests.work.windows.rig import SLOTS, Rig, Row, block_of, job_of, packed
 from tests.work.windows.streams import EPOCH, Listed, micros, stream, sum_of
 
 ALL = np.ones(8, bool)
@@ -154,3 +161,101 @@ def test_a_session_is_open_until_the_watermark_is_a_gap_behind_its_last_value() 
     [owner] = rig.owners
     assert [(key, value) for key, value, *_ in rig.results] == [("a", 2)]
     assert owner.keys(ALL) == 1 and owner.get(0, "a") is None
+
+
+# -- values behind the watermark -----------------------------------------------------------------
+
+
+def told_apart(rig: Rig, job: JobVertex, rows: list[Row]) -> list[pa.RecordBatch]:
+    """The blocks of one map task whose gate knows what was closed."""
+    gate = Gate(job, JobClock(closed=rig.closed), 0, ["late"])
+    packer, belated = window_packer_for(job, SLOTS), BelatedPacker(job, SLOTS)
+    for at in range(0, len(rows), 4):
+        items = [(k, v, EPOCH + timedelta(microseconds=t)) for k, t, v in rows[at : at + 4]]
+        admitted = gate.admit(Pairs(items, True), 7)
+        packer.add(admitted.taken)
+        if admitted.belated is not None:
+            belated.add(admitted.belated.values, 7, admitted.belated.records)
+    blocks = [packer.flush(), belated.flush()]
+    rig.counted += gate.tallies
+    return [block for block in blocks if block is not None]
+
+
+def rig_of(reduce: object, gap: int, rng: random.Random, nodes: int = 2) -> Rig:
+    rig = Rig(job_of(reduce, SessionWindow(gap)), rng, nodes=nodes)
+    rig.pack = lambda job, rows, _: told_apart(rig, job, list(rows))
+    return rig
+
+
+def late_of(plain: Plain, rows: list[Row]) -> list[Row]:
+    """The rows whose sessions were over before, with all that they can be joined with."""
+    trial = Plain(plain._gap, False)
+    trial._open = list(plain._open)
+    for row in rows:
+        trial._add(row)
+    return [
+        row
+        for key, members, _ in trial._open
+        for row in members
+        if trial._bounds(members)[1] <= plain._watermark
+    ]
+
+
+@pytest.mark.parametrize("reduce", [ms.sum(), Listed(), "function"])
+@pytest.mark.parametrize("gap", [8, 15])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_value_is_late_only_if_its_session_was_over(seed: int, gap: int, reduce: Any) -> None:
+    def whole(key: str, values: list[int], window: Window) -> tuple[Any, ...]:
+        return key, sum(values), window.start, window.end, window.timing
+
+    rng = random.Random(f"{seed} {gap}")
+    rig, plain = rig_of(whole if reduce == "function" else reduce, gap, rng), Plain(gap, False)
+    late: list[Row] = []
+    rows_in = merged = 0
+    watermark = 0
+    for epoch in range(40):
+        rows = [
+            (rng.choice("abc"), watermark + rng.randrange(-40, 12), rng.randrange(100))
+            for _ in range(rng.randrange(12))
+        ]
+        found = late_of(plain, rows)
+        taken = [row for row in rows if row not in found]
+        merged += sum(row[1] + gap <= plain._watermark for row in taken)
+        late, rows_in = late + found, rows_in + len(taken)
+        watermark = END if epoch == 39 else watermark + rng.randrange(6)
+        plain.run(taken, watermark, False)
+        rig.run(rows, watermark)
+
+    texts = isinstance(reduce, Listed)
+    shown = [(k, sum(map(int, v.split(","))) if texts else v, *rest) for k, v, *rest in rig.results]
+    assert Counter((k, v, micros(s), micros(e), t) for k, v, s, e, t in shown) == plain.results(
+        sum_of
+    )
+    assert Counter(rig.late) == Counter(
+        (key, value, EPOCH + timedelta(microseconds=time)) for key, time, value in late
+    )
+    [tally] = [sum(rig.counted, Tally(7))]
+    assert (tally.rows, tally.late) == (rows_in, len(late))
+    assert late and merged
+
+
+def test_a_late_value_is_taken_by_the_session_that_it_makes_one_of_two() -> None:
+    rig = rig_of(ms.count(), 10, random.Random(3), nodes=1)
+    rig.run([("a", 0, 1), ("a", 8, 1), ("a", 24, 1), ("b", 24, 1)], 9)
+    rig.run([], 17)
+    # With 16 all values of "a" are one session; "b" has none that 5 could be joined with.
+    rig.run([("a", 2, 1), ("a", 16, 1), ("b", 5, 1)], 30)
+    rig.run([], 100)
+
+    found = sorted((key, n, micros(s), micros(e)) for key, n, s, e, _ in rig.results)
+    assert found == [("a", 5, 0, 34), ("b", 1, 24, 34)]
+    assert rig.late == [("b", 1, EPOCH + timedelta(microseconds=5))]
+
+
+def test_values_that_come_together_can_reach_an_open_session_by_each_other() -> None:
+    rig = rig_of(ms.count(), 10, random.Random(3), nodes=1)
+    rig.run([("a", 40, 1)], 45)
+    rig.run([("a", 14, 1), ("a", 23, 1), ("a", 32, 1), ("a", 3, 1)], 100)
+
+    assert [(n, micros(s), micros(e)) for _, n, s, e, _ in rig.results] == [(4, 14, 50)]
+    assert [value for _, value, _ in rig.late] == [1]

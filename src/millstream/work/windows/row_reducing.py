@@ -26,7 +26,9 @@ from millstream.state.panes.rows import (
     merge_rows,
     no_rows,
 )
+from millstream.work.belated import Aside
 from millstream.work.keying import one_key_type
+from millstream.work.parcels import with_late
 from millstream.work.pausing import without_collector
 from millstream.work.units import Reduced, UnitContext
 from millstream.work.windows.forms import Closed, Form
@@ -67,17 +69,24 @@ class RowReducing(ABC, Generic[A]):
     ) -> Reduced[RowFragment[A]]:
         state = self._state
         state.tidy()
-        new = self._taken(blocks)
+        given = [block for block in blocks if block.num_rows]
+        new, aside = self._judged(self._taken(given), given, unit)
         if new.rows is not None:
             state.check(new.rows)  # here, as an epoch that is committed must not be refused
         ids, rows, closed = self._step(new, unit)
-        given = [one for one in closed if len(one.table)] if unit.read else []
-        outputs = self._form.outputs(given, state.keys, unit.output) if given else []
-        return Reduced(state.fragment(ids, rows), outputs, len(np.unique(new.ids)))
+        full = [one for one in closed if len(one.table)] if unit.read else []
+        outputs = self._form.outputs(full, state.keys, unit.output) if full else []
+        fragment, keys = state.fragment(ids, rows), len(np.unique(new.ids))
+        return Reduced(fragment, with_late(outputs, aside.late), keys, aside.tallies)
 
-    def _taken(self, blocks: Sequence[pa.RecordBatch]) -> KeyRows[A]:
+    def _judged(
+        self, new: KeyRows[A], blocks: Sequence[pa.RecordBatch], unit: UnitContext
+    ) -> tuple[KeyRows[A], Aside]:
+        """The rows of blocks that windows take, and what becomes of the others."""
+        return new, Aside()
+
+    def _taken(self, given: Sequence[pa.RecordBatch]) -> KeyRows[A]:
         """The rows of all blocks, behind each other."""
-        given = [block for block in blocks if block.num_rows]
         if not given:
             return no_rows(self.names)
         # Keys of several types would meet in the dictionary: 1, True and 1.0 are one key to it.

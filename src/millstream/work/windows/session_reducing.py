@@ -2,10 +2,12 @@
 
 A session ends a gap after its last value; values just a gap apart are in two. New values join
 open sessions, and can make one of several. A session closes when the watermark has passed its end.
+A value is late if the session that it would be in, with all it can be joined with, was over before.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -18,6 +20,7 @@ from millstream.state.aggregates.grouping import Bools
 from millstream.state.panes.keys import Ids
 from millstream.state.panes.rows import KeyRows, stacked
 from millstream.state.panes.tables import Table
+from millstream.work.belated import Aside, aside_of, is_belated, origins_in
 from millstream.work.clocks import JobClock
 from millstream.work.placing import LAST, START, Bursts
 from millstream.work.units import UnitContext
@@ -48,6 +51,32 @@ class SessionReducing(RowReducing[A]):
             LAST: block.column(LAST).to_numpy(),
             _NEWS: np.full(block.num_rows, self._windowing.early is not None, np.int64),
         }
+
+    def _judged(
+        self, new: KeyRows[A], blocks: Sequence[pa.RecordBatch], unit: UnitContext
+    ) -> tuple[KeyRows[A], Aside]:
+        origins, closed = origins_in(blocks), (unit.clock or JobClock()).closed
+        if origins is None:
+            return new, Aside()
+        late = self._late(new, is_belated(origins), closed)
+        aside = aside_of(blocks, origins, new.columns[LAST], late, read=unit.read)
+        return new.chosen(self._form.algebra, ~late), aside
+
+    def _late(self, new: KeyRows[A], belated: Bools, closed: int) -> Bools:
+        """Which new rows are in sessions that were over before, with all that could be joined."""
+        ids = np.unique(new.ids[belated])
+        mine = np.isin(new.ids, ids)
+        known = self._state.of(ids)
+        both = np.concatenate([known.ids, new.ids[mine]])
+        columns = {
+            name: np.concatenate([known.columns[name], new.columns[name][mine]])
+            for name in (START, LAST)
+        }
+        placed = Bursts(self._gap).place(np.searchsorted(ids, both), columns)
+        over = placed.columns[LAST] + self._gap <= closed
+        late = np.zeros(len(new), bool)
+        late[mine] = over[placed.groups[len(known) :]]
+        return late
 
     def _step(self, new: KeyRows[A], unit: UnitContext) -> tuple[Ids, KeyRows[A], list[Closed[A]]]:
         clock = unit.clock or JobClock()

@@ -1,0 +1,129 @@
+"""Belated values: behind the watermark, but a session that is still open may take them.
+
+Whether one does, only the reducer can tell, which knows the sessions of a key. So these values
+travel apart from others, in blocks with a row for each: not folded, with where they come from, and
+if somebody reads what is late, with the record that would be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from millstream.flow.vertices import JobVertex
+from millstream.work.chunk import Chunk
+from millstream.work.clocks import Tally
+from millstream.work.placing import ROW, Alone
+from millstream.work.timing import Timed
+from millstream.work.window_packing import window_packer_for
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+ORIGIN = "millstream.origin"
+RECORD = "millstream.record"
+_ON_TIME = -2
+_UNCOUNTED = -1
+
+
+class BelatedPacker:
+    """Collects the belated values of one job in one map task; all with records of one schema."""
+
+    def __init__(self, job: JobVertex, slots: int) -> None:
+        self._packer = window_packer_for(job, slots, placing=Alone())
+        self._origins: list[Ints] = []
+        self._chunks: list[Chunk] = []
+        self.rows = self.bytes = 0
+
+    def add(
+        self, values: Timed, origin: int | None, records: Chunk | None = None, weight: int = 0
+    ) -> None:
+        """Take some values of a weight; those without an origin are not counted."""
+        self._packer.add(values)
+        count = len(values.times)
+        self._origins.append(np.full(count, _UNCOUNTED if origin is None else origin, np.int64))
+        if records is not None:
+            self._chunks.append(records)
+        self.rows += count
+        self.bytes += weight if records is None else 2 * weight
+
+    def flush(self) -> pa.RecordBatch | None:
+        """Give all that was taken since the last flush, ordered by slot and hash."""
+        block = self._packer.flush()
+        if block is None:
+            return None
+        rows = block.column(ROW).to_numpy()
+        origins, chunks = np.concatenate(self._origins), self._chunks
+        self._origins, self._chunks, self.rows, self.bytes = [], [], 0, 0
+        first = int(rows.min())
+        block = block.drop_columns([ROW]).append_column(ORIGIN, pa.array(origins[rows - first]))
+        if not chunks:
+            return block
+        records = _joined(chunks).take(pa.array(rows - first))
+        column = pa.StructArray.from_arrays(records.columns, fields=list(records.schema))
+        return block.append_column(
+            pa.field(RECORD, column.type, metadata=records.schema.metadata), column
+        )
+
+
+def _joined(chunks: Sequence[Chunk]) -> pa.RecordBatch:
+    if not chunks[0].is_batch:
+        return Chunk(records=[record for chunk in chunks for record in chunk.records()]).batch()
+    [batch] = (
+        pa.Table.from_batches([chunk.batch() for chunk in chunks]).combine_chunks().to_batches()
+    )
+    return batch
+
+
+@dataclass(frozen=True)
+class Aside:
+    """What a reducer has found to be late, as records for those who read it, and counted."""
+
+    late: list[pa.RecordBatch] = field(default_factory=list)
+    tallies: tuple[Tally, ...] = ()
+
+
+def origins_in(blocks: Sequence[pa.RecordBatch]) -> Ints | None:
+    """For each row of all blocks, where it comes from if it is belated; None if no row is."""
+    if not any(ORIGIN in block.schema.names for block in blocks):
+        return None
+    return np.concatenate(
+        [
+            block.column(ORIGIN).to_numpy()
+            if ORIGIN in block.schema.names
+            else np.full(block.num_rows, _ON_TIME, np.int64)
+            for block in blocks
+        ]
+    )
+
+
+def is_belated(origins: Ints) -> Bools:
+    """Which rows are belated."""
+    belated: Bools = origins != _ON_TIME
+    return belated
+
+
+def aside_of(
+    blocks: Sequence[pa.RecordBatch], origins: Ints, times: Ints, late: Bools, *, read: bool
+) -> Aside:
+    """What becomes of belated rows, of which some are ``late`` and windows take the others."""
+    tallies = []
+    for origin in np.unique(origins[origins >= 0]).tolist():
+        mine = origins == origin
+        taken = times[mine & ~late]
+        tally = Tally(origin, late=int((mine & late).sum()))
+        if len(taken):
+            tally += Tally(origin, rows=len(taken), latest=int(taken.max()))
+        tallies.append(tally)
+    cuts = np.cumsum([block.num_rows for block in blocks])[:-1]
+    found = []
+    for block, mask in zip(blocks, np.split(late, cuts), strict=True):
+        if read and RECORD in block.schema.names and mask.any():
+            records = block.column(RECORD).filter(pa.array(mask))
+            schema = pa.schema(list(records.type), metadata=block.schema.field(RECORD).metadata)
+            found.append(pa.RecordBatch.from_arrays(records.flatten(), schema=schema))
+    return Aside(found, tuple(tallies))
