@@ -15,6 +15,8 @@ from millstream.errors import MillstreamError
 from millstream.node import keeping as keeping_module
 from millstream.node.keeping import BaseOptions
 from millstream.node.messages import Commit, NotNow, Persist, Persisted, Restore
+from millstream.node.restoring import Restoring
+from millstream.ring.masks import SlotMask
 from millstream.ring.placement import Placement
 from millstream.ring.ring import NodeId
 from millstream.sim import World
@@ -196,6 +198,31 @@ def test_a_feed_that_comes_before_the_state_waits_for_its_slots(world: World, st
         machine.assign(again.assignment())  # as if the order to restore had been lost
         assert machine.lacking().all()
         assert again.feed(1, [("1", "more")]) == [("1", [1, "more"])]
+
+
+def test_a_feed_waits_until_whoever_brings_its_slots_back_is_done(
+    world: World, store: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pieces = commit(scene_of(world, store), 0, MANY)
+
+    with World(6) as other:
+        again = Scene(other, placed([THIRD]), store=store)
+        again.order, again.committed, again.incarnation = order(0, pieces), Commit(0, 0), 2
+        take, net = Restoring._take_pieces, again.services[THIRD]._net
+
+        def slowly(restoring: Restoring, found: list[Piece], wanted: SlotMask) -> None:
+            take(restoring, found, wanted)
+            net.sleep(5.0)
+
+        monkeypatch.setattr(Restoring, "_take_pieces", slowly)
+        monkeypatch.setattr("millstream.node.restoring._PARTS", 1)
+        again.call(THIRD, "assign", again.assignment())
+        again.rest(1.0)
+        commit(again, 1, [("1", "more")], (THIRD,))
+        again.rest(200.0)
+
+        assert state_of_all(again)["1"] == [1, "more"]
+        assert set(again.machines[THIRD].store.holdings.through.tolist()) == {1}
 
 
 def test_a_record_that_is_gone_or_damaged_is_told(world: World, store: Shelf) -> None:

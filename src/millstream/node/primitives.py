@@ -84,9 +84,14 @@ class Primitives:
 
     def restore(self, slots: range) -> None:
         """Bring slots back from the store, if this node owns them and has no state of them."""
-        if self._keeping is not None:
-            if self._machine.lacking()[slots.start : slots.stop].any():
-                self._restorer(self._keeping).ensure(slots)
+        if self._keeping is None:
+            return
+        restoring = self._restoring
+        # Slots look complete when the last record is applied; who brings them back must be done
+        # with them all the same, or it would set back what a feed has changed since.
+        is_under_way = restoring is not None and restoring.has_left(slots)
+        if is_under_way or self._machine.lacking()[slots.start : slots.stop].any():
+            self._restorer(self._keeping).ensure(slots)
 
     def restore_all(self) -> None:
         """Bring back all that this node owns; what goes wrong is told by ``is_whole``."""

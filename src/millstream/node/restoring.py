@@ -48,6 +48,10 @@ class Restoring:
     def is_over(self) -> bool:
         return not self._left.any()
 
+    def has_left(self, slots: range) -> bool:
+        """Whether any of some slots is not back yet."""
+        return bool(self._left[slots.start : slots.stop].any())
+
     @property
     def order(self) -> Restore:
         return self._order
@@ -61,7 +65,7 @@ class Restoring:
 
     def ensure(self, slots: range) -> None:
         """Bring back some slots, unless they are there."""
-        if not self._left[slots.start : slots.stop].any():
+        if not self.has_left(slots):
             return
         with self._loading:
             wanted = np.zeros_like(self._left)
