@@ -117,7 +117,7 @@ def recording() -> tuple[list[dict[str, Any]], dict[str, int]]:
         rows[twice + 6] = rows[twice]
     aside = {"late": 4 * EPOCH + 2, "ahead": EPOCH + 4, "untimed": 2 * EPOCH}
     rows[aside["late"]] = {"n": 1000, "name": "k0", "at": START}
-    rows[aside["ahead"]] = {"n": 2000, "name": "k1", "at": START + timedelta(days=9)}
+    rows[aside["ahead"]] = {"n": 2000, "name": "k1", "at": START.replace(year=2226)}
     rows[aside["untimed"]] = {"n": 3000, "name": "k2", "at": None}
     return rows, aside
 
