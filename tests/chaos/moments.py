@@ -75,7 +75,7 @@ _EPOCH = {
 }
 _INTERVAL = {
     **{name: point for name, point in _EPOCH.items() if name not in ("sealing", "committing")},
-    "persisting": Point(f"{_INTERVALS}._tried", "before", 0.1),
+    "persisting": Point(f"{_INTERVALS}._gathered", "before", 0.1),
     "persisted": Point(f"{_JOURNAL}:Journal.commit", "before"),
 }
 RESTART = {
