@@ -12,14 +12,12 @@ from functools import partial
 from typing import Any, Protocol
 
 from millstream.coordinator.asking import ASK_TIMEOUT
-from millstream.coordinator.ledger import Ledger
-from millstream.coordinator.roster import Roster
+from millstream.coordinator.running import Running
 from millstream.coordinator.suspicions import Patience
 from millstream.coordinator.waiting import Waits
 from millstream.node.messages import NodeReport, Receipts
 from millstream.ring.ring import NodeId
 from millstream.wire.calls import Unreachable
-from millstream.wire.net import Net
 
 log = logging.getLogger("millstream")
 
@@ -30,17 +28,8 @@ _LONGEST_ASK = 60.0
 _COPIES_PATIENCE = 3
 
 
-class Collected(Protocol):
+class Collected(Running, Protocol):
     """What collecting needs of the coordinator."""
-
-    @property
-    def net(self) -> Net: ...
-
-    @property
-    def roster(self) -> Roster: ...
-
-    @property
-    def ledger(self) -> Ledger: ...
 
     @property
     def waits(self) -> Waits: ...

@@ -16,28 +16,18 @@ from typing import Any, Protocol
 from millstream.coordinator.commits import Commits
 from millstream.coordinator.healing import Healing
 from millstream.coordinator.inquiry import Inquiry
-from millstream.coordinator.ledger import Ledger
-from millstream.coordinator.roster import Roster, StateLost
+from millstream.coordinator.roster import StateLost
+from millstream.coordinator.running import Running
 from millstream.coordinator.suspicions import Patience, Reporter, Verdict
 from millstream.coordinator.waiting import Waits
 from millstream.ring.drawing import draw
 from millstream.ring.ring import NodeId
-from millstream.wire.net import Net
 
 log = logging.getLogger("millstream")
 
 
-class Fenced(Protocol):
+class FencingRun(Running, Protocol):
     """What fencing needs of the coordinator."""
-
-    @property
-    def net(self) -> Net: ...
-
-    @property
-    def roster(self) -> Roster: ...
-
-    @property
-    def ledger(self) -> Ledger: ...
 
     @property
     def commits(self) -> Commits: ...
@@ -57,7 +47,7 @@ class Fencing:
 
     def __init__(
         self,
-        run: Fenced,
+        run: FencingRun,
         healing: Healing,
         waits: Waits,
         lock: AbstractContextManager[Any],

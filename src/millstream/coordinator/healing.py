@@ -15,12 +15,11 @@ from functools import partial
 from typing import Any, Protocol
 
 from millstream.coordinator.asking import ASK_TIMEOUT
-from millstream.coordinator.ledger import Ledger
-from millstream.coordinator.roster import Missing, Roster
+from millstream.coordinator.roster import Missing
+from millstream.coordinator.running import Running
 from millstream.errors import MillstreamError
 from millstream.node.messages import CopyOrder, Receipts
 from millstream.ring.ring import NodeId
-from millstream.wire.net import Net
 
 log = logging.getLogger("millstream")
 
@@ -31,17 +30,8 @@ _AVOID_FOR = 30.0
 _NO_EPOCH = (-1, 0, -1)
 
 
-class Healed(Protocol):
+class Healed(Running, Protocol):
     """What healing needs of the coordinator."""
-
-    @property
-    def net(self) -> Net: ...
-
-    @property
-    def roster(self) -> Roster: ...
-
-    @property
-    def ledger(self) -> Ledger: ...
 
     @property
     def is_over(self) -> bool: ...
