@@ -345,7 +345,7 @@ UNSURE_STORE = stored(
 
 def moving_windows(variant: int, epochs: int = 9) -> Kind:
     return in_memory(
-        variant,
+        f"windows-{variant}",
         malice=_CALM,
         size={"nodes": 2, "executors": 2, "replicas": 1},
         shape={"partitions": 2, "tasks": 1},
@@ -382,7 +382,7 @@ def moving_windows(variant: int, epochs: int = 9) -> Kind:
         (no_locks_for_copies, HEALING),
         (no_views, READS),
         (no_watermark_in_the_record, moving_windows(0)),
-        (no_clocks_in_the_manifest, stored(0, deaths=3)),
+        (no_clocks_in_the_manifest, stored("windows-0", deaths=3)),
         (no_eviction_by_slot, moving_windows(2)),
         (no_forgetting_of_stacks, moving_windows(3, epochs=16)),
         (no_news_with_copies, moving_windows(1)),

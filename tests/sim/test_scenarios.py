@@ -16,7 +16,7 @@ from millstream.sim.links import Faults
 from millstream.sim.scenario import Scenario, draw, play, simulate
 from millstream.sim.search import anything, first_broken, in_memory
 from millstream.sim.spark import Malice, Shape
-from millstream.sim.windowed import VARIANTS
+from millstream.sim.workloads import WORKLOADS
 
 SEEDS = 60
 
@@ -64,7 +64,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         rate=draw(st.sampled_from([0.003, 0.02])),
         moves=draw(st.sampled_from([0.0, 0.5])),
         reckless=False,
-        windows=draw(st.sampled_from([None, 0, 1, 2, 3])),
+        workload=draw(st.sampled_from(WORKLOADS)),
     )
 
 
@@ -110,13 +110,12 @@ def test_every_third_seed_has_a_store_and_drivers_that_are_replaced() -> None:
     assert sum(outcome.drivers > 1 for outcome in outcomes) > len(outcomes) / 3
 
 
-def test_every_second_seed_has_windows_with_and_without_a_store() -> None:
-    drawn = [draw(seed) for seed in range(48)]
+def test_every_workload_is_among_the_seeds_with_and_without_a_store() -> None:
+    drawn = [draw(seed) for seed in range(SEEDS)]
 
-    assert all(scenario.windows is None for scenario in drawn[::2])
     for kind in (Scenario, DurableScenario):
-        variants = {scenario.windows for scenario in drawn[1::2] if isinstance(scenario, kind)}
-        assert variants >= set(range(VARIANTS))
+        names = {scenario.workload for scenario in drawn if isinstance(scenario, kind)}
+        assert names == set(WORKLOADS)
 
 
 def test_a_broken_promise_is_told_with_its_seed_and_the_last_steps(

@@ -15,7 +15,7 @@ from millstream.coordinator.epochs import EpochResult
 from millstream.coordinator.service import Coordinator
 from millstream.node.holdings import UNKNOWN
 from millstream.node.machine import NodeMachine
-from millstream.node.messages import Commit, Receipt
+from millstream.node.messages import Commit, NotDeterministic, Receipt, Recut
 from millstream.node.units import Unit, Work, committed_units, covered
 from millstream.ring.hashing import hash_key
 from millstream.ring.masks import SlotMask
@@ -49,6 +49,10 @@ class Checks:
         # What the state of a job on a node was when it was last found right.
         self._checked: dict[tuple[NodeId, int], tuple[int, bytes]] = {}
         self._changes: Counter[tuple[NodeId, int]] = Counter()
+        # The try under way, and the owners that slots have had since it began.
+        self._try: tuple[int, int] | None = None
+        self._owners: list[list[NodeId]] = []
+        self._watch_forgiveness()
         for machine in cluster.machines.values():
             self._watch_freezing(machine)
             for job, reducing in machine.store.reducing.items():
@@ -148,6 +152,50 @@ class Checks:
             slot = self._slot_of[key] = hash_key(key, pa.string()) % self._slots
         return slot
 
+    # L
+
+    def _watch_forgiveness(self) -> None:
+        """A try that met different inputs is repeated only if a takeover explains them."""
+        forgives, behind = self._coordinator.is_retryable, self._cluster.workload.plan.downstream
+
+        def watched(problem: Exception) -> bool:
+            forgiven = forgives(problem)
+            causes: list[Exception] = [*self._coordinator._failures] or [problem]
+            explained = any(
+                isinstance(cause, Recut)
+                or (isinstance(cause, NotDeterministic) and cause.job in behind)
+                for cause in causes
+            )
+            if forgiven and not (explained and self._was_cut()):
+                raise Violation(f"L: {problem} was forgiven, but no takeover has cut a unit in two")
+            return forgiven
+
+        self._coordinator.is_retryable = watched  # type: ignore[method-assign]
+
+    def _was_cut(self) -> bool:
+        """Whether neighbours of one owner have had different ones since the try began."""
+        self._note_owners()
+        first = self._owners[0]
+        return any(
+            first[slot] == first[slot + 1] and owners[slot] != owners[slot + 1]
+            for owners in self._owners
+            for slot in range(self._slots - 1)
+        )
+
+    def _is_new_try(self) -> bool:
+        record = self._coordinator.ledger.record
+        return record is not None and record.at != self._try
+
+    def _note_owners(self) -> None:
+        record = self._coordinator.ledger.record
+        if record is None:
+            return
+        if record.at != self._try:
+            self._try, self._owners = record.at, []
+        owners = [self._coordinator.roster.placement.owner(s) for s in range(self._slots)]
+        if owners not in self._owners[-1:]:
+            self._owners.append(owners)
+
     # I2
 
     def outputs(self, published: list[tuple[int, Outputs]]) -> None:
@@ -206,6 +254,8 @@ class Checks:
         if before is not None and before is not placement:
             self._check_copies(now)
             self._check_moves(before, placement)
+        if before is not placement or self._is_new_try():
+            self._note_owners()
         self._placement, self._in_sync = placement, now
 
     def _check_copies(self, now: dict[NodeId, SlotMask]) -> None:

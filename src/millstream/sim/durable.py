@@ -50,7 +50,7 @@ class DurableRun:
 
     def __post_init__(self) -> None:
         world, scenario = self.world, self.scenario
-        workload = workload_of(scenario.windows)
+        workload = workload_of(scenario.workload)
         source = workload.stream(random.Random(f"input {scenario.seed}"), scenario.records)
         self._place = Place(
             world,

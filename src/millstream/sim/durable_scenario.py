@@ -31,7 +31,7 @@ class DurableScenario:
     lose: float
     mixed: bool
     reckless: bool
-    windows: int | None = None
+    workload: str = "plain"
 
     @classmethod
     def of(cls, seed: int) -> DurableScenario:
@@ -95,5 +95,5 @@ class DurableScenario:
             lose=rng.choice((0.0, 0.0, 0.002)),
             mixed=rng.random() < 0.2,
             reckless=rng.random() < 0.3,
-            windows=drawn(seed),
+            workload=drawn(seed),
         )

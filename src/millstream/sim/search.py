@@ -42,21 +42,21 @@ def anything(seed: int) -> Scenario | DurableScenario:
     return draw(seed)
 
 
-def in_memory(windows: int | None = None, **changes: Any) -> Kind:
+def in_memory(workload: str = "plain", **changes: Any) -> Kind:
     """Runs without a store; ``changes`` are made to what a seed has drawn."""
 
     def drawn(seed: int) -> Scenario:
-        scenario = replace(Scenario.of(seed), windows=windows, strain=Strain())
+        scenario = replace(Scenario.of(seed), workload=workload, strain=Strain())
         return _changed(scenario, changes)
 
     return drawn
 
 
-def stored(windows: int | None = None, **changes: Any) -> Kind:
+def stored(workload: str = "plain", **changes: Any) -> Kind:
     """Runs with a store, whose drivers come and go."""
 
     def drawn(seed: int) -> DurableScenario:
-        return _changed(replace(DurableScenario.of(seed), windows=windows), changes)
+        return _changed(replace(DurableScenario.of(seed), workload=workload), changes)
 
     return drawn
 

@@ -2,14 +2,15 @@
 
 Two jobs, one after the other. The first keeps whatever would show a fault: histories in the order
 of arrival, mutated in place, with entries and keys that are removed and come back. The second adds
-up what the first gives. ``windowed.py`` has other workloads, with windows.
+up what the first gives. ``workloads.py`` knows the others.
 """
 
 from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -28,6 +29,10 @@ SECOND = 1_000_000
 Pair = tuple[str, Any]
 Outputs = dict[int, list[Any]]
 """What readers see of an epoch, by the vertex that gave it."""
+Shown = Sequence[Outputs | None]
+"""What readers see of each epoch; None where sinks have looked at none of it."""
+Kept = Callable[[int], Mapping[str, Any]]
+"""The state of a job after the last epoch."""
 
 _KEYS = [f"{letter}{number}" for letter in "abc" for number in range(6)]
 
@@ -95,8 +100,31 @@ class Workload(ABC):
         """The state of a key as the answer has it."""
         return state
 
+    def disagreement(self, shown: Shown, kept: Kept) -> str | None:
+        """Where epochs have shown what does not follow from others, or is not kept.
 
-class _Plain(Workload):
+        So much can be told even where the answer leaves a choice, or the input is not known.
+        """
+        return None
+
+
+class OneSource(Workload):
+    """A workload that reads one source, second by second."""
+
+    def epochs(self, rng: random.Random, tasks: int) -> Iterator[tuple[int, list[list[Pair]]]]:
+        time = 0
+        while True:
+            yield time, records(rng, tasks)
+            time += SECOND
+
+    def stream(self, rng: random.Random, count: int) -> list[Pair]:
+        return [_record(rng) for _ in range(count)]
+
+    def by_source(self, records: list[Pair]) -> Iterable[tuple[int, list[Any]]]:
+        return [(0, records)]
+
+
+class _Plain(OneSource):
     """The two jobs without windows."""
 
     def __init__(self) -> None:
@@ -110,17 +138,22 @@ class _Plain(Workload):
     def answer(self, slots: int) -> Answer:
         return Reference()
 
-    def epochs(self, rng: random.Random, tasks: int) -> Iterator[tuple[int, list[list[Pair]]]]:
-        time = 0
-        while True:
-            yield time, records(rng, tasks)
-            time += SECOND
-
-    def stream(self, rng: random.Random, count: int) -> list[Pair]:
-        return [_record(rng) for _ in range(count)]
-
-    def by_source(self, records: list[Pair]) -> Iterable[tuple[int, list[Any]]]:
-        return [(0, records)]
+    def disagreement(self, shown: Shown, kept: Kept) -> str | None:
+        last: dict[str, Any] = {}
+        sums: dict[str, dict[str, Any]] = {}
+        for epoch, outputs in enumerate(shown):
+            if outputs is None:
+                return None  # all that follows depends on it
+            last.update(outputs[1])
+            behind = [pair for output in outputs[1] for pair in by_letter(output)]
+            expected = in_order(reduced(add_up, behind, sums))
+            if outputs[2] != expected:
+                return f"epoch {epoch} shows {outputs[2]}, not {expected}"
+        found = {k: (len(e.get("history", ())), e.get("note", -1)) for k, e in kept(1).items()}
+        for key, value in last.items():
+            if found.get(key, (0, -1)) != value:
+                return f"{key} was shown as {value}, but is kept as {found.get(key)}"
+        return None if kept(2) == sums else f"job 2 ends with {kept(2)}, not {sums}"
 
 
 def remember(key: str, values: list[Any], state: Any) -> Iterator[Pair]:
@@ -155,31 +188,42 @@ def by_letter(record: Pair) -> Iterator[Pair]:
 PLAIN: Workload = _Plain()
 JOBS = PLAIN.jobs
 
-States = dict[int, dict[str, dict[str, Any]]]
+States = dict[int, dict[str, Any]]
+Step = Callable[[States, list[Pair], int], Outputs]
+"""Brings the states of jobs by an epoch further, given its records and time; gives the outputs."""
+
+
+def _plain_step(states: States, given: list[Pair], now: int) -> Outputs:
+    first = reduced(remember, given, states[1])
+    second = reduced(add_up, [pair for out in first for pair in by_letter(out)], states[2])
+    return {1: in_order(first), 2: in_order(second)}
 
 
 @dataclass
 class Reference:
     """The plain answer: dictionaries, one epoch after the other."""
 
+    step: Step = _plain_step
     after: list[States] = field(default_factory=list)
     outputs: list[Outputs] = field(default_factory=list)
+    times: list[int] = field(default_factory=list)
 
     @property
     def counted(self) -> list[dict[int, tuple[Tally, ...]]]:
         return [{} for _ in self.outputs]
 
     def add(self, tasks: list[list[Pair]], moment: Moment = Moment()) -> None:  # noqa: B008
-        states = deepcopy(self.after[-1]) if self.after else {1: {}, 2: {}}
-        first = reduced(remember, [record for task in tasks for record in task], states[1])
-        second = reduced(add_up, [pair for out in first for pair in by_letter(out)], states[2])
+        states = defaultdict(dict, deepcopy(self.after[-1]) if self.after else {})
+        self.times.append(max([moment.now, *self.times[-1:]]))
+        given = [record for task in tasks for record in task]
+        self.outputs.append(self.step(states, given, self.times[-1]))
         self.after.append(states)
-        self.outputs.append({1: in_order(first), 2: in_order(second)})
 
     def upto(self, epoch: int) -> Reference:
-        return Reference(self.after[: epoch + 1], self.outputs[: epoch + 1])
+        upto = slice(epoch + 1)
+        return Reference(self.step, self.after[upto], self.outputs[upto], self.times[upto])
 
-    def state(self, epoch: int, job: int) -> dict[str, dict[str, Any]]:
+    def state(self, epoch: int, job: int) -> Mapping[str, Any]:
         return self.after[epoch][job] if epoch >= 0 else {}
 
 
