@@ -60,6 +60,11 @@ def no_freezing(patch: Patch) -> None:
     patch.setattr(NodeMachine, "_require_agreement", lambda machine, owned: None)
 
 
+def no_limit_to_forgiveness(patch: Patch) -> None:
+    """Whatever a try fails of, it runs again."""
+    patch.setattr(Coordinator, "is_retryable", lambda coordinator, problem: True)
+
+
 def no_fence(patch: Patch) -> None:
     patch.setattr(Holdings, "fence", lambda holdings, feed: None)
 
@@ -361,6 +366,7 @@ def moving_windows(variant: int, epochs: int = 9) -> Kind:
     [
         (no_receipts, CRASHES),
         (no_freezing, UNSTEADY_MAPS),
+        (no_limit_to_forgiveness, UNSTEADY_MAPS),
         (no_fence, LOGS),
         (no_continuity, MOVES),
         (no_end_markers, BROKEN_FEEDS),

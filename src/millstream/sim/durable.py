@@ -191,13 +191,18 @@ class DurableRun:
                 raise Violation(f"I2: epoch {epoch} is shown as {outputs}, not {expected}")
         store = self._place.store
         stored = Chain(store).read(on_damage=lambda _: None)
+        kept: dict[int, dict[str, Any]] = {}
         for at, job in self._place.workload.jobs.items():
             found = _stored(
                 self._place.workload, StoredState(store, stored, newest.epoch, job.name), job
             )
+            kept[at] = found
             expected_state = driver.reference.state(newest.epoch, at)
             if found != expected_state:
                 raise Violation(f"I1: job {at} is stored as {found}, not {expected_state}")
+        in_sight = [self._place.folder.visible.get(epoch) for epoch in range(newest.epoch + 1)]
+        if problem := self._place.workload.disagreement(in_sight, kept.__getitem__):
+            raise Violation(f"I2: {problem}")
 
     def _shown_epochs(self) -> set[int]:
         """The epochs that were committed with something to show."""
