@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from millstream.wire.blocks import digest_of
+from millstream.wire.blocks import buffers_of, digest_of
 
 
 def digest(*blocks: tuple[tuple[int, int, int], bytes]) -> str:
@@ -24,3 +24,15 @@ def test_the_digest_depends_on_content_origin_and_order() -> None:
 
     assert len(set(found)) == len(found)
     assert digest(one, other) == digest(one, other)
+
+
+def test_the_buffers_of_blocks_are_where_the_blocks_are() -> None:
+    """A copy of a large block would hold the interpreter while it is made."""
+    column = pa.array([b"one", b"", b"three" * 1000, b"four"], pa.binary())
+    data = column.buffers()[2]
+
+    for part in (column, column.slice(1, 2), column.slice(4)):
+        found = buffers_of(part)
+
+        assert [bytes(buffer) for buffer in found] == part.to_pylist()
+        assert all(data.address <= f.address <= data.address + data.size for f in found)

@@ -13,6 +13,7 @@ import pytest
 from millstream.wire.auth import NONCE_BYTES, new_secret, proved
 from millstream.wire.blocks import BLOCK_SCHEMA
 from millstream.wire.calls import Endpoint, Unreachable, call, client_of, drop_client
+from millstream.wire.envelope import sealed
 from millstream.wire.flight_net import FlightNet
 from millstream.wire.net import Delivery
 from millstream.wire.serving import RunServer
@@ -142,7 +143,7 @@ def test_an_impostor_cannot_use_the_proof_of_another_server_of_the_run(
     with RunServer(other, SECRET, answering):
 
         def relayed(nonce: bytes) -> bytes:
-            action = flight.Action("ask", nonce + pickle.dumps(None))
+            action = flight.Action("ask", sealed(nonce, None))
             [result] = client_of(Endpoint(other, SECRET)).do_action(action)
             return bytes(result.body)
 

@@ -52,7 +52,7 @@ class PackedPart:
         return expanded(self.packed)
 
 
-def compressed(data: bytes) -> bytes:
+def compressed(data: bytes | pa.Buffer) -> bytes:
     """Serialised state as it is stored: its length, and its bytes in fewer."""
     return b"".join([_SIZE.pack(len(data)), _CODEC.compress(data, asbytes=True)])
 

@@ -261,10 +261,10 @@ class NodeMachine:
             self.encoded(unit),
         )
 
-    def encoded(self, unit: Unit) -> bytes:
+    def encoded(self, unit: Unit) -> pa.Buffer:
         """A unit's delta; serialised once, whoever it goes to."""
         if unit.delta is None:
-            unit.delta = self.store.reducing[unit.job].encode(unit.fragment)
+            unit.delta = pa.py_buffer(self.store.reducing[unit.job].encode(unit.fragment))
         return unit.delta
 
     def units_for(self, peer: NodeId, epoch: int, try_: int) -> list[Unit]:

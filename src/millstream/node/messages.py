@@ -178,7 +178,7 @@ class UnitCopy:
     source: NodeId
     committed: Commit
     receipt: Receipt
-    delta: bytes
+    delta: pa.Buffer
 
 
 @dataclass(frozen=True)

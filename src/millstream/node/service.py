@@ -50,6 +50,7 @@ from millstream.node.views import shown_items
 from millstream.ring.ring import NodeId
 from millstream.state.blocks import Origin
 from millstream.state.pickling import dumps
+from millstream.wire.blocks import buffers_of
 from millstream.wire.net import Net
 
 _ASK_TIMEOUT = 5.0
@@ -479,8 +480,8 @@ def _blocks(batch: pa.RecordBatch) -> Iterator[Block]:
         batch.column("stage").to_pylist(),
         batch.column("task").to_pylist(),
         batch.column("sequence").to_pylist(),
-        batch.column("block"),
+        buffers_of(batch.column("block")),
         strict=True,
     )
     for stage, task, sequence, data in places:
-        yield Block(Origin(stage, task, sequence), data.as_buffer())
+        yield Block(Origin(stage, task, sequence), data)

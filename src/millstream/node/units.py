@@ -71,7 +71,7 @@ class Unit:
 
     receipt: Receipt
     fragment: Any = None
-    delta: bytes | None = None
+    delta: pa.Buffer | None = None
     log: Work | None = None
     outputs: list[pa.RecordBatch] | None = None
     queued: bool = False

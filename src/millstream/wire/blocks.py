@@ -9,7 +9,9 @@ which tells a partition which one it is.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 
+import numpy as np
 import pyarrow as pa
 import xxhash
 
@@ -26,6 +28,15 @@ BLOCK_SCHEMA = pa.schema(
         ("block", pa.binary()),
     ]
 )
+
+
+def buffers_of(column: pa.BinaryArray) -> list[pa.Buffer]:
+    """The values of a column of blocks, where they are; its scalars would be copies."""
+    _, offsets, data = column.buffers()
+    if not len(column):
+        return []
+    first = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1]
+    return [data.slice(start, stop - start) for start, stop in pairwise(first.tolist())]
 
 
 def digest_of(blocks: Iterable[tuple[tuple[int, int, int], pa.Buffer]]) -> str:

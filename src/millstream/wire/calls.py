@@ -16,6 +16,7 @@ import pyarrow.flight as flight
 
 from millstream.errors import MillstreamError
 from millstream.wire.auth import ClientAuth, Unproved, new_nonce, verified
+from millstream.wire.envelope import sealed
 from millstream.wire.tls import NAME
 
 
@@ -117,8 +118,7 @@ def call(endpoint: Endpoint, action: str, body: object = None, timeout: float = 
     try:
         client = client_of(endpoint, timeout)
         options = flight.FlightCallOptions(timeout=timeout)
-        message = b"".join((nonce, pickle.dumps(body, 5)))
-        results = client.do_action(flight.Action(action, message), options)
+        results = client.do_action(flight.Action(action, sealed(nonce, body)), options)
         answer = b"".join(bytes(part.body) for part in results)
         return pickle.loads(endpoint.verified(nonce, answer))
     except (flight.FlightError, pa.ArrowException, Unproved) as problem:

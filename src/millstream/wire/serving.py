@@ -14,6 +14,7 @@ import pyarrow.flight as flight
 
 from millstream.wire.auth import NONCE_BYTES, ServerAuth, proved
 from millstream.wire.calls import Endpoint, error_blob, error_text
+from millstream.wire.envelope import nonce_of, opened
 from millstream.wire.tls import Identity
 
 Act = Callable[[str, Any], Any]
@@ -46,15 +47,15 @@ class RunServer(flight.FlightServerBase):  # type: ignore[misc]
         auth.address = address
 
     def do_action(self, context: Any, action: Any) -> list[bytes]:
-        nonce, body = _opened(action.body)
+        nonce = nonce_of(action.body)
         try:
-            answer = pickle.dumps(self._act(action.type, pickle.loads(body)), 5)
+            answer = pickle.dumps(self._act(action.type, opened(action.body)), 5)
         except Exception as problem:
             raise self._error(nonce, problem) from problem
         return [self._proved(nonce, answer)]
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        nonce, header = _opened(descriptor.command)
+        nonce, header = _header(descriptor.command)
         try:
             if self._exchange is None:
                 raise flight.FlightUnavailableError("nothing is fed here")
@@ -84,8 +85,8 @@ def tcp_address(host: str, identity: Identity | None) -> str:
     return f"{scheme}://{host}:0"
 
 
-def _opened(message: Any) -> tuple[bytes, memoryview]:
-    given = memoryview(message)
+def _header(command: Any) -> tuple[bytes, memoryview]:
+    given = memoryview(command)
     return bytes(given[:NONCE_BYTES]), given[NONCE_BYTES:]
 
 

@@ -1,0 +1,52 @@
+"""The body of a call on the wire: its nonce, the message pickled, and the message's buffers.
+
+Arrow buffers of a message stay out of its pickle (protocol 5, out-of-band): to pickle and unpickle
+tens of megabytes would hold the interpreter, and with it all threads of a process, each time. Here
+they are copied once, without the interpreter's lock, and are read where they arrived.
+"""
+
+from __future__ import annotations
+
+import pickle
+import struct
+from itertools import accumulate, pairwise
+from typing import Any
+
+import pyarrow as pa
+
+from millstream.wire.auth import NONCE_BYTES
+
+_NUMBER = struct.Struct("<I")
+_LENGTH = struct.Struct("<Q")
+
+
+def sealed(nonce: bytes, message: object) -> pa.Buffer:
+    """A message as it travels."""
+    found: list[pickle.PickleBuffer] = []
+    pickled = pickle.dumps(message, 5, buffer_callback=found.append)
+    parts = [pickled, *(pa.py_buffer(buffer) for buffer in found)]
+    lengths = [_LENGTH.pack(len(part)) for part in parts]
+    whole = [nonce, _NUMBER.pack(len(parts)), *lengths, *parts]
+    body = pa.allocate_buffer(sum(map(len, whole)))
+    writer = pa.FixedSizeBufferWriter(body)
+    for part in whole:
+        writer.write(part)
+    return body
+
+
+def nonce_of(body: pa.Buffer) -> bytes:
+    """The nonce of a call; its message is not looked into."""
+    return bytes(body.slice(0, NONCE_BYTES))
+
+
+def opened(body: pa.Buffer) -> Any:
+    """The message of an authenticated caller; its buffers are parts of the body."""
+    content = memoryview(body)
+    (number,) = _NUMBER.unpack_from(content, NONCE_BYTES)
+    start = NONCE_BYTES + _NUMBER.size
+    first = start + number * _LENGTH.size
+    lengths = [length for (length,) in _LENGTH.iter_unpack(content[start:first])]
+    pickled, *buffers = (
+        body.slice(at, end - at) for at, end in pairwise(accumulate(lengths, initial=first))
+    )
+    return pickle.loads(pickled, buffers=buffers)
