@@ -5,8 +5,7 @@ from __future__ import annotations
 import inspect
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -16,9 +15,7 @@ from millstream.flow.reducers import (
     StatefulReducer,
 )
 from millstream.flow.vertices import JobVertex
-from millstream.ring.keys import decode_keys
 from millstream.ring.masks import SlotMask
-from millstream.state.blocks import KEY, SLOT
 from millstream.state.deltas import decode_keyed, encode_keyed, merge_keyed
 from millstream.state.keyed import (
     Change,
@@ -31,13 +28,11 @@ from millstream.state.keyed import (
 from millstream.state.records import encode_records
 from millstream.state.values import ValueTypeError, shown
 from millstream.work.failures import record_error, user_error
-from millstream.work.keying import one_key_type
-from millstream.work.lists import decode_lists
-from millstream.work.pausing import let_go, without_collector
+from millstream.work.gathering import Groups, gathered
+from millstream.work.pausing import without_collector
 from millstream.work.units import Reduced, UnitContext, ttl_of
 
 ACCUMULATOR = "accumulator"
-_ROWS_AT_ONCE = 32_768
 
 
 class _KeyedReducing:
@@ -95,25 +90,29 @@ class _KeyedReducing:
     def _finish(
         self,
         fragment: KeyedFragment,
-        groups: Mapping[Any, list[Any]],
-        slots: Sequence[int],
+        touched: defaultdict[int, list[Any]],
         idle: dict[int, set[Any]],
         time: int,
     ) -> None:
         """Add to a unit's changes what the time-to-live makes of them."""
         if self._ttl is None:
             return
-        touched: dict[int, list[Any]] = {}
-        for key, slot in zip(groups, slots, strict=True):
-            touched.setdefault(slot, []).append(key)
         for slot, keys in idle.items():
             plain, other = fragment.plain.get(slot, {}), fragment.other.setdefault(slot, {})
             for key in keys:
                 written = other[key].writes if key in other else plain.pop(key, {})
                 other[key] = Change(written, cleared=True, plain=False)
-            touched.setdefault(slot, []).extend(k for k in keys if k not in groups)
+            touched[slot].extend(keys.difference(touched[slot]))
         if touched:
-            fragment.visits.append((time, touched))
+            fragment.visits.append((time, dict(touched)))
+
+    def _touch(
+        self, touched: defaultdict[int, list[Any]], groups: Groups, slots: Sequence[int]
+    ) -> None:
+        """Note which keys a share of a unit has touched."""
+        if self._ttl is not None:
+            for key, slot in zip(groups, slots, strict=True):
+                touched[slot].append(key)
 
     def _encode(
         self, outputs: list[Any], ends: list[int], keys: list[Any], unit: UnitContext
@@ -133,39 +132,6 @@ class _KeyedReducing:
             ) from None
 
 
-def _pieces(block: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """A block in pieces that are decoded within a few milliseconds: threads take turns between."""
-    for start in range(0, block.num_rows, _ROWS_AT_ONCE):
-        yield block.slice(start, _ROWS_AT_ONCE)
-
-
-def _gather(
-    job: JobVertex, blocks: Sequence[pa.RecordBatch]
-) -> tuple[dict[Any, list[Any]], list[int]]:
-    """Bring the values of each key together, in the order of the blocks; and the keys' slots."""
-    # Keys of several types would meet in the dictionary: 1, True and 1.0 are one key to it.
-    one_key_type(job, [block.column(KEY) for block in blocks])
-    groups: dict[Any, list[Any]] = {}
-    slots: list[int] = []
-    for block in chain.from_iterable(map(_pieces, blocks)):
-        keys = decode_keys(block.column(KEY))
-        of_block = block.column(SLOT).to_numpy().tolist()
-        if groups.keys().isdisjoint(keys):
-            fresh = dict(zip(keys, decode_lists(block), strict=True))
-            if len(fresh) == len(keys):  # no key comes twice, whose values must be joined
-                groups.update(fresh)
-                slots += of_block
-                continue
-        for key, slot, values in zip(keys, of_block, decode_lists(block), strict=True):
-            known = groups.get(key)
-            if known is None:
-                groups[key] = values
-                slots.append(slot)
-            else:
-                known.extend(values)
-    return groups, slots
-
-
 class FunctionReducing(_KeyedReducing):
     """``reduce(key, values, state)``, once per key."""
 
@@ -176,12 +142,31 @@ class FunctionReducing(_KeyedReducing):
         self._function = reducer.function
 
     def reduce(self, blocks: Sequence[pa.RecordBatch], unit: UnitContext) -> Reduced[KeyedFragment]:
-        groups, slots = _gather(self._job, blocks)
         idle = self._idle(unit)
         fragment = KeyedFragment(defaultdict(dict), defaultdict(dict))
-        plain, other = fragment.plain, fragment.other
+        touched: defaultdict[int, list[Any]] = defaultdict(list)
         outputs: list[Any] = []
         ends: list[int] = []
+        keys: list[Any] = []
+        for groups, slots in gathered(self._job, blocks):
+            self._call(groups, slots, idle, fragment, outputs, ends)
+            self._touch(touched, groups, slots)
+            keys += groups
+        self._finish(fragment, touched, idle, unit.time)
+        batches = self._encode(outputs, ends, keys, unit)
+        return Reduced(fragment, batches, len(keys))
+
+    def _call(
+        self,
+        groups: Groups,
+        slots: Sequence[int],
+        idle: dict[int, set[Any]],
+        fragment: KeyedFragment,
+        outputs: list[Any],
+        ends: list[int],
+    ) -> None:
+        """Call the function for every key; ``ends`` tells how many outputs there are by then."""
+        plain, other = fragment.plain, fragment.other
         masters = self._state.reading(groups, slots)
         function, odd = self._function, self._state.odd
         yields = inspect.isgeneratorfunction(function)
@@ -214,17 +199,6 @@ class FunctionReducing(_KeyedReducing):
             raise user_error(
                 f"reducer of job {self._job.name!r}", function, problem, shown(key)
             ) from problem
-        self._finish(fragment, groups, slots, idle, unit.time)
-        batches = self._encode(outputs, ends, list(groups), unit)
-        number = len(groups)
-        _free(groups)
-        return Reduced(fragment, batches, number)
-
-
-def _free(groups: dict[Any, list[Any]]) -> None:
-    lists = list(groups.values())
-    groups.clear()
-    let_go(lists)
 
 
 def _extend(outputs: list[Any], result: Any) -> None:
@@ -245,10 +219,27 @@ class CombiningReducing(_KeyedReducing):
         self._combinable = reducer.combinable
 
     def reduce(self, blocks: Sequence[pa.RecordBatch], unit: UnitContext) -> Reduced[KeyedFragment]:
-        groups, slots = _gather(self._job, blocks)
         idle = self._idle(unit)
         fragment = KeyedFragment(defaultdict(dict), defaultdict(dict))
+        touched: defaultdict[int, list[Any]] = defaultdict(list)
         outputs: list[Any] = []
+        for groups, slots in gathered(self._job, blocks):
+            self._call(groups, slots, idle, fragment, outputs)
+            self._touch(touched, groups, slots)
+        self._finish(fragment, touched, idle, unit.time)
+        ends = list(range(1, len(outputs) + 1))
+        batches = self._encode(outputs, ends, [key for key, _ in outputs], unit)
+        return Reduced(fragment, batches, len(outputs))
+
+    def _call(
+        self,
+        groups: Groups,
+        slots: Sequence[int],
+        idle: dict[int, set[Any]],
+        fragment: KeyedFragment,
+        outputs: list[Any],
+    ) -> None:
+        """Merge what every key has; each gives its result."""
         masters = self._state.reading(groups, slots)
         merge, result = self._combinable.merge, self._combinable.result
         key: Any = None
@@ -275,12 +266,6 @@ class CombiningReducing(_KeyedReducing):
             raise user_error(
                 f"reducer of job {self._job.name!r}", called, problem, shown(key)
             ) from problem
-        self._finish(fragment, groups, slots, idle, unit.time)
-        ends = list(range(1, len(outputs) + 1))
-        batches = self._encode(outputs, ends, list(groups), unit)
-        number = len(groups)
-        _free(groups)
-        return Reduced(fragment, batches, number)
 
     def get(self, slot: int, key: Any) -> Any:
         entries = self._state.get(slot, key)
