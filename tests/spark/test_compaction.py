@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
 from millstream.cli import main
+from millstream.coordinator.sink_layout import SinkBusy, epoch_folder, locked
 from millstream.errors import ConfigError
 from millstream.flow import sinks
 from millstream.spark import compaction
@@ -29,7 +30,6 @@ from millstream.spark.compaction import (
     compact,
     merge_staged,
 )
-from millstream.spark.sink_layout import SinkBusy, epoch_folder, locked
 from millstream.spark.sinks import FileWriter, open_sink
 
 FILES = 4

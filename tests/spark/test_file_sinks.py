@@ -11,9 +11,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from millstream.coordinator.epoch_folders import OutputLost
 from millstream.errors import ConfigError, WorkflowError
 from millstream.flow import sinks
-from millstream.spark.sinks import FileWriter, OutputLost, open_sink
+from millstream.spark.sinks import FileWriter, open_sink
 
 pytestmark = pytest.mark.spark
 

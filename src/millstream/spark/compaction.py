@@ -30,8 +30,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from millstream.coordinator.sink_layout import EPOCHS, OURS, epoch_folder, epochs_in, locked
 from millstream.errors import ConfigError, MillstreamError
-from millstream.spark.sink_layout import EPOCHS, OURS, epoch_folder, epochs_in, locked
 
 Merge = Callable[[Sequence[Path], Path], None]
 MANY = 16  # files of an epoch

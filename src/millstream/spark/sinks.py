@@ -1,21 +1,14 @@
 """Opens sinks: how an epoch's output is staged, published and dropped, for each kind of sink.
 
-A file sink stages with Spark's own writer and publishes by one rename::
-
-    <path>/epoch=000000000007/part-…            what readers see, whole epochs only
-    <path>/_millstream/staged/epoch=…-<attempt> written, not visible; Spark ignores ``_`` folders
-    <path>/_millstream/withdrawn/epoch=…        on its way out, because a run goes back before it
-
-An epoch without rows leaves nothing. What is published stays as it is until it is withdrawn: a
-task that is late may write below ``staged`` again, and is ignored. That an epoch is seen as a
-whole rests on the file system's folder rename being atomic (local disks, HDFS, ABFS; plain S3 is
-not). When to call what is the engine's decision, not ours.
+A file sink stages with Spark's own writer and publishes by one rename, in the folders that
+``coordinator/epoch_folders.py`` describes. An epoch without rows leaves nothing. When to call what
+is the engine's decision, not ours.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Container, Iterable
+from collections.abc import Collection
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from pathlib import Path
@@ -27,24 +20,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.conversion import ArrowTableToRowsConversion
 from pyspark.sql.types import ArrayType, MapType, StructType
 
+from millstream.coordinator.epoch_folders import STAGED, WITHDRAWN, EpochFolders, staged_folder
+from millstream.coordinator.sink_layout import EPOCHS, OURS, locked
 from millstream.errors import ConfigError, MillstreamError, WorkflowError
 from millstream.flow import sinks as flow
 from millstream.spark.compaction import merge_staged
 from millstream.spark.folder import Folder
-from millstream.spark.sink_layout import (
-    EPOCHS,
-    OURS,
-    epoch_folder,
-    epoch_of,
-    epochs_in,
-    locked,
-)
 from millstream.spark.tuples import with_tuples
 
 When = Literal["staged", "late"]
 
-_STAGED = f"{OURS}/staged"
-_WITHDRAWN = f"{OURS}/withdrawn"
 _PATIENCE = timedelta(seconds=30)
 _SMALL = 1 << 16  # no file without rows is as large
 WIDEST_CELL = 40
@@ -62,21 +47,6 @@ class ColumnNotSupported(MillstreamError):
             f"{self.path}: {self.format} cannot hold column {self.column!r} of type {self.type}; "
             "make flat records before the sink, as in .map(lambda pair: (*pair[0], pair[1])), or "
             "write ms.parquet or ms.json"
-        )
-
-
-class OutputLost(MillstreamError):
-    """An epoch is committed, but its output is neither staged nor published."""
-
-    def __init__(self, path: str, epoch: int, attempt: str) -> None:
-        super().__init__(path, epoch, attempt)
-        self.path, self.epoch, self.attempt = path, epoch, attempt
-
-    def __str__(self) -> str:
-        return (
-            f"{self.path} has no staged output of epoch {self.epoch}, attempt {self.attempt}, "
-            "and the epoch was not published; if files were removed by hand, restore an earlier "
-            "epoch and run again"
         )
 
 
@@ -120,7 +90,7 @@ def open_sink(
     raise WorkflowError(f"{type(sink).__name__} is not a sink", "use a function of flow.sinks")
 
 
-class FileWriter:
+class FileWriter(EpochFolders):
     """Writes one folder per epoch."""
 
     when: When = "staged"
@@ -131,6 +101,7 @@ class FileWriter:
         self._sink = sink
         self._format, options = _format_of(sink)
         self._folder = Folder(spark, sink.path)
+        super().__init__(self._folder, sink.path)
         if self._folder.is_file(""):
             raise ConfigError(f"{sink.path} is a file; a sink writes a folder")
         self._options = {**options, **_commit_options(self._folder.is_plain_local)}
@@ -146,7 +117,7 @@ class FileWriter:
             )
         if self._format == "csv":
             self._check_flat(frame.schema)
-        staged = _staged(epoch, attempt)
+        staged = staged_folder(epoch, attempt)
         self._folder.delete(staged)
         if self._folder.is_plain_local:
             self._folder.make_local(f"{staged}/_temporary/0/_temporary")
@@ -179,43 +150,11 @@ class FileWriter:
                 kind = field.dataType.simpleString()
                 raise ColumnNotSupported(self._sink.path, self._format, field.name, kind)
 
-    def publish(self, epoch: int, attempt: str) -> None:
-        staged, final = _staged(epoch, attempt), epoch_folder(epoch)
-        # Hadoop's rename moves *into* a folder that exists, hence the look before.
-        if self._folder.exists(final):
-            self._folder.delete(staged)  # at most what a late task has written since
-        elif not self._folder.rename(staged, final) and not self._folder.exists(final):
-            raise OutputLost(self._sink.path, epoch, attempt)
-
-    def discard(self, epoch: int, attempt: str) -> None:
-        self._folder.delete(_staged(epoch, attempt))
-
-    def shown(self, after: int) -> list[int]:
-        """The epochs after one that readers see."""
-        return sorted(epoch for epoch in epochs_in(self._folder.names("")) if epoch > after)
-
-    def withdraw(self, epochs: Iterable[int]) -> None:
-        """Remove epochs, the last one first, because the run goes back before them."""
-        with self._exclusive():
-            for epoch in sorted(epochs, reverse=True):
-                aside = f"{_WITHDRAWN}/{epoch_folder(epoch)}"
-                self._folder.delete(aside)
-                self._folder.rename(epoch_folder(epoch), aside)  # at once, unlike a deletion
-                self._folder.delete(aside)
-
     def _exclusive(self) -> AbstractContextManager[None]:
         """Keep a compaction from bringing back what is being removed."""
         if not self._folder.is_plain_local:
             return nullcontext()
         return locked(Path(self._folder.local("")), EPOCHS, wait=_PATIENCE)
-
-    def check_new(self) -> None:
-        """Refuse a folder with epochs of another run: readers would see both."""
-        if epochs_in(self._folder.names("")):
-            raise ConfigError(
-                f"{self._sink.path} holds epochs of an earlier run; remove the folder, or give "
-                "the sink a new one"
-            )
 
     def _claim(self) -> None:
         """Make the folder ours, or refuse if it is somebody else's."""
@@ -236,19 +175,8 @@ class FileWriter:
                     f"{self._sink.path} was written with {written[0]}, and this sink has {marker}; "
                     "readers could not read a mixture, so give the sink a new folder"
                 )
-        for folder in (*(f"{OURS}/{marker}" for marker in markers), _STAGED, _WITHDRAWN):
+        for folder in (*(f"{OURS}/{marker}" for marker in markers), STAGED, WITHDRAWN):
             self._folder.make(folder)
-
-    def clean(self, keep: Container[tuple[int, str]] | None) -> None:
-        """Drop what was staged, except what is to be kept, and what was being withdrawn."""
-        for name in self._folder.names(_WITHDRAWN):
-            self._folder.delete(f"{_WITHDRAWN}/{name}")
-        if keep is None:
-            return
-        for name in self._folder.names(_STAGED):
-            final, _, attempt = name.partition("-")
-            if (epoch_of(final), attempt) not in keep:
-                self._folder.delete(f"{_STAGED}/{name}")
 
 
 class CollectingWriter(ABC):
@@ -356,10 +284,6 @@ def _format_of(sink: flow.FileSink) -> tuple[str, dict[str, str]]:
         case flow.CsvSink():
             return "csv", {"header": str(sink.header).lower()}
     raise WorkflowError(f"{type(sink).__name__} has no writer", "use parquet(), json() or csv()")
-
-
-def _staged(epoch: int, attempt: str) -> str:
-    return f"{_STAGED}/{epoch_folder(epoch)}-{attempt}"
 
 
 def _cell(value: object) -> str:
