@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from millstream.checkpoints.chain import Chain, Superseded
+from millstream.checkpoints.chain import Chain, CommitUnknown, Superseded
 from millstream.checkpoints.manifest import Staged
 from millstream.coordinator.intervals import Intervals, Triggers
 from millstream.coordinator.ledger import Closing
@@ -18,7 +18,7 @@ from millstream.node.safekeeper import Replaced
 from millstream.ring.ring import NodeId
 from millstream.ring.zones import Domain
 from millstream.sim import World
-from millstream.stores.store import StoreFull
+from millstream.stores.store import StoreFull, StoreUnavailable
 from millstream.wire.calls import Unreachable
 from tests.checkpoints.memory_store import MemoryStore
 from tests.coordinator.journals import (
@@ -317,6 +317,23 @@ def test_after_a_publication_that_failed_there_is_none(world: World) -> None:
     assert scene.published == []
     # The next start publishes it.
     assert journal_of(scene.store).unpublished == [staged(0)]
+
+
+def test_after_a_manifest_whose_fate_is_unknown_none_is_tried(world: World) -> None:
+    class LosesAnswers(MemoryStore):
+        def put_if_absent(self, key: str, value: bytes) -> bool:
+            super().put_if_absent(key, value)
+            raise StoreUnavailable("no answer")
+
+    scene = Scene(world, seconds=0.0)
+    scene.seconds = 1.0
+    scene.journal._chain._store = LosesAnswers()
+    scene.hold()
+    scene.consider()
+
+    with pytest.raises(CommitUnknown):  # it waits behind the one under way
+        scene.run(scene.intervals.finish)
+    assert len(scene.orders) == 1
 
 
 # -- when the store is slow --------------------------------------------------------------------

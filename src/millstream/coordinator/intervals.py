@@ -159,15 +159,17 @@ class Intervals(Journaled):
 
     def _persist_quietly(self) -> None:
         try:
-            self.persist()
-        except Exception as problem:  # after a publication that failed, none may follow
-            self.problem = problem
+            with self._persisting:
+                # After a manifest whose fate is unknown, or a publication that failed, none may
+                # follow, not even one that has waited for its turn meanwhile.
+                if self.problem is None:
+                    self._persist()
         finally:
             self._busy = False
 
-    def persist(self) -> None:
+    def _persist(self) -> None:
         """Bring the store up to the newest commit, and publish what is covered then."""
-        with self._persisting:
+        try:
             held = self._all_held()
             if not held:
                 return
@@ -189,6 +191,8 @@ class Intervals(Journaled):
                 self._publish(one.staged)
                 self.published(one.staged.epoch)
             self._journal.tell()
+        except Exception as problem:
+            self.problem = problem
 
     def _all_held(self) -> list[_Held]:
         with self._lock:
