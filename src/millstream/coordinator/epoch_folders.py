@@ -14,7 +14,7 @@ them, is the sink's business; when to call what is the engine's.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
@@ -84,9 +84,17 @@ class EpochFolders:
         """The epochs after one that readers see."""
         return sorted(epoch for epoch in epochs_in(self._tree.names("")) if epoch > after)
 
-    def withdraw(self, epochs: Iterable[int]) -> None:
-        """Remove epochs, the last one first, because the run goes back before them."""
+    def withdraw(
+        self, epochs: Iterable[int], require_claim: Callable[[], None] = lambda: None
+    ) -> None:
+        """Remove epochs, the last one first, because the run goes back before them.
+
+        ``require_claim`` raises if another run has taken over since. It is asked when nobody else
+        can withdraw anything: then what is in sight here cannot be a successor's, who would have
+        to withdraw what was there before it.
+        """
         with self._exclusive():
+            require_claim()
             for epoch in sorted(epochs, reverse=True):
                 self._remove(epoch_folder(epoch), epoch_folder(epoch))
 
@@ -102,7 +110,8 @@ class EpochFolders:
         for name in self._tree.names(STAGED):
             final, _, attempt = name.partition("-")
             if (epoch_of(final), attempt) not in keep:
-                self._tree.delete(f"{STAGED}/{name}")
+                # Else a driver that was replaced while it published might show the rest of it.
+                self._remove(f"{STAGED}/{name}", name)
 
     def check_new(self) -> None:
         """Refuse a folder with epochs of another run: readers would see both."""

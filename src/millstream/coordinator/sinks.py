@@ -7,7 +7,7 @@ is not for it to remove.
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from typing import Protocol, cast
 
@@ -28,8 +28,11 @@ class StagingSink(Protocol):
     def shown(self, after: int) -> list[int]:
         """The epochs after one that are in sight."""
 
-    def withdraw(self, epochs: Iterable[int]) -> None:
-        """Take epochs out of sight, because the run goes back before them."""
+    def withdraw(self, epochs: Iterable[int], require_claim: Callable[[], None]) -> None:
+        """Take epochs out of sight, because the run goes back before them.
+
+        ``require_claim`` raises if they may be a successor's by now.
+        """
 
     def check_new(self) -> None:
         """Refuse to begin where epochs of another run are in sight."""
@@ -46,8 +49,7 @@ def bring_in_line(
         if claimed.after < 0 and not claimed.withdrawn:
             sink.check_new()
         elif gone := sink.shown(claimed.after):
-            journal.require_claim()  # else they may be a successor's
-            sink.withdraw(gone)
+            sink.withdraw(gone, journal.require_claim)
             log.warning("withdrew %d epochs, from %d on, to run them again", len(gone), gone[0])
     for staged in left:
         publish(staged)
