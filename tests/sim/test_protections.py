@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -16,12 +17,14 @@ from millstream.checkpoints.lineage import Lineage
 from millstream.checkpoints.manifest import Link, Manifest, Staged, encode
 from millstream.coordinator import sinks
 from millstream.coordinator.clocks import Clocks
+from millstream.coordinator.epoch_folders import EpochFolders, staged_folder
 from millstream.coordinator.healing import Healing
 from millstream.coordinator.journal import Journal
 from millstream.coordinator.ledger import Closing, Ledger
 from millstream.coordinator.record import EpochRecord
 from millstream.coordinator.roster import Roster
 from millstream.coordinator.service import Coordinator
+from millstream.coordinator.sink_layout import epoch_folder
 from millstream.coordinator.suspicions import Suspicions, Verdict
 from millstream.node import service
 from millstream.node.holdings import Holdings
@@ -36,11 +39,13 @@ from millstream.ring.masks import SlotMask
 from millstream.sim.scenario import play
 from millstream.sim.search import Kind, first_broken, in_memory, stored
 from millstream.sim.spark import SparkBody
+from millstream.sim.store import StoreView
 from millstream.sim.strain import Strain
 from millstream.state.blocks import PANE
 from millstream.state.keyed import GONE, Change, KeyedFragment, State
 from millstream.state.panes.fragments import PaneFragment, decode_panes
 from millstream.state.panes.state import PaneState
+from millstream.stores.store import StoreFull
 from millstream.work.keyed_reducing import FunctionReducing
 from millstream.work.units import Reduced, UnitContext
 from millstream.work.windows.time_reducing import TimeWindowReducing
@@ -205,6 +210,34 @@ def no_respect_for_successors(patch: Patch) -> None:
     patch.setattr(Journal, "require_claim", lambda journal: None)
 
 
+def no_respect_for_what_is_published(patch: Patch) -> None:
+    """What is staged takes the place of what is published, as if that were half of it."""
+    publish = EpochFolders.publish
+
+    def replacing(folders: EpochFolders, epoch: int, attempt: str) -> None:
+        if folders._tree.exists(staged_folder(epoch, attempt)):
+            folders._tree.delete(epoch_folder(epoch))
+        publish(folders, epoch, attempt)
+
+    patch.setattr(EpochFolders, "publish", replacing)
+
+
+def no_withdrawal(patch: Patch) -> None:
+    """A run that goes back leaves in sight what followed."""
+    patch.setattr(EpochFolders, "shown", lambda folders, after: [])
+
+
+def no_news_of_full_disks(patch: Patch) -> None:
+    """A batch of which some was refused is taken for durable."""
+    put = StoreView.put
+
+    def optimistic(store: StoreView, items: Mapping[str, bytes]) -> None:
+        with suppress(StoreFull):
+            put(store, items)
+
+    patch.setattr(StoreView, "put", optimistic)
+
+
 def no_watermark_in_the_record(patch: Patch) -> None:
     """Windows close by the newest time of the epoch under way, not of those before."""
     reduce = TimeWindowReducing.reduce
@@ -346,6 +379,19 @@ UNSURE_STORE = stored(
     mixed=False,
     size={"durability": "epoch"},
 )
+LATE_WRITERS = stored(
+    deaths=6,
+    death_rate=0.1,
+    blows=0,
+    records=20,
+    restores=0,
+    size={"nodes": 1},
+    habits={"malice": {"late": 0.5, "speculate": 0.5}},
+)
+GOING_BACK = stored(
+    deaths=0, blows=0, records=25, restores=3, fulls=0, size={"nodes": 1}, habits={"retain": 3}
+)
+FULL_DISKS = stored(deaths=2, blows=2, records=25, restores=0, fulls=5, full_rate=0.1)
 
 
 def moving_windows(variant: int, epochs: int = 9) -> Kind:
@@ -383,6 +429,9 @@ def moving_windows(variant: int, epochs: int = 9) -> Kind:
         (no_connection_of_claims, DRIVERS),
         (no_receipts_for_what_is_kept, UNSURE_STORE),
         (no_respect_for_successors, SHORT_STARTS),
+        (no_respect_for_what_is_published, LATE_WRITERS),
+        (no_withdrawal, GOING_BACK),
+        (no_news_of_full_disks, FULL_DISKS),
         (no_patience, SLOW_NODES),
         (no_healing, HEALING),
         (no_locks_for_copies, HEALING),

@@ -9,7 +9,7 @@ import pytest
 
 from millstream.sim.network import SimNet, World
 from millstream.sim.store import SimStore, StoreView
-from millstream.stores.store import Store, StoreUnavailable
+from millstream.stores.store import Store, StoreFull, StoreUnavailable
 
 ITEMS = {f"data/{number}": b"value" for number in range(6)}
 
@@ -60,6 +60,26 @@ def test_one_of_several_writers_is_first(seed: int) -> None:
             return list(told)
 
         ask(world, work)
+
+
+def test_without_space_some_items_are_refused_and_all_is_well_again_with_it() -> None:
+    left = Counter[int]()
+    for seed in range(20):
+        with World(seed) as world:
+            store = SimStore(world)
+
+            def work(net: SimNet, store: SimStore = store) -> None:
+                view = store.view(net)
+                store.fill_up(5.0, "asker")
+                with pytest.raises(StoreFull):
+                    view.put(ITEMS)
+                left[len(view.scan("data/"))] += 1
+                net.sleep(5.0)
+                view.put(ITEMS)
+                assert view.get(ITEMS) == ITEMS
+
+            ask(world, work)
+    assert set(left) <= set(range(6)) and len(left) > 2
 
 
 def test_a_crash_leaves_some_items_each_whole() -> None:

@@ -24,9 +24,10 @@ from millstream.node.keeping import BaseOptions
 from millstream.node.safekeeper import KeeperOptions
 from millstream.sim.checks import Checks, Violation
 from millstream.sim.cluster import Cluster, Durable, Size
+from millstream.sim.disk import Disk
 from millstream.sim.network import World
 from millstream.sim.notes import Cut, SimNotes
-from millstream.sim.sinks import FileSink, Folder
+from millstream.sim.sinks import FileSink
 from millstream.sim.spark import Malice, Shape, SparkBody
 from millstream.sim.store import SimStore
 from millstream.sim.workload import SECOND, Answer, Moment, Pair, Workload, split
@@ -57,7 +58,7 @@ class Place:
     world: World
     store: SimStore
     notes: SimNotes
-    folder: Folder
+    disk: Disk
     workload: Workload
     records: list[Pair]
     habits: Habits
@@ -67,11 +68,20 @@ class Driver:
     """A driver process with its nodes."""
 
     def __init__(
-        self, place: Place, number: int, size: Size, earlier: Mapping[int, Driver]
+        self,
+        place: Place,
+        number: int,
+        size: Size,
+        earlier: Mapping[int, Driver],
+        restore: int | None = None,
     ) -> None:
-        """``earlier`` are the drivers so far, by the incarnation that they claimed."""
+        """``earlier`` are the drivers so far, by the incarnation that they claimed.
+
+        ``restore`` is an epoch to go back to.
+        """
         self.name = f"driver-{number}"
         self.size = size
+        self.restore = restore
         self.journal: Journal | None = None
         self.cluster: Cluster | None = None
         self.checks: Checks | None = None
@@ -83,6 +93,7 @@ class Driver:
         self._number = number
         self._earlier = earlier
         self._net = place.world.process(self.name)
+        self.sink = FileSink(place.disk, self._net)
 
     def start(self) -> None:
         """Begin; nobody waits for it."""
@@ -102,15 +113,17 @@ class Driver:
 
     def _run(self) -> None:
         place, net = self._place, self._net
-        habits, store = place.habits, place.store.view(net)
+        habits, store, sink = place.habits, place.store.view(net), self.sink
+        notes = place.notes.view(net)
         claimed = claim(
             store,
             "sim://",
             _note(place.workload, self.size.slots),
             Changes(),
-            restore_epoch=None,
+            restore_epoch=self.restore,
             recovery=habits.recovery,
             can_withdraw=False,
+            require_notes=notes.require,
         )
         self._take_up(claimed)
         self.journal = Journal(
@@ -121,7 +134,6 @@ class Driver:
             habits.retain,
             tidy_every=habits.tidy_every,
         )
-        notes, sink = place.notes.view(net), FileSink(place.folder, net)
         notes.derive(self.journal.incarnation, claimed.after, claimed.by)
         notes.prune(_KEPT_INCARNATIONS)
 

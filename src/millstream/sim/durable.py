@@ -15,19 +15,21 @@ from typing import Any
 
 from millstream.checkpoints.chain import Chain, CommitUnknown, Superseded
 from millstream.checkpoints.lineage import Lineage, lineage_of
-from millstream.checkpoints.manifest import Claim
+from millstream.checkpoints.manifest import Claim, Manifest
 from millstream.checkpoints.reading import StoredState
 from millstream.coordinator.roster import StateLost
+from millstream.coordinator.sink_layout import SinkBusy
 from millstream.flow.vertices import JobVertex
 from millstream.ring.masks import mask_of
 from millstream.sim.checks import Violation
+from millstream.sim.disk import Disk
 from millstream.sim.driver import Driver, Place, resized
 from millstream.sim.durable_scenario import DurableScenario
 from millstream.sim.network import World
-from millstream.sim.notes import SimNotes
-from millstream.sim.sinks import Folder
+from millstream.sim.notes import NotesMissing, SimNotes
+from millstream.sim.sinks import SinkReader, with_rows
 from millstream.sim.store import SimStore
-from millstream.sim.workload import Workload
+from millstream.sim.workload import Outputs, Workload
 from millstream.sim.workloads import workload_of
 from millstream.stores.store import CorruptRecord, StoreError
 from millstream.work.reducing import reducing_for
@@ -47,6 +49,8 @@ class DurableRun:
     drivers: list[Driver] = field(default_factory=list)
     blows: int = 0
     deaths: int = 0
+    restores: int = 0
+    fulls: int = 0
 
     def __post_init__(self) -> None:
         world, scenario = self.world, self.scenario
@@ -56,17 +60,19 @@ class DurableRun:
             world,
             SimStore(world, scenario.lose),
             SimNotes(world, scenario.records),
-            Folder(world),
+            Disk(world),
             workload,
             source,
             scenario.habits,
         )
+        self._reader = SinkReader(self._place.disk, self._committed, self._is_current)
         self._operator = world.process(OPERATOR)
         self._by_incarnation: dict[int, Driver] = {}
         self._out_of_reach: Counter[str] = Counter()
         self._cut_off_once: set[str] = set()
         self._ended: set[str] = set()
         self._hanging = False
+        self._calm = self._over = False
         self._steps = 0
 
     @property
@@ -85,16 +91,21 @@ class DurableRun:
 
     def _main(self) -> None:
         random_ = self.world.random
-        while not self._is_done():
-            driver = self._launch()
-            while self.world.alive(driver.name) and not self._hanging:
+        while not self._over:
+            while not self._is_done() or self._may_go_back():
+                driver = self._launch()
+                while self.world.alive(driver.name) and not self._hanging:
+                    self._operator.sleep(_POLL)
+                self._hanging = False
+                self._operator.sleep(random_.choice((0.0, 0.0, 1.0, 5.0)))
+            self._calm = True
+            while any(map(self.world.alive, self._all_names())) or self._place.store.is_busy:
                 self._operator.sleep(_POLL)
-            self._hanging = False
-            self._operator.sleep(random_.choice((0.0, 0.0, 1.0, 5.0)))
-        self.deaths, self.blows = self.scenario.deaths, self.scenario.blows
-        while any(self.world.alive(driver.name) for driver in self.drivers):
-            self._operator.sleep(_POLL)
+            self._over = self._is_done()  # a claim may have come late, whose driver is gone
         self._examine()
+
+    def _all_names(self) -> list[str]:
+        return [driver.name for driver in self.drivers]
 
     def _launch(self) -> Driver:
         random_, size = self.world.random, self.scenario.size
@@ -103,10 +114,22 @@ class DurableRun:
             size = resized(size, nodes=nodes, executors=random_.randint(1, nodes))
         if self.scenario.mixed:
             size = resized(size, durability=random_.choice(("epoch", "interval")))
-        driver = Driver(self._place, len(self.drivers), size, self._by_incarnation)
+        restore = self._choose_epoch() if self.world.maybe(0.5) or self._is_done() else None
+        driver = Driver(self._place, len(self.drivers), size, self._by_incarnation, restore)
         self.drivers.append(driver)
         driver.start()
         return driver
+
+    def _may_go_back(self) -> bool:
+        return self.restores < self.scenario.restores
+
+    def _choose_epoch(self) -> int | None:
+        """A retained epoch to go back to; None if there is none, or it was done often enough."""
+        retained = self._lineage().manifests[-self.scenario.habits.retain :]
+        if not retained or not self._may_go_back():
+            return None
+        self.restores += 1
+        return self.world.random.choice(retained).epoch
 
     def _is_done(self) -> bool:
         """Whether the last record is committed and in sight, and a driver has ended well."""
@@ -116,7 +139,7 @@ class DurableRun:
         driver = self._by_incarnation[newest.incarnation]
         ended = any(driver.is_over and driver.error is None for driver in self.drivers)
         at_end = driver.ends[newest.epoch] == self.scenario.records
-        return ended and at_end and self._shown_epochs() <= self._place.folder.visible.keys()
+        return ended and at_end and self._shown_epochs() <= self._reader.visible.keys()
 
     def _lineage(self) -> Lineage:
         return lineage_of(self._place.store.truth.links)
@@ -131,7 +154,8 @@ class DurableRun:
             if driver.error is not None and driver.name not in self._ended:
                 self._ended.add(driver.name)
                 self._check_end(driver, driver.error)
-        for problem in (self._place.store.truth.problem, self._place.folder.problem):
+        self._reader.look()
+        for problem in (self._place.store.truth.problem, self._reader.problem):
             if problem is not None:
                 raise Violation(problem)
         self._strike(process, what)
@@ -162,10 +186,22 @@ class DurableRun:
                 raise Violation(f"I4: the store has what {driver.name} lost: {error}")
             if driver.size.durability == "interval" and not self.scenario.reckless:
                 raise Violation(f"I4: {driver.name}: {error}")
+        elif driver.restore is not None and driver.journal is None:
+            self._check_refusal(driver, error)
+        elif isinstance(error, SinkBusy):
+            if self._place.disk.locked_by is None:
+                raise Violation(f"L: {driver.name} gave up: {error}")
         elif not fenced and (
             isinstance(error, CorruptRecord) or not isinstance(error, StoreError | CommitUnknown)
         ):
             raise Violation(f"L: {driver.name} gave up: {type(error).__name__}: {error}")
+
+    def _check_refusal(self, driver: Driver, error: Exception) -> None:
+        """To go back to an epoch that is retained is refused only if something has changed it."""
+        if isinstance(error, StoreError | NotesMissing) and not isinstance(error, CorruptRecord):
+            return
+        if sum(not other.is_over for other in self.drivers) < 2:
+            raise Violation(f"L: {driver.name} cannot go back to {driver.restore}: {error}")
 
     def _is_fenced(self, driver: Driver) -> bool:
         if driver.journal is None:
@@ -183,10 +219,10 @@ class DurableRun:
         assert newest is not None
         driver = self._by_incarnation[newest.incarnation]
         shown = self._shown_epochs()
-        if set(self._place.folder.visible) != shown:
-            raise Violation(f"I2: in sight are {sorted(self._place.folder.visible)}, not {shown}")
-        for epoch, outputs in self._place.folder.visible.items():
-            expected = driver.reference.outputs[epoch]
+        if set(self._reader.visible) != shown:
+            raise Violation(f"I2: in sight are {sorted(self._reader.visible)}, not {shown}")
+        for epoch, outputs in self._reader.visible.items():
+            expected = with_rows(driver.reference.outputs[epoch])
             if outputs != expected:
                 raise Violation(f"I2: epoch {epoch} is shown as {outputs}, not {expected}")
         store = self._place.store
@@ -200,25 +236,61 @@ class DurableRun:
             expected_state = driver.reference.state(newest.epoch, at)
             if found != expected_state:
                 raise Violation(f"I1: job {at} is stored as {found}, not {expected_state}")
-        in_sight = [self._place.folder.visible.get(epoch) for epoch in range(newest.epoch + 1)]
-        if problem := self._place.workload.disagreement(in_sight, kept.__getitem__):
+        if problem := self._place.workload.disagreement(self._in_sight(), kept.__getitem__):
             raise Violation(f"I2: {problem}")
+
+    def _in_sight(self) -> list[Outputs | None]:
+        """What each epoch shows; None where the sink has looked at a part of it only."""
+        vertices = self._place.workload.sinks
+        found: list[Outputs | None] = []
+        for link in self._lineage().manifests:
+            sink = self._by_incarnation[link.incarnation].sink
+            for one in link.staged:
+                visible = self._reader.visible.get(one.epoch, {})
+                whole = (one.epoch, one.attempt) in sink.staged
+                found.append({at: visible.get(at, []) for at in vertices} if whole else None)
+        return found
 
     def _shown_epochs(self) -> set[int]:
         """The epochs that were committed with something to show."""
         staged = [one for link in self._lineage().manifests for one in link.staged]
         return {one.epoch for one in staged if one.sinks}
 
+    def _is_current(self, epoch: int) -> bool:
+        return epoch in self._shown_epochs()
+
+    def _committed(self, epoch: int) -> list[Outputs]:
+        """What an epoch gave each time that it was committed."""
+        return [
+            self._by_incarnation[link.incarnation].reference.outputs[epoch]
+            for link in self._place.store.truth.links
+            if isinstance(link, Manifest)
+            and any(one.epoch == epoch and one.sinks for one in link.staged)
+        ]
+
     # -- the adversary -------------------------------------------------------------------
 
     def _strike(self, process: str, what: str) -> None:
         world, scenario = self.world, self.scenario
+        if self._calm:
+            return
         if process.startswith("driver"):
             often = 1.0 if what.startswith(_MOMENTS) else 0.1
-            if self.deaths < scenario.deaths and world.maybe(scenario.death_rate * often):
+            most = scenario.deaths + self.restores  # not all before the first run goes back
+            if self.deaths < most and world.maybe(scenario.death_rate * often):
                 self._hit_driver(process)
         if self.blows < scenario.blows and world.maybe(scenario.rate):
             self._hit_node(process)
+        if self.fulls < scenario.fulls and what.startswith("store"):
+            often = 1.0 if what.startswith(("store put", "store delete")) else 0.1
+            if world.maybe(scenario.full_rate * often):
+                self._fill_store(process)
+
+    def _fill_store(self, process: str) -> None:
+        """Let the store run out of space, mostly while somebody writes to it."""
+        self.fulls += 1
+        seconds = self.world.random.choice((0.002, 0.05, 1.0, 6.0, 30.0))
+        self._place.store.fill_up(seconds, process if self.world.maybe(0.5) else None)
 
     def _hit_driver(self, name: str) -> None:
         world = self.world

@@ -31,12 +31,16 @@ class DurableScenario:
     lose: float
     mixed: bool
     reckless: bool
+    restores: int = 0
+    fulls: int = 0
+    full_rate: float = 0.01
     workload: str = "plain"
 
     @classmethod
     def of(cls, seed: int) -> DurableScenario:
         """Draw a scenario."""
         rng = random.Random(f"durable scenario {seed}")
+        later = random.Random(f"durable scenario {seed}, continued")
         slots, nodes = rng.choice((4, 6, 8)), rng.choice((1, 2, 2, 3))
         size = Size(
             nodes=nodes,
@@ -54,6 +58,7 @@ class DurableScenario:
                 rerun=rng.choice((0.0, 0.1)),
                 twice=rng.choice((0.0, 0.1)),
                 partly=rng.choice((0.0, 0.1)),
+                late=later.choice((0.0, 0.1, 0.3)),
             ),
             retain=rng.choice((1, 1, 3)),
             tidy_every=rng.choice((1, 1, 2)),
@@ -95,5 +100,8 @@ class DurableScenario:
             lose=rng.choice((0.0, 0.0, 0.002)),
             mixed=rng.random() < 0.2,
             reckless=rng.random() < 0.3,
+            restores=later.choice((0, 0, 1, 2)),
+            fulls=later.choice((0, 0, 1, 3)),
+            full_rate=later.choice((0.01, 0.05)),
             workload=drawn(seed),
         )

@@ -7,10 +7,13 @@ the newest epoch again, with the same cut, unless its commit is there; all later
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
-from millstream.coordinator.resuming import Kind, Origin, find_notes
+from millstream.checkpoints.lineage import Lineage
+from millstream.coordinator.noted import ORIGIN, Incarnations, Noted, folder_of
+from millstream.coordinator.resuming import Origin, find_notes
 from millstream.errors import MillstreamError
 from millstream.sim.network import SimNet, World
 
@@ -75,8 +78,9 @@ class NotesView:
         mine = self._folders[incarnation] = _Folder()
         origin = Origin(-1, None)
         if after >= 0:
-            finished = {n: f.origin for n, f in self._folders.items() if f.origin is not None}
-            source, kept = find_notes(incarnation, after, by, finished, self._entries)
+            noted = Incarnations(self)
+            finished = noted.finished()
+            source, kept = find_notes(incarnation, after, by, finished, noted.entries)
             if source is None:
                 raise NotesMissing(f"no notes of epoch {after}, only of {kept}")
             taken = self._folders.get(source, _Folder())
@@ -88,10 +92,28 @@ class NotesView:
         self._step("finish")
         mine.origin = origin
 
-    def _entries(self, incarnation: int, kind: Kind) -> set[int]:
-        self._step(f"list {kind}")
-        folder = self._folders.get(incarnation, _Folder())  # pruned meanwhile, by a newer driver
-        return set(folder.offsets) if kind == "offsets" else set(folder.commits)
+    def require(self, seen: Lineage, epoch: int) -> None:
+        """Raise if Spark no longer has what it needs to go on behind an epoch."""
+        noted = Noted(self, seen)
+        if not noted.reach(epoch):
+            raise NotesMissing(f"no notes of epoch {epoch}, only of {noted.span}")
+
+    def names(self, name: str) -> list[str]:
+        """What is in a folder of notes, as ``millstream.coordinator.noted`` asks."""
+        self._step(f"list {name}")
+        if not name:
+            return [folder_of(number) for number in self._folders]
+        number, _, kind = name.partition("/")
+        folder = self._folders.get(int(number), _Folder())  # pruned meanwhile, by a newer driver
+        return [str(epoch) for epoch in (folder.offsets if kind == "offsets" else folder.commits)]
+
+    def read(self, name: str) -> str | None:
+        """Where an incarnation began, if its folder was finished."""
+        number, _, file = name.partition("/")
+        folder = self._folders.get(int(number))
+        if file != ORIGIN or folder is None or folder.origin is None:
+            return None
+        return json.dumps(asdict(folder.origin))
 
     def prune(self, keep: int) -> None:
         """Remove the folders of all but the newest incarnations."""

@@ -26,6 +26,7 @@ from millstream.sim.map_task import MapTask, Row
 from millstream.sim.network import SimNet, World
 from millstream.sim.sinks import SINK, Sink
 from millstream.sim.workload import PLAIN, Outputs, Pair, Workload, in_order, spelled
+from millstream.sim.write_job import TaskPool
 from millstream.state.records import decode_records
 from millstream.wire.blocks import BLOCK_SCHEMA
 from millstream.work.program import program_of
@@ -55,6 +56,7 @@ class Malice:
     twice: float = 0.1
     partly: float = 0.1
     flaky: float = 0.0
+    late: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -98,8 +100,11 @@ class SparkBody:
 
     def stage(self, record: EpochRecord, outputs: Outputs) -> None:
         """Keep what a try gave out of sight."""
-        self._sink.stage(record.epoch, record.attempt, outputs)
-        self._shown = True
+        malice = self.malice
+        pool = TaskPool(
+            self.world, self.driver, self.hosts, malice.kill, malice.speculate, malice.late
+        )
+        self._shown = self._sink.stage(record.epoch, record.attempt, outputs, pool)
 
     def discard(self, record: EpochRecord) -> None:
         self._sink.discard(record.epoch, record.attempt)

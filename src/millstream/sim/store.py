@@ -2,7 +2,7 @@
 
 Each call takes its time. What a process has asked for when it crashes or stops takes place or
 not, item by item; what a store that is away was asked for takes place when it is back, even if
-the asker no longer waits for it.
+the asker no longer waits for it. A store without space refuses what writes, item by item, too.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from millstream.checkpoints.manifest import Claim, Link, decode
 from millstream.sim.network import SimNet, World
 from millstream.sim.tasks import Process
 from millstream.sim.waiting import Promise
-from millstream.stores.store import Damage, StoreUnavailable, Usage
+from millstream.stores.store import Damage, StoreFull, StoreUnavailable, Usage
 
 T = TypeVar("T")
 
 _PATIENCE = 30.0
 _LOOK_AGAIN = 0.2
+_LARGE = 0.8  # how likely an item is too large for what is left of the space
+_YET_THERE = 0.1  # how likely it is there nevertheless: only its last write was refused
 
 
 class SimStore:
@@ -37,6 +39,8 @@ class SimStore:
         self.truth = Truth()
         self._values: dict[str, bytes] = {}
         self._unreachable: Counter[str | None] = Counter()
+        self._full: Counter[str | None] = Counter()
+        self._under_way = 0
 
     def view(self, net: SimNet) -> StoreView:
         """The store as one process sees it."""
@@ -44,15 +48,36 @@ class SimStore:
 
     def go_away(self, seconds: float, process: str | None = None) -> None:
         """Answer nobody, or one process, for a while."""
+        self._for_a_while(self._unreachable, seconds, process, "is out of reach of")
+
+    def _for_a_while(
+        self, trouble: Counter[str | None], seconds: float, process: str | None, what: str
+    ) -> None:
         whom = process or "everybody"
-        self.world.note(f"the store is out of reach of {whom} for {seconds:g} s")
-        self._unreachable[process] += 1
+        self.world.note(f"the store {what} {whom} for {seconds:g} s")
+        trouble[process] += 1
 
-        def back() -> None:
-            self._unreachable[process] -= 1
-            self.world.note(f"the store is back for {whom}")
+        def over() -> None:
+            trouble[process] -= 1
+            self.world.note(f"the store no longer {what} {whom}")
 
-        self.world.at(seconds, back)
+        self.world.at(seconds, over)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether something that somebody asked for may still take place."""
+        return self._under_way > 0
+
+    def count(self, effects: int) -> None:
+        """Note effects that are on their way, whatever becomes of who has asked for them."""
+        self._under_way += effects
+
+    def fill_up(self, seconds: float, process: str | None = None) -> None:
+        """Have no space for a while, for anybody or for one process: its disk is full."""
+        self._for_a_while(self._full, seconds, process, "has no space for")
+
+    def is_full(self, process: str) -> bool:
+        return self._full[None] > 0 or self._full[process] > 0
 
     def is_away(self, process: str) -> bool:
         return self._unreachable[None] > 0 or self._unreachable[process] > 0
@@ -126,10 +151,15 @@ class _Request:
     """Effects on their way to the store: each takes place at an instant of its own, or never."""
 
     def __init__(
-        self, store: SimStore, process: Process, effects: Sequence[Callable[[], Any]]
+        self,
+        store: SimStore,
+        process: Process,
+        effects: Sequence[Callable[[], Any]],
+        needs_space: bool,
     ) -> None:
         world = store.world
         self._store, self._process = store, process
+        self._needs_space, self._refused = needs_space, False
         self._left = len(effects)
         self._lost = world.maybe(store.lose)
         self.answer: Promise[list[Any]] = Promise(world)
@@ -139,17 +169,30 @@ class _Request:
                 continue
             # On its way already, or still in the process, with which it stops and dies.
             owner = process if world.maybe(0.5) else None
-            world.schedule(world.delay(), partial(self._arrive, number, effect), owner)
+            store.count(owner is None)
+            arrive = partial(self._arrive, number, effect, owner is None)
+            world.schedule(world.delay(), arrive, owner)
 
-    def _arrive(self, number: int, effect: Callable[[], Any]) -> None:
-        world = self._store.world
-        if self._store.is_away(self._process.name):
-            world.at(_LOOK_AGAIN, partial(self._arrive, number, effect))
+    def _arrive(self, number: int, effect: Callable[[], Any], counted: bool) -> None:
+        store, world = self._store, self._store.world
+        if store.is_away(self._process.name):
+            store.count(not counted)
+            world.at(_LOOK_AGAIN, partial(self._arrive, number, effect, True))
             return
-        self._results[number] = effect()
+        store.count(-counted)
+        refused = self._needs_space and store.is_full(self._process.name) and world.maybe(_LARGE)
+        self._refused |= refused
+        if not refused or world.maybe(_YET_THERE):
+            self._results[number] = effect()
         self._left -= 1
         if not self._left and not self._lost:
-            world.at(world.delay(), partial(self.answer.settle, self._results))
+            world.at(world.delay(), self._answer)
+
+    def _answer(self) -> None:
+        if self._refused:
+            self.answer.fail(StoreFull("no space left on device"))
+        else:
+            self.answer.settle(self._results)
 
 
 class StoreView:
@@ -159,12 +202,14 @@ class StoreView:
         self._store = store
         self._process = process
 
-    def _ask(self, what: str, effects: Sequence[Callable[[], T]]) -> list[T]:
+    def _ask(
+        self, what: str, effects: Sequence[Callable[[], T]], needs_space: bool = False
+    ) -> list[T]:
         world = self._store.world
         world.step(f"store {what}", self._process)
         if not effects:
             return []
-        request = _Request(self._store, self._process, effects)
+        request = _Request(self._store, self._process, effects, needs_space)
         if not request.answer.wait(f"for the store to {what}", _PATIENCE):
             world.note(f"{self._process.name} gave up waiting for the store to {what}")
             raise StoreUnavailable(f"the store did not answer for {_PATIENCE:g} s")
@@ -185,12 +230,12 @@ class StoreView:
             self._noted(f"put {key}", partial(self._store.put, {key: value}))
             for key, value in items.items()
         ]
-        self._ask("put", puts)
+        self._ask("put", puts, needs_space=True)
 
     def put_if_absent(self, key: str, value: bytes) -> bool:
         what = f"put-if-absent {key}"
         put = partial(self._store.put_if_absent, key, value)
-        return self._ask(what, [self._noted(what, put)])[0]
+        return self._ask(what, [self._noted(what, put)], needs_space=True)[0]
 
     def get(self, keys: Iterable[str]) -> dict[str, bytes]:
         return self._ask("get", [partial(self._store.get, list(keys))])[0]
@@ -202,7 +247,7 @@ class StoreView:
         deletions = [
             self._noted(f"delete {key}", partial(self._store.delete, [key])) for key in keys
         ]
-        self._ask("delete", deletions)
+        self._ask("delete", deletions, needs_space=True)  # a log notes what is deleted
 
     def verify(self) -> Iterator[Damage]:
         return iter(())

@@ -74,6 +74,7 @@ class Workload(ABC):
         self.plan: Plan = plan(workflow)
         self.jobs: dict[int, JobVertex] = dict(self.plan.jobs)
         self.names = {job.name: at for at, job in self.jobs.items()}
+        self.sinks = [self.plan.inputs[at][0] for at, _ in self.plan.sinks]
 
     @cached_property
     def timings(self) -> tuple[JobTiming, ...]:
