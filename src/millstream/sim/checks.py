@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping
 from functools import wraps
 from typing import Any
 
@@ -22,6 +22,7 @@ from millstream.ring.masks import SlotMask
 from millstream.ring.placement import Placement
 from millstream.ring.ring import NodeId
 from millstream.sim.cluster import Cluster
+from millstream.sim.expiring import last_touches
 from millstream.sim.workload import Answer, Outputs
 from millstream.work.units import Reduced
 
@@ -71,15 +72,20 @@ class Checks:
         """
         for node, machine in self._cluster.machines.items():
             through = machine.store.holdings.through
-            for job in self._cluster.workload.jobs:
+            for job, vertex in self._cluster.workload.jobs.items():
                 now = self._changes[node, job], through.tobytes()
                 if self._checked.get((node, job)) == now:
                     continue
                 items = machine.store.reducing[job].items(np.ones(self._slots, dtype=bool))
                 found = {key: self._cluster.workload.told(state) for key, state in items}
-                expected = self._expected(job, through)
+                expected = self._expected(self._reference.state, job, through)
                 if found != expected:
                     raise Violation(_difference(f"I1: {node}, job {job}", found, expected))
+                touched = last_touches(vertex, machine.store.reducing[job])
+                due = self._expected(self._reference.touched, job, through)
+                if touched != due:
+                    what = f"I1: last touches of {node}, job {job}"
+                    raise Violation(_difference(what, touched, due))
                 self._checked[node, job] = now
 
     def agreement(self) -> None:
@@ -138,10 +144,16 @@ class Checks:
         if not enough:
             raise Violation(f"{world.current}: {what} with locks state={state}, books={books}")
 
-    def _expected(self, job: int, through: npt.NDArray[np.int64]) -> dict[str, Any]:
+    def _expected(
+        self,
+        known: Callable[[int, int], Mapping[str, Any]],
+        job: int,
+        through: npt.NDArray[np.int64],
+    ) -> dict[str, Any]:
+        """What is known of a job's keys, each at the epoch that its slot has come to."""
         expected: dict[str, Any] = {}
         for epoch in set(through.tolist()) - {UNKNOWN}:
-            for key, entries in self._reference.state(epoch, job).items():
+            for key, entries in known(epoch, job).items():
                 if through[self._slot(key)] == epoch:
                     expected[key] = entries
         return expected

@@ -374,7 +374,7 @@ class DurableRun:
 def _stored(workload: Workload, stored: StoredState, job: JobVertex) -> dict[str, Any]:
     """The state of a job in the store; that of windows as a node restores it."""
     if job.windowing is None:
-        return dict(stored.items())
+        return {key: workload.told(state) for key, state in stored.items()}
     restored = reducing_for(job, stored.slots)
     every = range(stored.slots)
     stored._load(restored, restored.decode, every)

@@ -140,6 +140,9 @@ class EventTimeAnswer:
             return {}
         return self._epochs[epoch].states[job]
 
+    def touched(self, epoch: int, job: int) -> Mapping[str, int]:
+        return {}
+
     def add(self, tasks: list[list[Pair]], moment: Moment = Moment()) -> None:  # noqa: B008
         before = self._epochs[-1] if self._epochs else None
         now = moment.now if before is None else max(moment.now, before.moment.now)

@@ -66,6 +66,9 @@ class Answer(Protocol):
     def state(self, epoch: int, job: int) -> Mapping[str, Any]:
         """The state of a job after an epoch; before the first there is none."""
 
+    def touched(self, epoch: int, job: int) -> Mapping[str, int]:
+        """When each key of a job with a time-to-live was last touched, by an epoch."""
+
 
 class Workload(ABC):
     """A workflow with its input."""
@@ -190,6 +193,7 @@ PLAIN: Workload = _Plain()
 JOBS = PLAIN.jobs
 
 States = dict[int, dict[str, Any]]
+"""The states of jobs; with a time-to-live also, at minus its number, when keys were touched."""
 Step = Callable[[States, list[Pair], int], Outputs]
 """Brings the states of jobs by an epoch further, given its records and time; gives the outputs."""
 
@@ -214,7 +218,7 @@ class Reference:
         return [{} for _ in self.outputs]
 
     def add(self, tasks: list[list[Pair]], moment: Moment = Moment()) -> None:  # noqa: B008
-        states = defaultdict(dict, deepcopy(self.after[-1]) if self.after else {})
+        states: States = defaultdict(dict, deepcopy(self.after[-1]) if self.after else {})
         self.times.append(max([moment.now, *self.times[-1:]]))
         given = [record for task in tasks for record in task]
         self.outputs.append(self.step(states, given, self.times[-1]))
@@ -226,6 +230,9 @@ class Reference:
 
     def state(self, epoch: int, job: int) -> Mapping[str, Any]:
         return self.after[epoch][job] if epoch >= 0 else {}
+
+    def touched(self, epoch: int, job: int) -> Mapping[str, int]:
+        return self.state(epoch, -job)
 
 
 def reduced(function: Any, pairs: list[Pair], states: dict[str, dict[str, Any]]) -> list[Pair]:
