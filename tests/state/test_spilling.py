@@ -273,7 +273,7 @@ class FullTable:
         raise AssertionError("there is nothing cold")
 
     def remove(self, keys: Mapping[int, Iterable[Any]]) -> None:
-        raise AssertionError("there is nothing cold")
+        raise StoreFull("no space")
 
     def drop(self, slots: Iterable[int]) -> None:
         raise AssertionError("there is nothing cold")
@@ -291,6 +291,85 @@ def test_keys_stay_in_memory_when_the_table_takes_no_more() -> None:
     assert isinstance(spilling.problem, StoreFull)
     assert state.keys(mask(0)) == len(state.slots[0]) == 20
     assert state.snapshot(range(1)).plain[0].keys() == set(range(20))
+
+
+class LimitedTable:
+    """A table on a disk that may be full: then nothing can be removed, and half of it is added."""
+
+    def __init__(self) -> None:
+        self.rows: dict[int, dict[Any, Entries]] = {}
+        self.is_full = False
+
+    def put(self, entries: Mapping[int, Mapping[Any, Entries]]) -> None:
+        for slot, of_slot in entries.items():
+            part = len(of_slot) // 2 if self.is_full else None
+            copies = {key: dict(found) for key, found in list(of_slot.items())[:part]}
+            self.rows.setdefault(slot, {}).update(copies)
+        self._require_space()
+
+    def get(self, keys: Mapping[int, Iterable[Any]]) -> dict[int, dict[Any, Entries]]:
+        found = {s: {k: self.rows[s][k] for k in ks if k in self.rows[s]} for s, ks in keys.items()}
+        return {slot: here for slot, here in found.items() if here}
+
+    def remove(self, keys: Mapping[int, Iterable[Any]]) -> None:
+        self._require_space()
+        for slot, of_slot in keys.items():
+            for key in of_slot:
+                self.rows[slot].pop(key, None)
+
+    def drop(self, slots: Iterable[int]) -> None:
+        self._require_space()
+        for slot in slots:
+            self.rows.pop(slot, None)
+
+    def items(self, slot: int) -> Iterator[tuple[Any, Entries]]:
+        yield from self.rows.get(slot, {}).items()
+
+    def _require_space(self) -> None:
+        if self.is_full:
+            raise StoreFull("no space")
+
+
+def test_a_disk_that_is_full_takes_nothing_away_and_brings_nothing_back() -> None:
+    table = LimitedTable()
+    spilling = Spilling(TINY, lambda job: table)
+    state, plain = spilling.state(0), KeyedState()
+
+    def apply(fragment: KeyedFragment) -> None:
+        state.apply(fragment)
+        plain.apply(fragment)
+        assert dict(state.items(EVERYWHERE)) == dict(plain.items(EVERYWHERE))
+        assert state.keys(EVERYWHERE) == plain.keys(EVERYWHERE)
+        for key in range(20):
+            assert state.get(0, key) == plain.get(0, key)
+
+    apply(KeyedFragment(plain={0: {key: {"n": key} for key in range(20)}}))
+    assert state.cold
+    table.is_full = True
+    apply(KeyedFragment(plain={0: {key: {"n": -key} for key in range(10)}}))
+    gone = {key: Change({}, cleared=True, plain=False) for key in range(5)}
+    apply(KeyedFragment(other={0: gone}))
+    assert isinstance(spilling.problem, StoreFull)
+    table.is_full = False
+    apply(KeyedFragment(plain={0: {key: {"n": key} for key in range(3, 30)}}))
+    assert spilling.problem is None
+    assert state.cold == len(table.rows[0])
+
+
+def test_slots_dropped_while_the_disk_is_full_come_back_empty() -> None:
+    table = LimitedTable()
+    state = Spilling(TINY, lambda job: table).state(0)
+    state.apply(KeyedFragment(plain={0: {key: {"n": key} for key in range(20)}}))
+    table.is_full = True
+
+    state.drop(mask(0))
+    state.apply(KeyedFragment(plain={0: {20: {"n": 20}}}))
+
+    assert dict(state.items(EVERYWHERE)) == {20: {"n": 20}}
+    table.is_full = False
+    state.apply(KeyedFragment(plain={0: {key: {"n": key} for key in range(20, 40)}}))
+    assert state.cold == len(table.rows[0])
+    assert dict(state.items(EVERYWHERE)).keys() == set(range(20, 40))
 
 
 def test_a_table_is_scratch(tmp_path: Path) -> None:

@@ -7,6 +7,10 @@ the process, and comes back as all state does, from copies or from the store.
 Reading takes nothing out of the table, because others may look on meanwhile; what an epoch has
 touched moves back into memory when it is applied. Within a slot the keys that were touched longest
 ago go first (a dictionary keeps the order); all slots give in equal parts.
+
+A disk that is full takes nothing, and gives no space back either. What should have been removed
+from the table, or was perhaps added before an error, is *void*: nobody reads it, and it is removed
+before anything else is added. So a table that fails costs memory, and nothing else.
 """
 
 from __future__ import annotations
@@ -95,9 +99,13 @@ class Spilling:
                     state.spill((weight - goal) / weight)
             self.problem = None
         except Exception as problem:
-            if self.problem is None:
-                log.warning("keys cannot be written to disk, and stay in memory: %s", problem)
-            self.problem = problem
+            self.failed(problem)
+
+    def failed(self, problem: Exception) -> None:
+        """The disk cannot be written to at the moment; reported once."""
+        if self.problem is None:
+            log.warning("keys cannot be written to disk, and stay in memory: %s", problem)
+        self.problem = problem
 
 
 class _Overlaid:
@@ -123,6 +131,8 @@ class SpillingState(KeyedState):
         self.weight = 0
         self._cold: dict[int, int] = {}  # how many keys of each slot are cold
         self._warm: Table = {}  # cold keys that were read: still in the table, too
+        self._void: dict[int, set[Any]] = {}  # keys in the table that do not count
+        self._dropped: set[int] = set()  # slots of which nothing in the table counts
         self._carry = 0.0
 
     @property
@@ -134,7 +144,7 @@ class SpillingState(KeyedState):
         """The slots as a reduction reads them; all cold keys among those given come at once."""
         wanted: dict[int, list[Any]] = {}
         for key, slot in zip(keys, slots, strict=True):
-            if slot in self._cold and not self._is_here(slot, key):
+            if self._may_be_cold(slot, key):
                 wanted.setdefault(slot, []).append(key)
         for slot, found in self._table.get(wanted).items() if wanted else ():
             self._warm.setdefault(slot, {}).update(found)
@@ -146,8 +156,14 @@ class SpillingState(KeyedState):
             seen[slot] = _Overlaid(self._masters.get(slot, {}), warm)
         return seen
 
-    def _is_here(self, slot: int, key: Any) -> bool:
-        return key in self._masters.get(slot, ()) or key in self._warm.get(slot, ())
+    def _may_be_cold(self, slot: int, key: Any) -> bool:
+        """Whether only the table can tell if there is a key."""
+        return (
+            slot in self._cold
+            and key not in self._masters.get(slot, ())
+            and key not in self._warm.get(slot, ())
+            and key not in self._void.get(slot, ())
+        )
 
     # -- applying ------------------------------------------------------------------------
 
@@ -164,7 +180,7 @@ class SpillingState(KeyedState):
     def _heat(self, touched: Mapping[int, Mapping[Any, None]], chosen: set[int] | None) -> None:
         """Bring back into memory what is touched, and what was read for the same slots."""
         wanted = {
-            slot: [key for key in keys if not self._is_here(slot, key)]
+            slot: [key for key in keys if self._may_be_cold(slot, key)]
             for slot, keys in touched.items()
             if slot in self._cold
         }
@@ -174,7 +190,11 @@ class SpillingState(KeyedState):
                 heated.setdefault(slot, {}).update(self._warm.pop(slot))
         if not heated:
             return
-        self._table.remove(heated)
+        try:
+            self._table.remove(heated)
+        except Exception as problem:
+            self._make_void(heated)
+            self._spilling.failed(problem)
         for slot, found in heated.items():
             self._count(slot, -len(found))
             self._masters.setdefault(slot, {}).update(found)
@@ -234,7 +254,12 @@ class SpillingState(KeyedState):
     def _cool(self, batch: Table) -> None:
         if not batch:
             return
-        self._table.put(batch)
+        self._clean()
+        try:
+            self._table.put(batch)
+        except Exception:
+            self._make_void(batch)  # some may have been added
+            raise
         self.weight -= self._weight_of(batch)
         for slot, entries in batch.items():
             master = self._masters[slot]
@@ -242,6 +267,26 @@ class SpillingState(KeyedState):
                 del master[key]
             self._count(slot, len(entries))
             self._forget_odd(slot, entries)
+
+    def _make_void(self, keys: Mapping[int, Iterable[Any]]) -> None:
+        for slot, of_slot in keys.items():
+            self._void.setdefault(slot, set()).update(of_slot)
+
+    def _clean(self) -> None:
+        """Remove from the table what does not count; raises if that is still not possible."""
+        if self._dropped:
+            self._table.drop(self._dropped)
+            self._dropped.clear()
+        if self._void:
+            self._table.remove(self._void)
+            self._void.clear()
+
+    def _cold_items(self, slot: int) -> Iterator[tuple[Any, Entries]]:
+        if slot in self._cold:
+            void = self._void.get(slot, ())
+            for key, entries in self._table.items(slot):
+                if key not in void:
+                    yield key, entries
 
     def _forget_odd(self, slot: int, keys: Iterable[Any]) -> None:
         odd = self._odd.get(slot)
@@ -255,12 +300,11 @@ class SpillingState(KeyedState):
     def snapshot(self, slots: range) -> KeyedFragment:
         taken = super().snapshot(slots)
         for slot in slots:
-            if slot in self._cold:
-                for key, entries in self._table.items(slot):
-                    if is_odd(entries):
-                        taken.other.setdefault(slot, {})[key] = Change(entries, plain=False)
-                    else:
-                        taken.plain.setdefault(slot, {})[key] = entries
+            for key, entries in self._cold_items(slot):
+                if is_odd(entries):
+                    taken.other.setdefault(slot, {})[key] = Change(entries, plain=False)
+                else:
+                    taken.plain.setdefault(slot, {})[key] = entries
         return taken
 
     def drop(self, slots: SlotMask) -> None:
@@ -270,14 +314,18 @@ class SpillingState(KeyedState):
         super().drop(slots)
         for slot in dropped:
             self._warm.pop(slot, None)
-        if cold := [slot for slot in dropped if slot in self._cold]:
-            self._table.drop(cold)
-            for slot in cold:
-                del self._cold[slot]
+        for slot in dropped:
+            in_table = self._cold.pop(slot, 0), self._void.pop(slot, None)
+            if any(in_table):
+                self._dropped.add(slot)
+        try:
+            self._clean()
+        except Exception as problem:
+            self._spilling.failed(problem)
 
     def get(self, slot: int, key: Any) -> Entries | None:
         entries = super().get(slot, key)
-        if entries is None and slot in self._cold:
+        if entries is None and slot in self._cold and key not in self._void.get(slot, ()):
             found = self._table.get({slot: [key]}).get(slot, {}).get(key)
             entries = None if found is None else shown_entries(found)
         return entries
@@ -285,9 +333,8 @@ class SpillingState(KeyedState):
     def items(self, slots: SlotMask) -> Iterator[tuple[Any, Entries]]:
         yield from super().items(slots)
         for slot in np.flatnonzero(slots).tolist():
-            if slot in self._cold:
-                for key, entries in self._table.items(slot):
-                    yield key, shown_entries(entries)
+            for key, entries in self._cold_items(slot):
+                yield key, shown_entries(entries)
 
     def keys(self, slots: SlotMask) -> int:
         cold = self._cold
