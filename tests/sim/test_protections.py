@@ -39,12 +39,14 @@ from millstream.ring.masks import SlotMask
 from millstream.sim.scenario import play
 from millstream.sim.search import Kind, first_broken, in_memory, stored
 from millstream.sim.spark import SparkBody
+from millstream.sim.spilling import Disk
 from millstream.sim.store import StoreView
 from millstream.sim.strain import Strain
 from millstream.state.blocks import PANE
 from millstream.state.keyed import GONE, Change, KeyedFragment, State
 from millstream.state.panes.fragments import PaneFragment, decode_panes
 from millstream.state.panes.state import PaneState
+from millstream.state.spilling import SpillingState
 from millstream.stores.store import StoreFull
 from millstream.work.keyed_reducing import FunctionReducing
 from millstream.work.units import Reduced, UnitContext
@@ -138,6 +140,21 @@ def no_tombstones(patch: Patch) -> None:
         return encode(reducing, KeyedFragment(plain, other, fragment.visits))
 
     patch.setattr(FunctionReducing, "encode", without)
+
+
+def no_touches_with_copies(patch: Patch) -> None:
+    """When keys were last touched, only the one that has reduced them knows."""
+    encode = FunctionReducing.encode
+
+    def without(reducing: FunctionReducing, fragment: KeyedFragment) -> bytes:
+        return encode(reducing, KeyedFragment(fragment.plain, fragment.other))
+
+    patch.setattr(FunctionReducing, "encode", without)
+
+
+def no_voiding_of_cold_keys(patch: Patch) -> None:
+    """What could not be removed from a full disk is read again."""
+    patch.setattr(SpillingState, "_make_void", lambda state, keys: None)
 
 
 def no_private_copies(patch: Patch) -> None:
@@ -348,6 +365,11 @@ LOGS = in_memory(
 MOVES = in_memory(
     malice=_CALM, size={"replicas": 1, **_FEW}, moves=0.9, blows=0, epochs=7, reckless=False
 )
+_MOVING: dict[str, Any] = {"malice": _CALM, "faults": _NO_FAULTS, "moves": 0.9, "blows": 0}
+EXPIRY = in_memory("expiring", size={"replicas": 1, **_FEW}, epochs=7, **_MOVING)
+FULL_DISKS = in_memory(
+    size={"replicas": 1, **_FEW, "disk": Disk(keys=500, outputs=0, full=0.3)}, epochs=7, **_MOVING
+)
 HEALING = in_memory(
     malice=_CALM,
     faults=_NO_FAULTS,
@@ -419,6 +441,8 @@ def moving_windows(variant: int, epochs: int = 9) -> Kind:
         (no_eviction_by_epoch, MOVES),
         (no_replay_order, LOGS),
         (no_tombstones, MOVES),
+        (no_touches_with_copies, EXPIRY),
+        (no_voiding_of_cold_keys, FULL_DISKS),
         (no_private_copies, MOVES),
         (no_role_swap, MOVES),
         (no_publishing_after_the_manifest, DRIVERS),

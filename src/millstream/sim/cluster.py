@@ -24,6 +24,7 @@ from millstream.node.service import NodeOptions, NodeService
 from millstream.ring.ring import NodeId, RingError
 from millstream.ring.zones import Domain
 from millstream.sim.network import SimNet, World
+from millstream.sim.spilling import Disk
 from millstream.sim.store import SimStore
 from millstream.sim.strain import Strain
 from millstream.sim.waiting import SimLock
@@ -48,6 +49,7 @@ class Size:
     durability: Durability
     log_limit: int = 4_000
     checkpoint_every: float = 2.0
+    disk: Disk | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +91,7 @@ class Cluster:
     def _start_node(self, number: int) -> Member:
         executor = f"executor-{number % self.size.executors}"
         node = NodeId(f"{self.prefix}-{number}")
-        net, durable = self.world.process(node), self.durable
+        net, durable, disk = self.world.process(node), self.durable, self.size.disk
         machine = NodeMachine(
             node,
             self.workload.jobs,
@@ -98,6 +100,7 @@ class Cluster:
             clock=lambda: self.world.now,
             durability=self.size.durability,
             ids=durable.ids if durable else None,
+            spilling=disk.spilling(self.world) if disk else None,
         )
         service = NodeService(
             machine,
@@ -111,6 +114,7 @@ class Cluster:
             memory=lambda: 0,
             stop=lambda: self.world.at(0.05, lambda: self.world.crash(node)),
             keeper=Safekeeper(net, durable.store.view(net), durable.keeper) if durable else None,
+            spool=disk.spool(self.world) if disk else None,
         )
         self.strain.slow_down(machine, net, self.world)
         for reducing in machine.store.reducing.values():

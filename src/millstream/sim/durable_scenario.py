@@ -12,6 +12,7 @@ from millstream.sim.cluster import Size
 from millstream.sim.driver import Habits
 from millstream.sim.links import Faults
 from millstream.sim.spark import Malice, Shape
+from millstream.sim.spilling import Disk
 from millstream.sim.workloads import drawn
 
 
@@ -49,6 +50,7 @@ class DurableScenario:
             replicas=rng.choice((0, 1, 1, 2)),
             durability=rng.choice(("epoch", "interval")),
             log_limit=rng.choice((500, 1_000_000)),
+            disk=Disk.of(seed),
         )
         habits = Habits(
             shape=Shape(slots, rng.randint(1, 3), rng.randint(1, 2)),

@@ -16,6 +16,7 @@ from millstream.sim.scenario import Failed, Scenario, draw, play
 from millstream.sim.strain import Strain
 
 T = TypeVar("T")
+_ROOMY = {"size": {"disk": None}}
 Kind = Callable[[int], Scenario | DurableScenario]
 
 
@@ -47,7 +48,7 @@ def in_memory(workload: str = "plain", **changes: Any) -> Kind:
 
     def drawn(seed: int) -> Scenario:
         scenario = replace(Scenario.of(seed), workload=workload, strain=Strain())
-        return _changed(scenario, changes)
+        return _changed(_changed(scenario, _ROOMY), changes)
 
     return drawn
 
@@ -56,7 +57,8 @@ def stored(workload: str = "plain", **changes: Any) -> Kind:
     """Runs with a store, whose drivers come and go."""
 
     def drawn(seed: int) -> DurableScenario:
-        return _changed(replace(DurableScenario.of(seed), workload=workload), changes)
+        scenario = replace(DurableScenario.of(seed), workload=workload)
+        return _changed(_changed(scenario, _ROOMY), changes)
 
     return drawn
 
