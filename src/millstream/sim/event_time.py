@@ -7,17 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from math import gcd
 from typing import Any
 
 import pyarrow as pa
 
 from millstream.ring.hashing import hash_key
+from millstream.sim.keyed_windows import (
+    KeyedWindow,
+    Value,
+    by_key,
+    instant,
+    row,
+    told,
+)
+from millstream.sim.keyed_windows import Moment as KeyedMoment
 from millstream.sim.workload import Moment, Outputs, Pair, in_order
 from millstream.work.clocks import BEGINNING, END, Tally
 
-_START = datetime(1970, 1, 1, tzinfo=UTC)
 Read = Callable[[Pair], tuple[int, str, int, int | None, Any]]
 """The source, key, value and time of a record, and the time as it was given."""
 News = frozenset[tuple[int, int]]
@@ -49,15 +56,6 @@ class Session:
 
 
 @dataclass(frozen=True)
-class Value:
-    """A value that windows have taken."""
-
-    key: str
-    value: Any
-    time: int
-
-
-@dataclass(frozen=True)
 class Job:
     """A windowed job; it reads sources, or follows another windowed job."""
 
@@ -69,6 +67,12 @@ class Job:
     sides: Mapping[str, int] = field(default_factory=dict)
     early: int | None = None  # how often results of open windows are given
     key: Callable[[str], str] = str  # which one the values of a record's key have here
+
+    @property
+    def keyed(self) -> KeyedWindow | None:
+        """Its window, if that is not of time."""
+        [first, *_] = self.windows
+        return first if isinstance(first, KeyedWindow) else None
 
     @property
     def pane(self) -> int:
@@ -168,12 +172,21 @@ class EventTimeAnswer:
                 taken = given[job.follows]
             watermark = max(closed, mark, moment.asked)
             known = before.open[job.at] if before is not None else ()
-            rows, given[job.at], open_[job.at] = _close(job, [*known, *taken], closed, watermark)
             last = history[-1].early if history else now
-            if job.early is not None:
+            is_due = job.early is not None and bool(history) and now - last >= job.early
+            keyed = job.keyed
+            if keyed is not None:
+                epoch = KeyedMoment(closed, watermark, is_due)
+                rows, kept = keyed.close(job.show, known, taken, epoch)
+                given[job.at], open_[job.at], last = [], tuple(kept), now if is_due else last
+            else:
+                rows, given[job.at], open_[job.at] = _close(
+                    job, [*known, *taken], closed, watermark
+                )
+            if keyed is None and job.early is not None:
                 fresh = {(v.time // job.pane * job.pane, self._slot(v.key)) for v in taken}
                 news[job.at] = frozenset(fresh | (before.news[job.at] if before else set()))
-                if history and now - last >= job.early:
+                if is_due:
                     early = self._early(job, open_[job.at], news[job.at], watermark)
                     rows += early[0]
                     given[job.at] += early[1]
@@ -204,8 +217,8 @@ class EventTimeAnswer:
             for (start, key), members in _members(window, values, watermark, END).items():
                 panes = range(start, start + window.size, job.pane)
                 if any((pane, self._slot(key)) in news for pane in panes):
-                    row, value = _result(job, window, key, start, members, "early")
-                    rows.append(row)
+                    shown, value = _result(job, window, key, start, members, "early")
+                    rows.append(shown)
                     given.append(value)
         return rows, given
 
@@ -293,7 +306,7 @@ def _admit(
             tallies[source] = tally + Tally(source, **{side: 1})
         else:
             assert time is not None
-            taken.append(Value(key, value, time))
+            taken.append(Value(key, value, time, source, closed))
             tallies[source] = tally + Tally(source, rows=1, latest=time)
     return taken, sides, tallies
 
@@ -307,6 +320,9 @@ def _lateness(
 ) -> Callable[[int, int], bool]:
     """Whether a record, by its place and time, is late; in sessions, with all that it joins."""
     [first, *_] = job.windows
+    if isinstance(first, KeyedWindow):
+        keyed = first
+        return lambda _, time: keyed.is_late(time, closed)
     if not isinstance(first, Session):
         return lambda _, time: _last_end(job, time) <= closed
     here = {
@@ -327,6 +343,8 @@ def _lateness(
 
 def _last_end(job: Job, time: int) -> int:
     """When the last of the windows of a time ends."""
+    if job.keyed is not None:
+        return job.keyed.last_end(time)
     return max(
         time + window.gap
         if isinstance(window, Session)
@@ -349,8 +367,8 @@ def _close(
     given: list[Value] = []
     for window in job.windows:
         for (start, key), members in _members(window, values, closed, watermark).items():
-            row, value = _result(job, window, key, start, members, "on_time")
-            rows.append(row)
+            shown, value = _result(job, window, key, start, members, "on_time")
+            rows.append(shown)
             given.append(value)
     kept = [v for v in values if _last_end(job, v.time // job.pane * job.pane) > watermark]
     return rows, given, tuple(kept)
@@ -378,7 +396,7 @@ def _result(
     shown = result.values() if isinstance(result, dict) else ()
     seconds = window.size // 1_000_000
     value = Value(key[0], (seconds, *shown), start + window.size - 1)
-    return _row(key, result, start, start + window.size, timing), value
+    return row(key, result, instant(start), instant(start + window.size), timing), value
 
 
 def _close_sessions(
@@ -389,7 +407,8 @@ def _close_sessions(
     for key, members in _sessions(window, values):
         end = members[-1].time + window.gap
         if end <= watermark:
-            rows.append(_row(key, job.show([v.value for v in members]), members[0].time, end))
+            result = job.show([v.value for v in members])
+            rows.append(row(key, result, instant(members[0].time), instant(end)))
         else:
             kept.extend(members)
     return rows, [], tuple(kept)
@@ -409,16 +428,11 @@ def _sessions(window: Session, values: Iterable[Value]) -> Iterator[tuple[str, l
         yield key, found
 
 
-def _row(key: str, result: Any, start: int, end: int, timing: str = "on_time") -> Any:
-    """A result as readers see it."""
-    bounds = _instant(start), _instant(end)
-    if isinstance(result, dict):
-        return (key, *result.values(), *bounds, timing)
-    return (key, result, *bounds)
-
-
 def _state(job: Job, values: Iterable[Value]) -> dict[str, Any]:
     """What each key has in its panes, or open sessions."""
+    if job.keyed is not None:
+        keyed = job.keyed
+        return {key: keyed.state(job.show, of_key) for key, of_key in by_key(values).items()}
     found: dict[str, dict[int, list[Any]]] = {}
     [first, *_] = job.windows
     if isinstance(first, Session):
@@ -429,14 +443,6 @@ def _state(job: Job, values: Iterable[Value]) -> dict[str, Any]:
             panes = found.setdefault(value.key, {})
             panes.setdefault(value.time // job.pane * job.pane, []).append(value.value)
     return {
-        key: {_instant(start): _told(job.show(members)) for start, members in panes.items()}
+        key: {instant(start): told(job.show(members)) for start, members in panes.items()}
         for key, panes in found.items()
     }
-
-
-def _told(result: Any) -> Any:
-    return result["value"] if isinstance(result, dict) and set(result) == {"value"} else result
-
-
-def _instant(time: int) -> datetime:
-    return _START + timedelta(microseconds=time)
