@@ -115,7 +115,7 @@ class Claim:
 class Manifest:
     """The durable record that commits the epochs (parent, epoch].
 
-    ``clocks`` tells how far event time has come, if there are windows.
+    ``clocks`` tells the time of the epoch, and how far event time has come where there are windows.
     """
 
     position: int

@@ -183,8 +183,6 @@ class Clocks:
 
     def to_note(self, ids: Mapping[int, str]) -> dict[str, Any]:
         """The state in plain values; jobs go by ids that outlive their positions and names."""
-        if not self.timings:
-            return {}
         jobs = {}
         for timing in self.timings:
             known = self.jobs.get(timing.job, JobTime())
@@ -199,7 +197,7 @@ class Clocks:
     ) -> Clocks:
         """The state that a manifest tells; what it does not know of begins anew."""
         begun = cls(tuple(timings))
-        if not note or not begun.timings:
+        if not note:
             return begun
         jobs = {}
         for timing in begun.timings:
