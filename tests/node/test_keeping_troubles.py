@@ -19,6 +19,7 @@ from millstream.ring.placement import Placement
 from millstream.ring.ring import NodeId, Ring
 from millstream.sim import World
 from millstream.state.pickling import dumps
+from millstream.stores.store import StoreUnavailable
 from tests.checkpoints.memory_store import MemoryStore
 from tests.node.machines import ALL, HIGH, JOB, LOW, MANY, ME, OTHER, THIRD, placed
 from tests.node.scenes import Scene
@@ -145,6 +146,27 @@ def test_records_that_cannot_be_read_are_told_to_whoever_waits_for_them(
         again = reborn(other, store, placed([THIRD]), order(0, pieces))
         with pytest.raises(MillstreamError, match="could not be brought back"):
             again.call(THIRD, "restored", None)
+
+
+def test_slots_come_back_when_a_store_that_was_unavailable_is_back(
+    world: World, store: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pieces = commit(Scene(world, placed([ME]), store=store), 0, MANY)
+    get = store.get
+
+    def unavailable(keys: object) -> dict[str, bytes]:
+        raise StoreUnavailable("no answer")
+
+    monkeypatch.setattr(store, "get", unavailable)
+    with World(6) as other:
+        again = reborn(other, store, placed([THIRD]), order(0, pieces))
+        with pytest.raises(StoreUnavailable):
+            again.call(THIRD, "restored", None)
+        monkeypatch.setattr(store, "get", get)
+        again.rest(1.0)  # nobody feeds the slots meanwhile
+
+        assert again.call(THIRD, "restored", None)
+        assert state_of_all(again) == SEEN
 
 
 # -- slots that come and go ----------------------------------------------------------------------

@@ -26,6 +26,7 @@ from millstream.node.peers import Message, Peers
 from millstream.node.persisting import Persisting
 from millstream.node.restoring import Restoring
 from millstream.ring.ring import NodeId
+from millstream.stores.store import StoreUnavailable
 from millstream.wire.calls import Unreachable
 from millstream.wire.net import Net
 
@@ -94,13 +95,21 @@ class Primitives:
             self._restorer(self._keeping).ensure(slots)
 
     def restore_all(self) -> None:
-        """Bring back all that this node owns; what goes wrong is told by ``is_whole``."""
+        """Bring back all that this node owns; what goes wrong is told by ``is_whole``.
+
+        A store that is unavailable is asked again: there may be no epoch that needs the slots, and
+        until they are back they have no other copy.
+        """
         assert self._keeping is not None
         while self._machine.lacking().any():
             try:
                 restoring = self._restorer(self._keeping)
                 restoring.all()
                 self._keeping.begin(restoring.order.committed.epoch)
+                self._broken = None
+            except StoreUnavailable as problem:
+                self._broken = problem
+                self._net.sleep(_ASK_AGAIN)
             except Unreachable:
                 self._net.sleep(_ASK_AGAIN)  # nobody else may ask for what is still lacking
             except MillstreamError as problem:
