@@ -28,6 +28,8 @@ from millstream.work.units import Reduced
 
 # What changes the state of a job, and what reads it.
 _CHANGES = ("apply", "drop")
+_TIME_TO_HEAL = 120.0
+_STATES_EVERY = 40  # steps
 _READS = ("reduce", "snapshot", "get", "items", "keys")
 
 
@@ -49,6 +51,7 @@ class Checks:
         self.moving: SlotMask = np.zeros(self._slots, dtype=bool)
         # What the state of a job on a node was when it was last found right.
         self._checked: dict[tuple[NodeId, int], tuple[int, bytes]] = {}
+        self._steps = 0
         self._changes: Counter[tuple[NodeId, int]] = Counter()
         # The try under way, and the owners that slots have had since it began.
         self._try: tuple[int, int] | None = None
@@ -62,6 +65,18 @@ class Checks:
     @property
     def _coordinator(self) -> Coordinator:
         return self._cluster.coordinator
+
+    def step(self, harmed: Container[str], exact: bool) -> None:
+        """Whatever must hold at each step; without an answer, what copies have in common."""
+        self._steps += 1
+        self.changes()
+        self.claims()
+        self.fenced(harmed)
+        if self._steps % _STATES_EVERY == 0:
+            if exact:
+                self.states()
+            else:
+                self.agreement()
 
     # I1, on every copy: what a node says it has through an epoch, it has.
 
@@ -283,6 +298,19 @@ class Checks:
             old, new = before.owner(slot), after.owner(slot)
             if old != new and old not in lost and not self.moving[slot]:
                 raise Violation(f"I5: slot {slot} went from {old} to {new} for no reason")
+
+    def await_copies(self, calm_from: Callable[[], float]) -> None:
+        """After the last fault every slot has all its copies again, in bounded time."""
+        roster, driver = self._coordinator.roster, self._cluster.driver
+        began = driver.now()
+        while True:
+            wanted = min(self._cluster.size.replicas, len(roster.nodes) - 1) + 1
+            short = np.flatnonzero(roster.copies() < wanted)
+            if not len(short) and not roster.is_short:
+                return
+            if driver.now() > max(began, calm_from()) + _TIME_TO_HEAL:
+                raise Violation(f"I4: copies are missing for too long, of {short.tolist()}")
+            driver.sleep(0.5)
 
     def claims(self) -> None:
         """Every copy that the coordinator takes for complete is so; nothing is kept needlessly."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from millstream.checkpoints.evolution import Changes
 from millstream.checkpoints.manifest import JobNote, Staged, WorkflowNote
@@ -25,11 +26,14 @@ from millstream.node.safekeeper import KeeperOptions
 from millstream.sim.checks import Checks, Violation
 from millstream.sim.cluster import Cluster, Durable, Size
 from millstream.sim.disk import Disk
+from millstream.sim.harm import Harm
 from millstream.sim.network import World
 from millstream.sim.notes import Cut, SimNotes
+from millstream.sim.reader import Reader
 from millstream.sim.sinks import FileSink
 from millstream.sim.spark import Malice, Shape, SparkBody
 from millstream.sim.store import SimStore
+from millstream.sim.strain import Strain
 from millstream.sim.workload import SECOND, Answer, Moment, Pair, Workload, split
 from millstream.work.clocks import BEGINNING, END
 
@@ -62,6 +66,9 @@ class Place:
     workload: Workload
     records: list[Pair]
     habits: Habits
+    harm: Harm
+    strain: Strain
+    reads: float | None
 
 
 class Driver:
@@ -94,6 +101,11 @@ class Driver:
         self._earlier = earlier
         self._net = place.world.process(self.name)
         self.sink = FileSink(place.disk, self._net)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether it is known what comes out: all maps are deterministic."""
+        return not self._place.habits.malice.flaky
 
     def start(self) -> None:
         """Begin; nobody waits for it."""
@@ -152,15 +164,26 @@ class Driver:
             publish=publish,
         )
         self.cluster = Cluster(
-            place.world, self.size, net, f"d{self._number}n", durable, place.workload
+            place.world,
+            self.size,
+            net,
+            f"d{self._number}n",
+            durable,
+            place.workload,
+            place.strain,
         )
         self.checks = Checks(self.cluster, self.reference)
         self.cluster.begin()
         if habits.recovery == "eager":
             self.cluster.coordinator.await_restored()
+        if place.reads is not None and self.is_exact:
+            reader = Reader(self.cluster, self.reference, lambda: self.is_over)
+            net.spawn(partial(reader.read_always, place.reads), "reader")
         for cut in notes.query(self.journal.incarnation):
             self._epoch(self.cluster, cut, sink)
-        self._examine(self.cluster)
+        self.checks.await_copies(lambda: place.harm.until)
+        if self.is_exact:
+            self._examine(self.cluster)
 
     def _take_up(self, claimed: Claimed) -> None:
         """Learn what the epochs so far consist of, from whoever committed them."""
@@ -200,7 +223,7 @@ class Driver:
             place.workload,
         )
         result = run_epoch(coordinator, cut.epoch, moment.now, body)
-        if self.checks is not None:
+        if self.checks is not None and self.is_exact:
             self.checks.counts(result)
         place.world.note(f"{self.name} has committed epoch {cut.epoch}")
         self._net.sleep(place.world.random.choice((0.0, 0.2, 3.0)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from millstream.coordinator.intervals import Triggers
 from millstream.node.keeping import BaseOptions
@@ -13,7 +13,8 @@ from millstream.sim.driver import Habits
 from millstream.sim.links import Faults
 from millstream.sim.spark import Malice, Shape
 from millstream.sim.spilling import Disk
-from millstream.sim.workloads import drawn
+from millstream.sim.strain import Strain
+from millstream.sim.workloads import CONSISTENT, drawn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,12 +37,15 @@ class DurableScenario:
     fulls: int = 0
     full_rate: float = 0.01
     workload: str = "plain"
+    strain: Strain = field(default_factory=Strain)
+    reads: float | None = None  # seconds between reads of state, about
 
     @classmethod
     def of(cls, seed: int) -> DurableScenario:
         """Draw a scenario."""
         rng = random.Random(f"durable scenario {seed}")
         later = random.Random(f"durable scenario {seed}, continued")
+        flaky = later.random() < 0.1
         slots, nodes = rng.choice((4, 6, 8)), rng.choice((1, 2, 2, 3))
         size = Size(
             nodes=nodes,
@@ -61,6 +65,7 @@ class DurableScenario:
                 twice=rng.choice((0.0, 0.1)),
                 partly=rng.choice((0.0, 0.1)),
                 late=later.choice((0.0, 0.1, 0.3)),
+                flaky=0.2 if flaky else 0.0,
             ),
             retain=rng.choice((1, 1, 3)),
             tidy_every=rng.choice((1, 1, 2)),
@@ -105,5 +110,7 @@ class DurableScenario:
             restores=later.choice((0, 0, 1, 2)),
             fulls=later.choice((0, 0, 1, 3)),
             full_rate=later.choice((0.01, 0.05)),
-            workload=drawn(seed),
+            workload=later.choice(CONSISTENT) if flaky else drawn(seed),
+            strain=Strain.of(seed),
+            reads=later.choice((None, None, None, 0.3, 2.0)),
         )

@@ -8,19 +8,15 @@ run may end, but only with an error that says so.
 from __future__ import annotations
 
 import random
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from typing import Any, Literal
 
-import numpy as np
-
 from millstream.coordinator.epochs import run_epoch
 from millstream.coordinator.reading import StateReader
 from millstream.coordinator.roster import StateLost
-from millstream.coordinator.suspicions import Patience
 from millstream.errors import MillstreamError
 from millstream.node.messages import NotDeterministic
 from millstream.ring.ring import NodeId
@@ -28,6 +24,7 @@ from millstream.sim.checks import Checks, Violation
 from millstream.sim.cluster import DRIVER, Cluster, Size
 from millstream.sim.durable import DurableRun
 from millstream.sim.durable_scenario import DurableScenario
+from millstream.sim.harm import Harm
 from millstream.sim.links import Faults
 from millstream.sim.network import World
 from millstream.sim.reader import Reader
@@ -42,11 +39,7 @@ from millstream.sim.workloads import CONSISTENT, EVENT_TIME, drawn, workload_of
 Blow = Literal["crash", "pause", "cut"]
 """What may happen to a node: its process ends or stops for a while, or links to it are cut."""
 
-NODE_TIMEOUT = Patience().silence
-_LONGEST_OUTAGE = 30.0
-_TIME_TO_HEAL = 120.0
 _TOO_LONG = 2_000.0
-_CHECK_EVERY = 40
 
 
 @dataclass(frozen=True)
@@ -211,12 +204,8 @@ class _Run:
         self._checks = Checks(self._cluster, self._reference)
         self._sink = Shown()
         self._input = random.Random(f"input {scenario.seed}")
-        # How many blows each node suffers from at the moment.
-        self._out_of_reach: Counter[str] = Counter()
-        # Those to which something happened for which they may be fenced.
-        self._harmed: set[str] = set()
+        self._harm = Harm(world)
         self._blows = 0
-        self._steps = 0
         self._over = False
 
     def go(self) -> Outcome:
@@ -266,32 +255,11 @@ class _Run:
             self._world.note(f"epoch {epoch} is committed")
             cluster.driver.sleep(self._world.random.choice((0.0, 0.2, 3.0)))
         self._over = True
-        self._await_copies()
+        self._checks.await_copies(lambda: self._harm.until)
         self._examine()
 
-    def _await_copies(self) -> None:
-        """After the last fault every slot has all its copies again, in bounded time."""
-        roster, driver = self._cluster.coordinator.roster, self._cluster.driver
-        deadline = self._world.now + _LONGEST_OUTAGE + _TIME_TO_HEAL
-        while True:
-            wanted = min(self._scenario.size.replicas, len(roster.nodes) - 1) + 1
-            short = np.flatnonzero(roster.copies() < wanted)
-            if not len(short) and not roster.is_short:
-                return
-            if self._world.now > deadline:
-                raise Violation(f"I4: copies are missing for too long, of {short.tolist()}")
-            driver.sleep(0.5)
-
     def _step(self, process: str, what: str) -> None:
-        self._steps += 1
-        self._checks.changes()
-        self._checks.claims()
-        self._checks.fenced(self._harmed)
-        if self._steps % _CHECK_EVERY == 0:
-            if self._scenario.malice.flaky:
-                self._checks.agreement()
-            else:
-                self._checks.states()
+        self._checks.step(self._harm.harmed, exact=not self._scenario.malice.flaky)
         if (
             not self._over
             and self._blows < self._scenario.blows
@@ -299,10 +267,8 @@ class _Run:
         ):
             self._strike(process)
 
-    def _unharmed(self) -> list[NodeId]:
-        """The nodes that nothing happens to at the moment."""
-        machines = () if self._over else self._cluster.machines
-        return [n for n in machines if self._world.alive(n) and self._out_of_reach[n] <= 0]
+    def _unharmed(self) -> list[str]:
+        return self._harm.unharmed(() if self._over else self._cluster.machines)
 
     def _strike(self, process: str) -> None:
         """Hit a node, often the one that makes this step, or an executor with all its nodes."""
@@ -314,58 +280,22 @@ class _Run:
         else:
             victims = [world.random.choice(nodes)]
         victims = [node for node in victims if world.alive(node)]
-        gone = {*+self._out_of_reach, *victims}
+        gone = {*self._harm.out_of_reach, *victims}
         if not victims or (not self._scenario.reckless and not self._spares(gone)):
             return
         self._blows += 1
         kind = world.random.choice(self._scenario.kinds)
         for node in victims:
-            self._out_of_reach[node] += 1
             if kind == "crash":
-                self._harmed.add(node)
-                world.crash(node)
+                self._harm.crash(node)
             elif kind == "pause":
-                seconds = self._for_a_while(
-                    node, partial(world.pause, node), partial(world.resume, node)
-                )
-                if seconds > NODE_TIMEOUT / 2:
-                    self._harmed.add(node)
+                self._harm.pause(node)
             else:
-                self._cut(node)
+                others = [DRIVER, *(other for other in nodes if other != node)]
+                self._harm.cut(node, [other for other in others if world.maybe(0.5)])
 
     def _spares(self, gone: set[str]) -> bool:
         return bool((self._checks.survivors(gone) > 0).all())
-
-    def _cut(self, node: NodeId) -> None:
-        world = self._world
-        others = [DRIVER, *(other for other in self._cluster.machines if other != node)]
-        peers = [other for other in others if world.maybe(0.5)]
-        links = [(node, p) if world.maybe(0.5) else (p, node) for p in peers]
-        self._harmed.update((node, *peers))
-
-        def cut() -> None:
-            for source, target in links:
-                world.cut(source, target)
-
-        def heal() -> None:
-            for source, target in links:
-                world.heal(source, target)
-
-        self._for_a_while(node, cut, heal)
-
-    def _for_a_while(
-        self, node: NodeId, begin: Callable[[], None], end: Callable[[], None]
-    ) -> float:
-        world = self._world
-        begin()
-
-        def over() -> None:
-            end()
-            self._out_of_reach[node] -= 1
-
-        seconds = world.random.choice((0.05, 1.0, NODE_TIMEOUT / 2, _LONGEST_OUTAGE))
-        world.at(seconds, over)
-        return seconds
 
     def _examine(self) -> None:
         """Compare the state as users read it, and all that was ever shown, with the answer."""

@@ -57,7 +57,7 @@ def stored(workload: str = "plain", **changes: Any) -> Kind:
     """Runs with a store, whose drivers come and go."""
 
     def drawn(seed: int) -> DurableScenario:
-        scenario = replace(DurableScenario.of(seed), workload=workload)
+        scenario = replace(DurableScenario.of(seed), workload=workload, strain=Strain())
         return _changed(_changed(scenario, _ROOMY), changes)
 
     return drawn
