@@ -19,7 +19,7 @@ from millstream.ring.placement import Placement
 from millstream.ring.ring import NodeId, Ring
 from millstream.sim import World
 from millstream.state.pickling import dumps
-from millstream.stores.store import StoreUnavailable
+from millstream.stores.store import StoreFull, StoreUnavailable
 from tests.checkpoints.memory_store import MemoryStore
 from tests.node.machines import ALL, HIGH, JOB, LOW, MANY, ME, OTHER, THIRD, placed
 from tests.node.scenes import Scene
@@ -194,6 +194,21 @@ def test_a_node_that_has_yet_to_bring_slots_back_writes_bases_of_the_others(
     scene.call(ME, "assign", scene.assignment())
     scene.feed(1, [])
     assert state_of_all(scene) == SEEN
+
+
+@pytest.mark.parametrize("problem", [StoreFull("no space"), StoreUnavailable("no answer")])
+def test_bases_that_the_store_refuses_are_written_later(
+    world: World, store: Shelf, problem: MillstreamError
+) -> None:
+    scene = Scene(world, placed([ME]), store=store, bases=BaseOptions(epochs=1_000))
+    commit(scene, 0, MANY)
+    store.problem = problem
+    write_bases(scene, ME)
+    assert scene.receipts(ME, 0).bases == ()  # and no error
+    store.problem = None
+    write_bases(scene, ME)
+
+    assert [base.slots for base in scene.receipts(ME, 0).bases] == [ALL]
 
 
 def test_a_slot_that_goes_while_bases_are_written_does_not_end_the_run(

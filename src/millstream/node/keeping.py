@@ -6,6 +6,7 @@ get. A base takes the place of what has become a long row of pieces.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -21,7 +22,10 @@ from millstream.node.safekeeper import Entry, Kept, Safekeeper, typed
 from millstream.node.units import Unit
 from millstream.ring.masks import runs_of
 from millstream.ring.ring import partition_slots
+from millstream.stores.store import StoreFull, StoreUnavailable
 from millstream.wire.net import Net
+
+log = logging.getLogger("millstream")
 
 _NOTHING = Kept("", 0)
 _LOOK_AGAIN = 0.001
@@ -161,6 +165,9 @@ class Keeping:
                 self._base_epoch = epoch
         except NotHeld:
             return  # slots went meanwhile; the next commit calls for bases again
+        except (StoreFull, StoreUnavailable) as problem:
+            # Pieces do until there are bases; the next commit calls for them again.
+            log.warning("node %s could not write bases: %s", self._machine.node, problem)
         except Exception as problem:
             self._problem = typed(problem, "a base")
         finally:
