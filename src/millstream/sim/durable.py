@@ -18,6 +18,7 @@ from millstream.checkpoints.manifest import Claim, Manifest
 from millstream.checkpoints.reading import StoredState
 from millstream.coordinator.roster import StateLost
 from millstream.coordinator.sink_layout import SinkBusy
+from millstream.errors import MillstreamError
 from millstream.flow.vertices import JobVertex
 from millstream.node.messages import NotDeterministic
 from millstream.ring.masks import mask_of
@@ -231,15 +232,17 @@ class DurableRun:
         stored = Chain(store).read(on_damage=lambda _: None)
         kept: dict[int, dict[str, Any]] = {}
         for at, job in self._place.workload.jobs.items():
-            found = _stored(
-                self._place.workload, StoredState(store, stored, newest.epoch, job.name), job
-            )
+            try:
+                state = StoredState(store, stored, newest.epoch, job.name)
+                found = _stored(self._place.workload, state, job)
+            except MillstreamError as problem:
+                raise Violation(f"I1: job {at} cannot be read: {problem}") from problem
             kept[at] = found
             expected_state = driver.reference.state(newest.epoch, at)
             if driver.is_exact and found != expected_state:
                 raise Violation(f"I1: job {at} is stored as {found}, not {expected_state}")
-        if problem := self._place.workload.disagreement(self._in_sight(), kept.__getitem__):
-            raise Violation(f"I2: {problem}")
+        if wrong := self._place.workload.disagreement(self._in_sight(), kept.__getitem__):
+            raise Violation(f"I2: {wrong}")
 
     def _in_sight(self) -> list[Outputs | None]:
         """What each epoch shows; None where the sink has looked at a part of it only."""

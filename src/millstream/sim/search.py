@@ -58,7 +58,8 @@ def stored(workload: str = "plain", **changes: Any) -> Kind:
 
     def drawn(seed: int) -> DurableScenario:
         scenario = replace(DurableScenario.of(seed), workload=workload, strain=Strain())
-        return _changed(_changed(scenario, _ROOMY), changes)
+        steady = {**_ROOMY, "habits": {"malice": {"flaky": 0.0}}}
+        return _changed(_changed(scenario, steady), changes)
 
     return drawn
 
