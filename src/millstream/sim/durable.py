@@ -203,7 +203,8 @@ class DurableRun:
         """To go back to an epoch that is retained is refused only if something has changed it."""
         if isinstance(error, StoreError | NotesMissing) and not isinstance(error, CorruptRecord):
             return
-        if sum(not other.is_over for other in self.drivers) < 2:
+        others = [other for other in self.drivers if other is not driver and not other.is_over]
+        if driver is self.drivers[-1] and not others:
             raise Violation(f"L: {driver.name} cannot go back to {driver.restore}: {error}")
 
     def _is_fenced(self, driver: Driver) -> bool:
