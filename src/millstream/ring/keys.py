@@ -36,6 +36,7 @@ from millstream.ring.key_types import (
     kinds_of,
 )
 from millstream.ring.scalars import conversion, plain_value
+from millstream.state.pieces import AT_ONCE, pieces
 
 __all__ = [
     "NAN",
@@ -87,6 +88,15 @@ def encode_keys(keys: Sequence[object], type: pa.DataType | None = None) -> pa.A
 
 def decode_keys(array: pa.Array) -> list[object]:
     """Return the keys of a canonical array as Python objects that can be keys of a dict."""
+    if len(array) <= AT_ONCE:
+        return _decoded(array)
+    keys: list[object] = []
+    for at in pieces(len(array)):
+        keys += _decoded(array.slice(at.start, at.stop - at.start))
+    return keys
+
+
+def _decoded(array: pa.Array) -> list[object]:
     type = array.type
     if type in (STRING, BINARY) or (type == INT64 and not array.null_count):
         # As fast as to_pylist in recent Arrow, several times faster in older ones.

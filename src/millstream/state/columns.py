@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from millstream.ring.masks import SlotMask
+from millstream.state.pieces import pieces
 from millstream.state.values import ValueTypeError, unify
 
 Rows = npt.NDArray[np.int64]
@@ -116,7 +117,9 @@ class _Column:
 
     def put(self, rows: Rows, array: pa.Array) -> None:
         if not self.fixed:
-            self.data[rows] = np.fromiter(array.to_pylist(), object, len(array))
+            for at in pieces(len(array)):
+                values = array.slice(at.start, at.stop - at.start).to_pylist()
+                self.data[rows[at]] = np.fromiter(values, object, len(values))
             return
         array = cast_column(array, self.kind)
         if array.null_count:
@@ -128,7 +131,8 @@ class _Column:
 
     def take(self, rows: Rows) -> pa.Array:
         if not self.fixed:
-            return pa.array(self.data[rows].tolist(), type=self.kind)
+            parts = [pa.array(self.data[rows[at]].tolist(), self.kind) for at in pieces(len(rows))]
+            return pa.concat_arrays(parts) if parts else pa.array([], self.kind)
         mask = self.null[rows]
         return pa.array(self.data[rows], type=self.kind, mask=mask if mask.any() else None)
 
@@ -202,7 +206,10 @@ class ColumnState:
 
     def find(self, keys: Sequence[Any]) -> Rows:
         """The row of each key, −1 where there is none."""
-        return np.fromiter(map(self._index.get, keys, repeat(-1)), np.int64, len(keys))
+        rows, get = np.empty(len(keys), np.int64), self._index.get
+        for at in pieces(len(keys)):
+            rows[at] = np.fromiter(map(get, keys[at], repeat(-1)), np.int64, at.stop - at.start)
+        return rows
 
     def take(self, rows: Rows) -> pa.RecordBatch:
         """The values at some rows."""
@@ -292,7 +299,10 @@ class ColumnState:
         return self._keys_at(np.flatnonzero(idle))
 
     def _keys_at(self, rows: Rows) -> list[Any]:
-        return list(map(self._keys.__getitem__, rows.tolist()))
+        keys: list[Any] = []
+        for at in pieces(len(rows)):
+            keys += map(self._keys.__getitem__, rows[at].tolist())
+        return keys
 
     def snapshot(self, slots: range) -> ColumnFragment:
         """All that some slots hold, as a fragment that makes empty slots equal to them."""

@@ -2,8 +2,8 @@
 
 Both forms are pickles, of few large objects: keys and values in lists, one for each entry name
 where all keys wrote the same names; rows in Arrow's IPC form. Only an authenticated peer's bytes
-may be decoded. Keyed state is written as a row of pickles of some thousand keys each: one pickle of
-a million keys would stop all threads of the process while it is written, and while it is read.
+may be decoded. A delta is a row of pickles of some thousand keys each: one pickle of a million keys
+would stop all threads of the process while it is written, and while it is read.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ from millstream.ring.keys import NAN
 from millstream.state.blocks import from_bytes, to_bytes
 from millstream.state.columns import ColumnFragment, cast_column, in_order, widened
 from millstream.state.keyed import Change, Entries, KeyedFragment, visits_of
-from millstream.state.pickling import dumps, loads
-
-_AT_ONCE = 8_192
+from millstream.state.pickling import dumps
+from millstream.state.pieces import AT_ONCE, pieces
 
 _Table = Mapping[int, Mapping[Any, Entries]]
 _Packed = tuple[list[int], list[int], list[Any], tuple[str, ...], list[Any]]
@@ -43,13 +42,13 @@ def _parts(fragment: KeyedFragment) -> Iterator[KeyedFragment]:
     for table in tables:
         for slot, keys in table.items():
             weights[slot] = weights.get(slot, 0) + len(keys)
-    if sum(weights.values()) <= _AT_ONCE:
+    if sum(weights.values()) <= AT_ONCE:
         yield fragment
         return
     slots: list[int] = []
     weight = 0
     for slot in sorted(weights):
-        if slots and weight + weights[slot] > _AT_ONCE:
+        if slots and weight + weights[slot] > AT_ONCE:
             yield fragment.among(slots)
             slots, weight = [], 0
         slots.append(slot)
@@ -70,13 +69,18 @@ def _encode_part(fragment: KeyedFragment) -> bytes:
 def decode_keyed(data: bytes | pa.Buffer) -> KeyedFragment:
     """Read what ``encode_keyed`` wrote."""
     whole = KeyedFragment()
-    source = pa.BufferReader(data)
-    while source.tell() < source.size():
-        part = _decode_part(pickle.load(source))
+    for part in map(_decode_part, unpickled(data)):
         whole.plain.update(part.plain)
         whole.other.update(part.other)
         whole.visits += part.visits
     return whole
+
+
+def unpickled(data: bytes | pa.Buffer) -> Iterator[Any]:
+    """What a row of pickles holds."""
+    source = pa.BufferReader(data)
+    while source.tell() < source.size():
+        yield pickle.load(source)
 
 
 def _decode_part(read: Any) -> KeyedFragment:
@@ -189,6 +193,24 @@ def _add_other(merged: KeyedFragment, slot: int, changes: Mapping[Any, Change]) 
 
 def encode_columns(fragment: ColumnFragment) -> bytes:
     """Serialise a fragment of columnar state."""
+    return b"".join(map(_encode_columns, _column_parts(fragment)))
+
+
+def _column_parts(fragment: ColumnFragment) -> Iterator[ColumnFragment]:
+    """Cut a fragment into parts of not too many keys."""
+    if len(fragment.keys) + len(fragment.forgotten) <= AT_ONCE:
+        yield fragment
+        return
+    for at in pieces(len(fragment.keys)):
+        assert fragment.rows is not None
+        rows = fragment.rows.slice(at.start, at.stop - at.start)
+        keys, slots, times = fragment.keys[at], fragment.slots[at], fragment.times[at]
+        yield ColumnFragment(keys, slots, rows, [], times)
+    for at in pieces(len(fragment.forgotten)):
+        yield ColumnFragment.without_rows(fragment.forgotten[at])
+
+
+def _encode_columns(fragment: ColumnFragment) -> bytes:
     times: npt.NDArray[np.int64] | int = fragment.times
     if len(fragment.times) and bool((fragment.times == fragment.times[0]).all()):
         times = int(fragment.times[0])  # of one epoch, as nearly always
@@ -198,13 +220,21 @@ def encode_columns(fragment: ColumnFragment) -> bytes:
 
 def decode_columns(data: bytes | pa.Buffer) -> ColumnFragment:
     """Read what ``encode_columns`` wrote."""
-    keys, slots, times, rows, forgotten = loads(data)
+    whole = ColumnFragment.without_rows([])
+    slots, times, batches = [whole.slots], [whole.times], []
+    for keys, of_keys, touched, rows, forgotten in unpickled(data):
+        whole.keys += canonical(keys)
+        whole.forgotten += canonical(forgotten)
+        slots.append(of_keys)
+        times.append(np.full(len(keys), touched, np.int64) if isinstance(touched, int) else touched)
+        if rows is not None:
+            batches.append(from_bytes(rows))
     return ColumnFragment(
-        canonical(keys),
-        slots,
-        None if rows is None else from_bytes(rows),
-        canonical(forgotten),
-        np.full(len(keys), times, np.int64) if isinstance(times, int) else times,
+        whole.keys,
+        np.concatenate(slots),
+        concat_rows(batches) if batches else None,
+        whole.forgotten,
+        np.concatenate(times),
     )
 
 

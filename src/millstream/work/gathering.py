@@ -17,6 +17,7 @@ import pyarrow as pa
 from millstream.flow.vertices import JobVertex
 from millstream.ring.keys import decode_keys
 from millstream.state.blocks import KEY, SLOT
+from millstream.state.pieces import pieces
 from millstream.work.keying import one_key_type
 from millstream.work.lists import decode_lists
 
@@ -24,7 +25,6 @@ from millstream.work.lists import decode_lists
 # each slice of a block costs something.
 _LEAST, _MOST = 16_384, 65_536
 _ROWS_OF_BLOCK = 1_024
-_ROWS_AT_ONCE = 8_192
 
 Groups = dict[Any, list[Any]]
 
@@ -60,9 +60,8 @@ def _shares(blocks: Sequence[pa.RecordBatch]) -> Iterator[Sequence[pa.RecordBatc
 
 
 def _pieces(block: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """A block in pieces that are decoded within a few milliseconds: threads take turns between."""
-    for start in range(0, block.num_rows, _ROWS_AT_ONCE):
-        yield block.slice(start, _ROWS_AT_ONCE)
+    for at in pieces(block.num_rows):
+        yield block.slice(at.start, at.stop - at.start)
 
 
 def _gather(blocks: Sequence[pa.RecordBatch]) -> tuple[Groups, list[int]]:

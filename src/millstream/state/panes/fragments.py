@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from millstream.ring.masks import SlotMask, common
-from millstream.state.deltas import canonical
+from millstream.state.deltas import canonical, unpickled
 from millstream.state.panes.keys import Ids
 from millstream.state.panes.sliding import Slider
 from millstream.state.panes.tables import Algebra
-from millstream.state.pickling import dumps, loads
+from millstream.state.pickling import dumps
+from millstream.state.pieces import AT_ONCE, pieces
 
 A = TypeVar("A")
 News = dict[int, npt.NDArray[np.int32]]
@@ -123,23 +125,51 @@ def masked(
 
 
 def encode_panes(fragment: PaneFragment[A], algebra: Algebra[A]) -> bytes:
-    """Serialise a fragment; stacks stay behind."""
-
-    def plain(parts: dict[Any, Part[A]]) -> list[Any]:
-        return [(at, p.keys, p.slots, algebra.pack(p.rows)) for at, p in parts.items()]
-
+    """Serialise a fragment, as a row of pickles; stacks stay behind."""
     rest = (fragment.tightened, fragment.gone, fragment.news)
-    return dumps((plain(fragment.panes), plain(fragment.loose), *rest))
+    encoded = [dumps(([], [], *rest))]
+    both: tuple[dict[Any, Part[A]], dict[Any, Part[A]]] = (fragment.panes, fragment.loose)
+    for number, parts in enumerate(both):
+        for at, part in parts.items():
+            for keys, slots, rows in _cut(part, algebra):
+                found: tuple[list[Any], list[Any]] = ([], [])
+                found[number].append((at, keys, slots, algebra.pack(rows)))
+                encoded.append(dumps((*found, [], [], [])))
+    return b"".join(encoded)
+
+
+def _cut(part: Part[A], algebra: Algebra[A]) -> Iterator[tuple[list[Any], Any, A]]:
+    if len(part.keys) <= AT_ONCE:
+        yield part.keys, part.slots, part.rows
+        return
+    for at in pieces(len(part.keys)):
+        rows = algebra.take(part.rows, np.arange(at.start, at.stop))
+        yield part.keys[at], part.slots[at], rows
 
 
 def decode_panes(data: Any, algebra: Algebra[A]) -> PaneFragment[A]:
     """Read what ``encode_panes`` wrote."""
-    panes, loose, tightened, gone, news = loads(data)
+    whole: PaneFragment[A] = PaneFragment()
+    panes: dict[Any, list[Part[A]]] = {}
+    loose: dict[Any, list[Part[A]]] = {}
+    for *found, tightened, gone, news in unpickled(data):
+        whole.tightened += tightened
+        whole.gone += gone
+        whole.news += news
+        for parts, read in zip((panes, loose), found, strict=True):
+            for at, keys, slots, rows in read:
+                part = Part(canonical(keys), slots, algebra.unpack(rows))
+                parts.setdefault(at, []).append(part)
+    whole.panes = {at: _joined(parts, algebra) for at, parts in panes.items()}
+    whole.loose = {at: _joined(parts, algebra) for at, parts in loose.items()}
+    return whole
 
-    def parts(found: list[Any]) -> dict[Any, Part[A]]:
-        return {
-            at: Part(canonical(keys), slots, algebra.unpack(rows))
-            for at, keys, slots, rows in found
-        }
 
-    return PaneFragment(parts(panes), parts(loose), tightened, gone, news)
+def _joined(parts: list[Part[A]], algebra: Algebra[A]) -> Part[A]:
+    if len(parts) == 1:
+        return parts[0]
+    return Part(
+        list(chain.from_iterable(part.keys for part in parts)),
+        np.concatenate([part.slots for part in parts]),
+        algebra.concat([part.rows for part in parts]),
+    )

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from millstream.ring.keys import encode_keys
 from millstream.ring.masks import SlotMask
+from millstream.state.pieces import pieces
 from millstream.state.values import unify_nulls
 
 Ids = npt.NDArray[np.int64]
@@ -66,7 +67,10 @@ class KeyIds:
         return self._slots[ids]
 
     def keys(self, ids: Ids) -> list[Any]:
-        return list(map(self._keys.__getitem__, ids.tolist()))
+        keys: list[Any] = []
+        for at in pieces(len(ids)):
+            keys += map(self._keys.__getitem__, ids[at].tolist())
+        return keys
 
     def column(self, ids: Ids) -> pa.Array:
         """Keys as a column."""

@@ -8,7 +8,7 @@ what it touches, and little more, however many keys there are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
 from typing import Any, Generic, TypeVar
@@ -18,10 +18,11 @@ import numpy.typing as npt
 
 from millstream.ring.masks import SlotMask
 from millstream.state.aggregates.grouping import Bools, Ints
-from millstream.state.deltas import canonical
+from millstream.state.deltas import canonical, unpickled
 from millstream.state.panes.keys import Ids, KeyIds
 from millstream.state.panes.tables import Algebra
-from millstream.state.pickling import dumps, loads
+from millstream.state.pickling import dumps
+from millstream.state.pieces import AT_ONCE, pieces
 
 A = TypeVar("A")
 _SPARE = 1024
@@ -112,16 +113,45 @@ class RowFragment(Generic[A]):
 
 
 def encode_rows(fragment: RowFragment[A], algebra: Algebra[A]) -> bytes:
-    """Serialise a fragment."""
+    """Serialise a fragment, as a row of pickles."""
+    return b"".join(_encode_part(part, algebra) for part in _cut(fragment, algebra))
+
+
+def _cut(fragment: RowFragment[A], algebra: Algebra[A]) -> Iterator[RowFragment[A]]:
+    """Cut a fragment into parts of not too many keys."""
+    if len(fragment.keys) <= AT_ONCE:
+        yield fragment
+        return
+    ends = np.concatenate([[0], np.cumsum(fragment.counts)])
+    for at in pieces(len(fragment.keys)):
+        rows = slice(int(ends[at.start]), int(ends[at.stop]))
+        taken = None
+        if fragment.rows is not None:
+            taken = algebra.take(fragment.rows, np.arange(rows.start, rows.stop))
+        columns = {name: column[rows] for name, column in fragment.columns.items()}
+        keys, slots, counts = fragment.keys[at], fragment.slots[at], fragment.counts[at]
+        yield RowFragment(keys, slots, counts, columns, taken)
+
+
+def _encode_part(fragment: RowFragment[A], algebra: Algebra[A]) -> bytes:
     rows = None if fragment.rows is None else algebra.pack(fragment.rows)
     return dumps((fragment.keys, fragment.slots, fragment.counts, dict(fragment.columns), rows))
 
 
 def decode_rows(data: Any, algebra: Algebra[A]) -> RowFragment[A]:
     """Read what ``encode_rows`` wrote."""
-    keys, slots, counts, columns, rows = loads(data)
-    unpacked = None if rows is None else algebra.unpack(rows)
-    return RowFragment(canonical(keys), slots, counts, columns, unpacked)
+    keys: list[Any] = []
+    slots, counts, parts = [], [], []
+    for of_keys, of_slots, of_counts, columns, rows in unpickled(data):
+        keys += canonical(of_keys)
+        slots.append(of_slots)
+        counts.append(of_counts)
+        unpacked = None if rows is None else algebra.unpack(rows)
+        parts.append(KeyRows(np.zeros(int(of_counts.sum()), np.int64), columns, unpacked))
+    table = stacked(algebra, parts)
+    return RowFragment(
+        keys, np.concatenate(slots), np.concatenate(counts), table.columns, table.rows
+    )
 
 
 def merge_rows(

@@ -271,7 +271,8 @@ class PaneState(Generic[A]):
 
     def _count(self, table: Table[A] | None, number: int) -> None:
         if table is not None:
-            self.keys.count(np.unique(table.ids), number)
+            ids = table.ids  # in order: to look for distinct ones by sorting would take long
+            self.keys.count(ids[np.flatnonzero(np.diff(ids, prepend=-1))], number)
 
     def _evict(self, starts: set[int], slots: SlotMask) -> None:
         for start in starts:
