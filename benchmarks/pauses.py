@@ -3,39 +3,35 @@
 Two real nodes with a copy each, and a coordinator, without Spark. First the pauses, for keys with
 plain, list and dict values: the keys are loaded, then some of them change in every epoch, and once
 all of them do. Meanwhile a process of its own for each node pings it and reads keys from it, all
-the time; the longest wait for an answer counts. Then memory: small epochs of a job with a
+the time; the longest pause counts, without time in which other processes had all processors
+(``probing.py``); the waits beside it are with it. Then memory: small epochs of a job with a
 time-to-live, whose keys are steady, come back before they expire, or are new and do expire.
 """
 
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import random
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-import millstream as ms
 from benchmarks.goals import Goal, note_goals, note_table
 from benchmarks.harness import Result, environment, note, print_table, write_results
 from benchmarks.nodes import JOB, NodeRun
+from benchmarks.probing import Target, probed
 from millstream.errors import Place
 from millstream.flow.reducers import reducer_of
 from millstream.flow.vertices import JobVertex
-from millstream.wire.flight_net import FlightNet
 
 MAX_PAUSE_MS = 50
 MAX_GROWTH = 0.02
 SECOND = 1_000_000
-_EVERY = 0.002
 _ANY_RING = -1
 
 
@@ -88,63 +84,6 @@ def job_of(function: Any, ttl: timedelta | None = None) -> JobVertex:
 # -- pauses ----------------------------------------------------------------------------------
 
 
-@dataclass
-class Waits:
-    """The longest wait for each kind of answer, in seconds; ``slow`` are the longest ones."""
-
-    longest: dict[str, float] = field(default_factory=dict)
-    slow: list[tuple[float, str, float]] = field(default_factory=list)
-    answers: int = 0
-
-    def add(self, what: str, at: float, seconds: float) -> None:
-        """Count an answer."""
-        self.answers += 1
-        self.longest[what] = max(self.longest.get(what, 0.0), seconds)
-        if seconds > MAX_PAUSE_MS / 2000:
-            self.slow.append((at, what, seconds))
-
-
-def probe(address: str, secret: bytes, keys: Sequence[Any], pipe: Connection) -> None:
-    """Ask a node all the time, until the pipe says that it is enough."""
-    net, waits, rng = FlightNet(secret), Waits(), random.Random(address)
-    net.call(address, "ping")
-    pipe.send(None)
-    while not pipe.poll(_EVERY):
-        for action, body in (("ping", None), ("get", (JOB, rng.choice(keys), _ANY_RING))):
-            started = time.monotonic()
-            try:
-                net.call(address, action, body)
-            except ms.MillstreamError as problem:
-                action = f"{action}: {type(problem).__name__}"
-            waits.add(action, started, time.monotonic() - started)
-    pipe.send(waits)
-
-
-@contextmanager
-def probed(run: NodeRun, keys: Sequence[Any]) -> Iterator[list[Waits]]:
-    """Probe all nodes of a run meanwhile; the waits are there afterwards."""
-    found: list[Waits] = []
-    context = multiprocessing.get_context("spawn")
-    with ExitStack() as stack:
-        pipes = []
-        for node in run.started:
-            ours, theirs = context.Pipe()
-            prober = context.Process(
-                target=probe, args=(node.address, run.secret, keys, theirs), daemon=True
-            )
-            prober.start()
-            stack.callback(prober.join)
-            pipes.append(ours)
-        for pipe in pipes:
-            pipe.recv()
-        try:
-            yield found
-        finally:
-            for pipe in pipes:
-                pipe.send(None)
-            found.extend(pipe.recv() for pipe in pipes)
-
-
 def pauses(size: Size, kind: str) -> list[Result]:
     """The longest waits with keys of one kind."""
     keys = [f"key-{number}" for number in range(size.keys)]
@@ -161,7 +100,9 @@ def pauses(size: Size, kind: str) -> list[Result]:
             run.blocks([(key, 0) for key in keys[at : at + size.at_once]])
             for at in range(0, size.keys, size.at_once)
         ]
-        with probed(run, keys[:: max(1, size.keys // 1000)]) as found:
+        asked = [("get", (JOB, key, _ANY_RING)) for key in keys[:: max(1, size.keys // 1000)]]
+        targets = [Target(node.address, node.pid) for node in run.started]
+        with probed(targets, run.secret, [("ping", None), *asked]) as found:
             for phase, epochs in (
                 ("load", loads),
                 ("changes", changes),
@@ -182,6 +123,8 @@ def pauses(size: Size, kind: str) -> list[Result]:
     for what in sorted({name for waits in found for name in waits.longest}):
         longest = max(waits.longest.get(what, 0.0) for waits in found)
         results.append(Result(f"pause_{kind}_{what}_ms", 1000 * longest, "ms"))
+        wall = max(waits.walls.get(what, 0.0) for waits in found)
+        results.append(Result(f"wait_{kind}_{what}_ms", 1000 * wall, "ms"))
     return results
 
 
@@ -222,7 +165,7 @@ def measure(size: Size, parts: Sequence[str]) -> list[Result]:
     if "pauses" in parts:
         for kind in size.kinds:
             results += pauses(size, kind)
-        longest = max(r.value for r in results)
+        longest = max(r.value for r in results if r.name.startswith("pause_"))
         results.append(Goal("max_pause_ms", longest, "ms", at_most=MAX_PAUSE_MS))
     if "memory" in parts:
         results += growth(size)

@@ -1,0 +1,139 @@
+"""How long servers are silent: a process of its own for each asks it all the time.
+
+A wait is a pause of the server as far as the server worked meanwhile, or was idle. Time in which
+it, or who asks, stood in line for a processor that other processes had is left out: that says how
+busy the machine is. The kernel counts both, for every thread.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import millstream as ms
+from millstream.wire.flight_net import FlightNet
+
+_EVERY = 0.002
+_LONG = 0.02
+_CPU_CLOCK = 2
+
+
+@dataclass(frozen=True)
+class Target:
+    """A server that is asked: where it listens, and its process."""
+
+    address: str
+    pid: int
+
+
+@dataclass
+class Waits:
+    """The longest pauses in seconds by what was asked, and ``slow``, the long ones with their time.
+
+    ``walls`` are the longest waits as the clock on the wall shows them.
+    """
+
+    longest: dict[str, float] = field(default_factory=dict)
+    walls: dict[str, float] = field(default_factory=dict)
+    slow: list[tuple[float, str, float]] = field(default_factory=list)
+    answers: int = 0
+
+    def add(self, what: str, at: float, wall: float, pause: float) -> None:
+        """Count an answer."""
+        self.answers += 1
+        self.longest[what] = max(self.longest.get(what, 0.0), pause)
+        self.walls[what] = max(self.walls.get(what, 0.0), wall)
+        if pause > _LONG:
+            self.slow.append((at, what, pause))
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What clocks show: the wall, the server's work, and time in line of the server and of ours."""
+
+    wall: float
+    worked: float
+    queued: float
+    own: float
+
+    @classmethod
+    def of(cls, pid: int) -> Reading:
+        """Read the clocks of a server's process, and of this one."""
+        own = _queued("self")
+        queued = _queued(str(pid))
+        worked = time.clock_gettime((~pid << 3) | _CPU_CLOCK)
+        return cls(time.monotonic(), worked, queued, own)
+
+
+def _queued(pid: str) -> float:
+    """How long the threads of a process have waited for a processor, together."""
+    nanoseconds = 0
+    for task in Path("/proc", pid, "task").iterdir():
+        try:
+            nanoseconds += int((task / "schedstat").read_text().split()[1])
+        except FileNotFoundError:  # the thread has ended
+            continue
+    return nanoseconds / 1e9
+
+
+def pause_between(before: Reading, after: Reading) -> float:
+    """How much of the time between two readings a server was silent by its own doing.
+
+    Threads stand in line side by side, so that what they waited together may be more than the
+    server lost by it: what it worked counts in any case.
+    """
+    wall = max(0.0, after.wall - before.wall - (after.own - before.own))
+    idle = wall - (after.queued - before.queued)
+    return min(wall, max(after.worked - before.worked, idle))
+
+
+def probe(target: Target, secret: bytes, asks: Sequence[tuple[str, Any]], pipe: Connection) -> None:
+    """Ask a server all the time, until the pipe says that it is enough."""
+    net, waits, rng = FlightNet(secret), Waits(), random.Random(target.address)
+    actions = sorted({action for action, _ in asks})
+    bodies = {action: [body for name, body in asks if name == action] for action in actions}
+    net.call(target.address, actions[0], bodies[actions[0]][0])
+    pipe.send(None)
+    while not pipe.poll(_EVERY):
+        for action in actions:
+            before = Reading.of(target.pid)
+            what = action
+            try:
+                net.call(target.address, action, rng.choice(bodies[action]))
+            except ms.MillstreamError as problem:
+                what = f"{action}: {type(problem).__name__}"
+            after = Reading.of(target.pid)
+            waits.add(what, before.wall, after.wall - before.wall, pause_between(before, after))
+    pipe.send(waits)
+
+
+@contextmanager
+def probed(
+    targets: Sequence[Target], secret: bytes, asks: Sequence[tuple[str, Any]]
+) -> Iterator[list[Waits]]:
+    """Probe servers meanwhile with all that they can be asked; the waits are there afterwards."""
+    found: list[Waits] = []
+    context = multiprocessing.get_context("spawn")
+    with ExitStack() as stack:
+        pipes = []
+        for target in targets:
+            ours, theirs = context.Pipe()
+            prober = context.Process(target=probe, args=(target, secret, asks, theirs), daemon=True)
+            prober.start()
+            stack.callback(prober.join)
+            pipes.append(ours)
+        for pipe in pipes:
+            pipe.recv()
+        try:
+            yield found
+        finally:
+            for pipe in pipes:
+                pipe.send(None)
+            found.extend(pipe.recv() for pipe in pipes)
