@@ -8,10 +8,11 @@ busy the machine is. The kernel counts both, for every thread.
 from __future__ import annotations
 
 import multiprocessing
+import os
 import random
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -54,33 +55,38 @@ class Waits:
             self.slow.append((at, what, pause))
 
 
+Queued = Mapping[str, float]
+"""How long each thread of a process has waited for a processor."""
+
+
 @dataclass(frozen=True)
 class Reading:
     """What clocks show: the wall, the server's work, and time in line of the server and of ours."""
 
     wall: float
     worked: float
-    queued: float
-    own: float
+    queued: Queued
+    own: Queued
 
     @classmethod
     def of(cls, pid: int) -> Reading:
         """Read the clocks of a server's process, and of this one."""
-        own = _queued("self")
-        queued = _queued(str(pid))
+        own, queued = _queued("self"), _queued(str(pid))
         worked = time.clock_gettime((~pid << 3) | _CPU_CLOCK)
         return cls(time.monotonic(), worked, queued, own)
 
 
-def _queued(pid: str) -> float:
-    """How long the threads of a process have waited for a processor, together."""
-    nanoseconds = 0
-    for task in Path("/proc", pid, "task").iterdir():
-        try:
-            nanoseconds += int((task / "schedstat").read_text().split()[1])
-        except FileNotFoundError:  # the thread has ended
-            continue
-    return nanoseconds / 1e9
+def _queued(pid: str) -> Queued:
+    found = {}
+    for task in os.listdir(f"/proc/{pid}/task"):
+        with suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended
+            schedstat = Path("/proc", pid, "task", task, "schedstat").read_text()
+            found[task] = int(schedstat.split()[1]) / 1e9
+    return found
+
+
+def _more(before: Queued, after: Queued) -> float:
+    return sum(seconds - before.get(task, 0.0) for task, seconds in after.items())
 
 
 def pause_between(before: Reading, after: Reading) -> float:
@@ -89,8 +95,8 @@ def pause_between(before: Reading, after: Reading) -> float:
     Threads stand in line side by side, so that what they waited together may be more than the
     server lost by it: what it worked counts in any case.
     """
-    wall = max(0.0, after.wall - before.wall - (after.own - before.own))
-    idle = wall - (after.queued - before.queued)
+    wall = max(0.0, after.wall - before.wall - _more(before.own, after.own))
+    idle = wall - _more(before.queued, after.queued)
     return min(wall, max(after.worked - before.worked, idle))
 
 
