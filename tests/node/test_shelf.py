@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pyarrow as pa
 
@@ -121,3 +123,21 @@ def test_runs_are_the_stretches_of_set_flags_within_a_range() -> None:
     assert list(runs_of(flags, range(3, 7))) == [range(3, 4), range(6, 7)]
     assert list(runs_of(flags, range(2, 4))) == [range(2, 4)]
     assert list(runs_of(flags, range(4, 6))) == list(runs_of(flags, range(4, 4))) == []
+
+
+def test_a_shelf_is_read_while_epochs_come_and_go() -> None:
+    shelf = shelf_with(e0=both(EVERY), e1=both(EVERY))
+
+    class Interrupted(list[Unit]):
+        """Units during whose reading another thread evicts an epoch, and puts one."""
+
+        def __iter__(self) -> Iterator[Unit]:
+            shelf.evict(mask_of(EVERY), np.zeros(SLOTS, dtype=np.int64))
+            shelf.put(2, [])
+            shelf.put(3, [])
+            return super().__iter__()
+
+    for lot in shelf.lots():
+        lot.units = Interrupted([unit(1, EVERY, b"four")])
+
+    assert shelf.log_bytes == 8

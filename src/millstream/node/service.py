@@ -447,7 +447,9 @@ class NodeService:
 
     def _mind_the_logs(self) -> None:
         """Past the bound, ask the owners to checkpoint early; nothing is ever dropped."""
-        if self._machine.log_bytes > self._options.log_limit:
+        with self._books:
+            size = self._machine.log_bytes
+        if size > self._options.log_limit:
             placement = self._machine.placement
             owners = [] if placement is None else placement.ring.nodes
             for owner in owners:

@@ -39,8 +39,9 @@ class Shelf:
         self._lots[epoch] = Lot(epoch, units, complete)
 
     def lots(self) -> Iterator[Lot]:
-        """The epochs in their order."""
-        return iter([self._lots[epoch] for epoch in sorted(self._lots)])
+        """The epochs in their order, as they are now."""
+        # Copied in one step: others may put and evict meanwhile.
+        return iter(sorted(self._lots.values(), key=lambda lot: lot.epoch))
 
     def divide(self, unit: Unit, part: Unit) -> None:
         """Let a part of a unit stand for itself, beside what is left of the unit."""
@@ -66,10 +67,7 @@ class Shelf:
     @property
     def log_bytes(self) -> int:
         return sum(
-            unit.log.bytes
-            for lot in self._lots.values()
-            for unit in lot.units
-            if unit.log is not None
+            unit.log.bytes for lot in self.lots() for unit in lot.units if unit.log is not None
         )
 
     def clear(self) -> None:
