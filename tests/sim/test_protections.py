@@ -322,6 +322,11 @@ def no_locks_for_copies(patch: Patch) -> None:
     patch.setattr(Primitives, "checkpoint", checkpoint)
 
 
+def no_locks_for_sizes(patch: Patch) -> None:
+    """Logs are weighed while others may add to them."""
+    patch.setattr(service.NodeService, "_mind_the_logs", lambda served: served._machine.log_bytes)
+
+
 def no_views(patch: Patch) -> None:
     """A scan sees what is there, of whatever epoch."""
 
@@ -459,6 +464,7 @@ def moving_windows(variant: int, epochs: int = 9) -> Kind:
         (no_patience, SLOW_NODES),
         (no_healing, HEALING),
         (no_locks_for_copies, HEALING),
+        (no_locks_for_sizes, LOGS),
         (no_views, READS),
         (no_watermark_in_the_record, moving_windows(0)),
         (no_clocks_in_the_manifest, stored("windows-0", deaths=3)),

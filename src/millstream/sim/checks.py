@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Container, Mapping
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from millstream.ring.placement import Placement
 from millstream.ring.ring import NodeId
 from millstream.sim.cluster import Cluster
 from millstream.sim.expiring import last_touches
+from millstream.sim.locking import guard
 from millstream.sim.workload import Answer, Outputs
 from millstream.work.units import Reduced
 
@@ -59,6 +60,7 @@ class Checks:
         self._watch_forgiveness()
         for machine in cluster.machines.values():
             self._watch_freezing(machine)
+            guard(machine, partial(self._check_locks, machine.node))
             for job, reducing in machine.store.reducing.items():
                 self._watch_changes((machine.node, job), reducing)
 
@@ -75,7 +77,7 @@ class Checks:
         if self._steps % _STATES_EVERY == 0:
             if exact:
                 self.states()
-            else:
+            if not exact or self._cluster.workload.leaves_choice:
                 self.agreement()
 
     # I1, on every copy: what a node says it has through an epoch, it has.

@@ -73,6 +73,8 @@ def _by_key(texts: Iterable[str]) -> dict[str, list[str]]:
 
 
 class _Ordered(OneSource):
+    leaves_choice = True
+
     def __init__(self) -> None:
         workflow = Workflow("simulated")
         first = workflow.source("records", Source()).map_reduce("number", reduce=number)

@@ -71,7 +71,9 @@ class Answer(Protocol):
 
 
 class Workload(ABC):
-    """A workflow with its input."""
+    """A workflow with its input; its answer may leave a choice."""
+
+    leaves_choice = False
 
     def __init__(self, workflow: Workflow) -> None:
         self.plan: Plan = plan(workflow)
