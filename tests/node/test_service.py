@@ -540,3 +540,14 @@ def test_a_seal_that_is_known_already_does_not_wait_for_a_reduction(scene: Scene
         assert answered < done - 8.0
 
     scene.run(both)
+
+
+def test_a_read_does_not_wait_for_ever_for_a_merge_that_stands_still(scene: Scene) -> None:
+    scene.commit(0, MANY)
+    scene.feed(1, MANY)
+    machine = scene.machines[ME]
+    machine.commit(scene.commit_of(1))
+    machine.store.is_merging = True
+
+    with pytest.raises(NotHeld, match="has not brought all of its slots to epoch 1"):
+        scene.call(ME, "get", (JOB, "7", -1))

@@ -58,6 +58,7 @@ _SUPPLY_FOR = 1.0
 _STORE_PATIENCE = 1.0
 _BREATH = 0.0002
 _LOOK_AGAIN = 0.001
+_MERGE_PATIENCE = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -331,9 +332,12 @@ class NodeService:
             return dumps(store.get(job, key))
 
     def _await_merging(self, slots: range, epoch: int) -> None:
-        """Have slots merged before others, and wait until they are at an epoch: a few steps."""
-        store = self._machine.store
-        while store.is_merging and store.is_behind(slots, epoch):
+        """Have slots merged before others, and wait until they are at an epoch: a few steps.
+
+        If that takes too long, the caller finds them behind, and refuses the read.
+        """
+        store, until = self._machine.store, self._net.now() + _MERGE_PATIENCE
+        while store.is_merging and store.is_behind(slots, epoch) and self._net.now() < until:
             store.want(slots)
             self._net.sleep(_LOOK_AGAIN)
 
