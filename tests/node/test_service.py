@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from millstream.coordinator.feeder import end_of
 from millstream.node import keeping as keeping_module
 from millstream.node import peers as peers_module
+from millstream.node import store
 from millstream.node.messages import (
     Assign,
     BrokenFeed,
@@ -551,3 +553,23 @@ def test_a_read_does_not_wait_for_ever_for_a_merge_that_stands_still(scene: Scen
 
     with pytest.raises(NotHeld, match="has not brought all of its slots to epoch 1"):
         scene.call(ME, "get", (JOB, "7", -1))
+
+
+def test_what_was_merged_is_freed_table_by_table(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody who still held all of them would free them at once, with all threads waiting."""
+    counts: list[int] = []
+
+    def let_go(tables: list[Any]) -> None:
+        while tables:
+            table = tables.pop()
+            counts.append(sys.getrefcount(table) - 1)  # less the argument
+
+    monkeypatch.setattr(store, "let_go", let_go)
+    scene.feed(0, MANY)
+
+    scene.call(ME, "seal", scene.commit_of(0))
+
+    assert counts
+    assert set(counts) == {1}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -113,8 +113,8 @@ class SlotStore:
         """
         self.is_merging = True
         try:
-            for lot in self.shelf.lots():
-                yield from self._merging(lot)
+            # No variable for the lots: the last one would keep all its tables until the end.
+            yield from chain.from_iterable(map(self._merging, self.shelf.lots()))
         finally:
             self.is_merging = False
         yield self._evict
