@@ -372,7 +372,7 @@ MOVES = in_memory(
 )
 _MOVING: dict[str, Any] = {"malice": _CALM, "faults": _NO_FAULTS, "moves": 0.9, "blows": 0}
 EXPIRY = in_memory("expiring", size={"replicas": 1, **_FEW}, epochs=7, **_MOVING)
-FULL_DISKS = in_memory(
+FULL_SPILL_DISKS = in_memory(
     size={"replicas": 1, **_FEW, "disk": Disk(keys=500, outputs=0, full=0.3)}, epochs=7, **_MOVING
 )
 HEALING = in_memory(
@@ -418,7 +418,7 @@ LATE_WRITERS = stored(
 GOING_BACK = stored(
     deaths=0, blows=0, records=25, restores=3, fulls=0, size={"nodes": 1}, habits={"retain": 3}
 )
-FULL_DISKS = stored(deaths=2, blows=2, records=25, restores=0, fulls=5, full_rate=0.1)
+FULL_STORES = stored(deaths=2, blows=2, records=25, restores=0, fulls=5, full_rate=0.1)
 
 
 def moving_windows(variant: int, epochs: int = 9) -> Kind:
@@ -447,7 +447,7 @@ def moving_windows(variant: int, epochs: int = 9) -> Kind:
         (no_replay_order, LOGS),
         (no_tombstones, MOVES),
         (no_touches_with_copies, EXPIRY),
-        (no_voiding_of_cold_keys, FULL_DISKS),
+        (no_voiding_of_cold_keys, FULL_SPILL_DISKS),
         (no_private_copies, MOVES),
         (no_role_swap, MOVES),
         (no_publishing_after_the_manifest, DRIVERS),
@@ -460,7 +460,7 @@ def moving_windows(variant: int, epochs: int = 9) -> Kind:
         (no_respect_for_successors, SHORT_STARTS),
         (no_respect_for_what_is_published, LATE_WRITERS),
         (no_withdrawal, GOING_BACK),
-        (no_news_of_full_disks, FULL_DISKS),
+        (no_news_of_full_disks, FULL_STORES),
         (no_patience, SLOW_NODES),
         (no_healing, HEALING),
         (no_locks_for_copies, HEALING),
