@@ -9,6 +9,7 @@ import pytest
 
 from millstream.errors import ConfigError
 from millstream.sim import Crashed, Faults, Stalled, World
+from millstream.sim.waiting import Promise
 from millstream.wire.net import Net
 
 NEVER = 1e6
@@ -474,3 +475,25 @@ def test_a_task_that_waits_for_something_real_is_told(monkeypatch: pytest.Monkey
             world.run(lambda: real.acquire(), "driver", until=1)
     world.close()
     assert threading.active_count() == before
+
+
+def test_each_step_knows_who_has_run_since_the_one_before() -> None:
+    with World(1) as world:
+        one, other = world.process("one"), world.process("other")
+        seen: list[tuple[str, set[str]]] = []
+        woken: Promise[None] = Promise(world)
+
+        def wait() -> None:
+            woken.wait("to be woken")  # and it ends without another step
+
+        def main() -> None:
+            other.spawn(wait, "waits")
+            one.sleep(1.0)
+            world.on_step = lambda process, what: seen.append((process, set(world.ran)))
+            one.sleep(1.0)
+            woken.settle(None)
+            one.sleep(1.0)
+            one.sleep(1.0)
+
+        world.run(main, "one", 10.0)
+        assert seen[1:] == [("one", {"one"}), ("one", {"one", "other"})]

@@ -44,6 +44,7 @@ class Kernel:
         self.fingerprint = 0  # of all lines of the trace, also those that it has dropped
         self.switches = 0
         self.current: Task | None = None
+        self.ran: set[str] = set()  # the processes that have run since the step before this one
         self._trace: deque[str] = deque(maxlen=trace_limit)
         self._processes: dict[str, Process] = {}
         self._tasks: dict[int, Task] = {}
@@ -170,6 +171,7 @@ class Kernel:
                 self.wait("for the end of the world")
             finally:
                 self._in_hook = False
+            self.ran = {task.process.name}
             self.check(task)
             if task.process.paused:
                 self.linger()
@@ -189,6 +191,7 @@ class Kernel:
             self._hand(following)
             task.baton.acquire()
         self.current = task
+        self.ran.add(task.process.name)
         self.check(task)
 
     def wake(self, task: Task, ticket: int) -> None:
@@ -386,6 +389,7 @@ class Kernel:
 
     def _execute(self, task: Task) -> None:
         self.current = task
+        self.ran.add(task.process.name)
         try:
             task.function()
         except BaseException as problem:
