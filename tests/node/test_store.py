@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -69,6 +71,28 @@ def test_slots_that_somebody_waits_for_are_merged_before_others(
 
     assert node.store.holdings.through[SLOTS - 1] == 0
     assert (node.store.holdings.through < 0).any()
+
+
+def test_slots_that_are_read_here_are_merged_before_copies_are_decoded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    both = placed([ME, OTHER], me=HIGH, other=LOW)
+    node, other = Node(placement=both), Node(placement=both, node=OTHER)
+    other.run(0, MANY, slots=HIGH)
+    other.copy_to(node)
+    node.run(0, MANY, slots=LOW)
+    decoded: list[bool] = []
+    decode = FunctionReducing.decode
+
+    def noted(reducing: FunctionReducing, data: Any) -> Any:
+        decoded.append(bool((node.store.holdings.through[LOW.start : LOW.stop] == 0).all()))
+        return decode(reducing, data)
+
+    monkeypatch.setattr(FunctionReducing, "decode", noted)
+    node.machine.seal(commit_of([node.machine, other.machine], 0))
+
+    assert decoded == [True]
+    assert node.held() == {key: [value] for key, value in MANY}
 
 
 # -- look-ups --------------------------------------------------------------------------------

@@ -133,24 +133,37 @@ class SlotStore:
         if not ready.any():
             return
         units = [unit for unit in lot.units if unit.effective and self._within(unit, ready)]
+        self.merged += sum(unit.receipt.keys for unit in units)
+        # What is still to be decoded, copies mostly, comes last: others wait to be read.
+        later = np.zeros(self.slots, dtype=bool)
+        for unit in units:
+            later[unit.slots.start : unit.slots.stop] |= unit.fragment is None
+        for slots in (ready & ~later, ready & later):
+            yield from self._merging_slots(lot.epoch, units, slots)
+
+    def _merging_slots(
+        self, epoch: int, units: Sequence[Unit], slots: SlotMask
+    ) -> Iterator[Callable[[], None]]:
+        if not slots.any():
+            return
+        units = [unit for unit in units if self._within(unit, slots)]
         for unit in units:
             if unit.fragment is None:
                 assert unit.delta is not None
                 unit.fragment = self.reducing[unit.job].decode(unit.delta)
             self._learn_key_type(unit.job, unit.receipt.key_type)
-        parts = self._cut(np.flatnonzero(ready), units)
+        parts = self._cut(np.flatnonzero(slots), units)
         if len(parts) > 1:
             for unit in units:
                 unit.fragment = self.reducing[unit.job].by_slot(unit.fragment)
-        first = ready if self._retain else None
+        first = slots if self._retain else None
         while parts:
             part = parts.pop(self._most_wanted(parts))
-            yield partial(self._merge, lot.epoch, units, part, retained=first)
+            yield partial(self._merge, epoch, units, part, retained=first)
             first = None
 
     def _cut(self, slots: npt.NDArray[np.intp], units: Sequence[Unit]) -> list[SlotMask]:
         """Cut slots into parts that are merged in one step each."""
-        self.merged += sum(unit.receipt.keys for unit in units)
         steps = sum(unit.receipt.keys / self.reducing[unit.job].step for unit in units)
         parts = np.array_split(slots, max(1, min(len(slots), round(steps))))
         return [self._at(part) for part in parts]
