@@ -2,9 +2,9 @@
 
 Two real nodes with a copy each, and a coordinator, without Spark. First the pauses, for keys with
 plain, list and dict values: the keys are loaded, then some of them change in every epoch, and once
-all of them do. Meanwhile a process of its own for each node pings it and reads keys from it, all
-the time; the longest pause counts, without time in which other processes had all processors
-(``probing.py``); the waits beside it are with it. Then memory: small epochs of a job with a
+all of them do. Meanwhile a process pings one node, which has a processor to itself, and reads keys
+from it, all the time; the longest pause counts, without time in which other processes had all
+processors (``probing.py``); the waits beside it are with it. Then memory: small epochs of a job with a
 time-to-live, whose keys are steady, come back before they expire, or are new and do expire.
 """
 
@@ -24,7 +24,7 @@ import numpy as np
 from benchmarks.goals import Goal, note_goals, note_table
 from benchmarks.harness import Result, environment, note, print_table, write_results
 from benchmarks.nodes import JOB, NodeRun
-from benchmarks.probing import Target, probed
+from benchmarks.probing import Target, probed, processor_for
 from millstream.errors import Place
 from millstream.flow.reducers import reducer_of
 from millstream.flow.vertices import JobVertex
@@ -101,8 +101,11 @@ def pauses(size: Size, kind: str) -> list[Result]:
             for at in range(0, size.keys, size.at_once)
         ]
         asked = [("get", (JOB, key, _ANY_RING)) for key in keys[:: max(1, size.keys // 1000)]]
-        targets = [Target(node.address, node.pid) for node in run.started]
-        with probed(targets, run.secret, [("ping", None), *asked]) as found:
+        measured, *others = (Target(node.address, node.pid) for node in run.started)
+        with (
+            processor_for(measured, others),
+            probed([measured], run.secret, [("ping", None), *asked]) as found,
+        ):
             for phase, epochs in (
                 ("load", loads),
                 ("changes", changes),

@@ -100,6 +100,31 @@ def pause_between(before: Reading, after: Reading) -> float:
     return min(wall, max(after.worked - before.worked, idle))
 
 
+@contextmanager
+def processor_for(target: Target, others: Sequence[Target]) -> Iterator[None]:
+    """Give a server a processor that neither other servers nor this process and its children use.
+
+    Without it, a wait says how busy the machine is.
+    """
+    every = os.sched_getaffinity(0)
+    if len(every) < 2:
+        yield
+        return
+    own, rest = {min(every)}, every - {min(every)}
+    for pid, processors in [(target.pid, own), *((o.pid, rest) for o in others), (0, rest)]:
+        _pin(pid, processors)
+    try:
+        yield
+    finally:
+        _pin(0, every)
+
+
+def _pin(pid: int, processors: set[int]) -> None:
+    for thread in os.listdir(f"/proc/{pid or 'self'}/task"):
+        with suppress(ProcessLookupError):
+            os.sched_setaffinity(int(thread), processors)
+
+
 def probe(target: Target, secret: bytes, asks: Sequence[tuple[str, Any]], pipe: Connection) -> None:
     """Ask a server all the time, until the pipe says that it is enough."""
     net, waits, rng = FlightNet(secret), Waits(), random.Random(target.address)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import subprocess
 import tempfile
 import threading
 import time
@@ -12,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.probing import Reading, Target, pause_between, probed
+from benchmarks.probing import Reading, Target, pause_between, probed, processor_for
 from millstream.wire.auth import new_secret
 from millstream.wire.flight_net import FlightNet
 from millstream.wire.serving import RunServer
@@ -109,3 +111,18 @@ def test_work_is_a_pause_however_many_threads_stood_in_line_meanwhile() -> None:
 def test_silence_without_work_is_a_pause() -> None:
     assert pause(wall=0.1) == 0.1
     assert pause(wall=0.1, own=0.02) == pytest.approx(0.08)
+
+
+def test_a_server_has_a_processor_that_nobody_else_uses() -> None:
+    every = os.sched_getaffinity(0)
+    if len(every) < 2:
+        pytest.skip("there is only one processor")
+    with subprocess.Popen(["sleep", "60"]) as one, subprocess.Popen(["sleep", "60"]) as other:
+        with processor_for(Target("", one.pid), [Target("", other.pid)]):
+            own = os.sched_getaffinity(one.pid)
+            assert len(own) == 1
+            assert not own & (os.sched_getaffinity(0) | os.sched_getaffinity(other.pid))
+        one.kill()
+        other.kill()
+
+    assert os.sched_getaffinity(0) == every
