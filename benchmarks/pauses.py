@@ -4,8 +4,8 @@ Two real nodes with a copy each, and a coordinator, without Spark. First the pau
 plain, list and dict values: the keys are loaded, then some of them change in every epoch, and once
 all of them do. Meanwhile a process pings one node, which has a processor to itself, and reads keys
 from it, all the time; the longest pause counts, without time in which other processes had all
-processors (``probing.py``); the waits beside it are with it. Then memory: small epochs of a job with a
-time-to-live, whose keys are steady, come back before they expire, or are new and do expire.
+processors (``probing.py``); the waits beside it are with it. Then memory: small epochs of a job
+with a time-to-live, whose keys are steady, come back before they expire, or are new and do expire.
 """
 
 from __future__ import annotations
