@@ -107,7 +107,7 @@ class Copied:
 
     def run(self, spark: SparkSession, text: Text, work: Path) -> Measured:
         flow = ms.Workflow("overhead")
-        lines = flow.source("lines", ms.text(text.folder, max_files_per_epoch=FILES_PER_EPOCH))
+        lines = flow.source("lines", ms.read.text(text.folder, max_files_per_epoch=FILES_PER_EPOCH))
         lines.map_reduce("count", map=_split, reduce=count)
         started = ms.start(
             flow,

@@ -263,9 +263,9 @@ def measure(spark: SparkSession, cell: Cell, given: Input, work: Path, phase: fl
     """
     witness = Witness(given)
     flow = ms.Workflow("recovery")
-    ranges = flow.source("ranges", ms.text(given.folder, max_files_per_epoch=FILES_PER_EPOCH))
+    ranges = flow.source("ranges", ms.read.text(given.folder, max_files_per_epoch=FILES_PER_EPOCH))
     counts = ranges.map_reduce("count", map=_expand, reduce=_count)
-    counts.sink("out", ms.callback(witness))
+    counts.sink("out", ms.write.callback(witness))
     started = ms.start(flow, spark=spark, checkpoint=work, nodes=NODES, replicas=1, progress=False)
     with started as run:
         placement = run._coordinator.roster.placement

@@ -102,7 +102,7 @@ class Recording:
 def job_of(size: int, panes: bool | None) -> JobVertex:
     """A moving average; without a window if nothing is said of panes."""
     flow = ms.Workflow("average")
-    source = flow.source("trades", ms.rate())
+    source = flow.source("trades", ms.read.rate())
     if panes is None:
         source.map_reduce("average", map=parse, reduce=ms.mean())
     else:
@@ -256,7 +256,7 @@ def macd(folder: Path, size: Size, minutes: int) -> Iterator[Result]:
 
 def _run(form: str, table: pa.Table, folder: Path, rows: int) -> list[EpochProgress]:
     reports: list[EpochProgress] = []
-    flow = workflow(form, ms.replay(table, rows_per_epoch=rows), folder)
+    flow = workflow(form, ms.read.replay(table, rows_per_epoch=rows), folder)
     with ms.start(flow, nodes=2) as run:
         run.progress.listen(reports.append)
         run.await_termination()

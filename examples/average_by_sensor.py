@@ -32,13 +32,13 @@ def readings(number: int) -> pa.Table:
 
 def workflow(folder: Path) -> ms.Workflow:
     flow = ms.Workflow("sensors")
-    source = ms.files(folder / "readings", format="parquet", max_files_per_epoch=1)
+    source = ms.read.parquet(folder / "readings", max_files_per_epoch=1)
     flow.source("readings", source).map_reduce(
         "average",
         map=ms.arrow(celsius),
         key="sensor",
         reduce=ms.aggregate(mean=ms.mean("degrees"), n=ms.count()),
-    ).sink("out", ms.parquet(folder / "averages"))
+    ).sink("out", ms.write.parquet(folder / "averages"))
     return flow
 
 

@@ -79,7 +79,7 @@ def workflow(form: str, source: object, folder: Path) -> ms.Workflow:
     slow = average("slow", SLOW, parse_again if simple else None)
     averages = fast.map(as_fast).union(slow.map(as_slow))
     results = averages.map_reduce("macd", reduce=difference, window=ms.tumbling(MINUTE))
-    results.sink("out", ms.parquet(folder / form))
+    results.sink("out", ms.write.parquet(folder / form))
     return flow
 
 
@@ -171,7 +171,7 @@ def batch(table: pa.Table) -> dict[tuple[str, datetime], float]:
 
 def run(form: str, table: pa.Table, folder: Path, master: str) -> dict[tuple[str, datetime], float]:
     """Run one form over a recording; give its results."""
-    flow = workflow(form, ms.replay(table, rows_per_epoch=60_000), folder)
+    flow = workflow(form, ms.read.replay(table, rows_per_epoch=60_000), folder)
     ms.run(flow, nodes=2, master=master)
     rows = pq.read_table(folder / form, coerce_int96_timestamp_unit="us").to_pylist()
     return {(row["symbol"], row["time"].replace(tzinfo=UTC)): row["macd"] for row in rows}

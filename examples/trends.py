@@ -71,7 +71,7 @@ def workflow(source: object, folder: Path) -> ms.Workflow:
     )
     of_windows = counts.map(by_window).map(window_length)
     tops = of_windows.map_reduce("top", reduce=top, window=ms.tumbling(SLIDE))
-    tops.sink("out", ms.parquet(folder / "tops"))
+    tops.sink("out", ms.write.parquet(folder / "tops"))
     return flow
 
 
@@ -112,7 +112,7 @@ def main() -> None:
 
     table = messages(options.messages)
     with tempfile.TemporaryDirectory() as folder:
-        flow = workflow(ms.replay(table, rows_per_epoch=4000), Path(folder))
+        flow = workflow(ms.read.replay(table, rows_per_epoch=4000), Path(folder))
         ms.run(flow, nodes=2, master=options.master)
         rows = pq.read_table(Path(folder, "tops"), coerce_int96_timestamp_unit="us").to_pylist()
     found = {

@@ -37,12 +37,12 @@ def by_initial(grown: tuple[str, int]) -> Iterator[tuple[str, int]]:
 
 def workflow(folder: Path) -> ms.Workflow:
     flow = ms.Workflow("words")
-    lines = flow.source("lines", ms.text(folder / "books", max_files_per_epoch=2))
+    lines = flow.source("lines", ms.read.text(folder / "books", max_files_per_epoch=2))
     counts = lines.map_reduce("count", map=split, reduce=count)
     lengths = counts.map_reduce("lengths", map=by_length, reduce=ms.sum())
     initials = counts.map_reduce("initials", map=by_initial, reduce=ms.sum())
-    lengths.sink("lengths-out", ms.json(folder / "lengths"))
-    initials.sink("initials-out", ms.csv(folder / "initials"))
+    lengths.sink("lengths-out", ms.write.json(folder / "lengths"))
+    initials.sink("initials-out", ms.write.csv(folder / "initials"))
     return flow
 
 

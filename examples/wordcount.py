@@ -26,9 +26,9 @@ def count(word: str, ones: list[int], state: Any) -> Iterator[tuple[str, int]]:
 
 def workflow(folder: Path) -> ms.Workflow:
     flow = ms.Workflow("wordcount")
-    lines = flow.source("lines", ms.text(folder / "books", max_files_per_epoch=2))
+    lines = flow.source("lines", ms.read.text(folder / "books", max_files_per_epoch=2))
     counts = lines.map_reduce("count", map=split, reduce=count)
-    counts.sink("out", ms.parquet(folder / "counts"))
+    counts.sink("out", ms.write.parquet(folder / "counts"))
     return flow
 
 

@@ -17,7 +17,7 @@ from examples import average_by_sensor, macd, trends, two_jobs, wordcount
 
 FOLDER = Path(__file__).parent.parent / "examples"
 DATA = Path("data")
-NOTHING = ms.replay(pa.table({"symbol": [""], "price": [0.0]}))
+NOTHING = ms.read.replay(pa.table({"symbol": [""], "price": [0.0]}))
 WORKFLOWS: dict[str, Callable[[], ms.Workflow]] = {
     "average_by_sensor": lambda: average_by_sensor.workflow(DATA),
     "macd-map": lambda: macd.workflow("map", NOTHING, DATA),

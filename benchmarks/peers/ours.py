@@ -87,7 +87,7 @@ def _split_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def _source(text: Text) -> tuple[ms.Workflow, ms.Stream]:
     flow = ms.Workflow("bench")
-    source = ms.text(text.folder, max_files_per_epoch=FILES_PER_EPOCH)
+    source = ms.read.text(text.folder, max_files_per_epoch=FILES_PER_EPOCH)
     return flow, flow.source("lines", source)
 
 

@@ -29,10 +29,9 @@ from millstream.coordinator.journal import CheckpointResult
 from millstream.coordinator.reading import RunEnded
 from millstream.coordinator.roster import StateLost
 from millstream.errors import ConfigError, MillstreamError, WorkflowError
+from millstream.flow import read, write
 from millstream.flow.functions import arrow, dataframe, sql
 from millstream.flow.reducers import Combinable, combinable
-from millstream.flow.sinks import callback, console, csv, foreach_batch, json, parquet
-from millstream.flow.sources import files, rate, replay, socket, text
 from millstream.flow.windows import (
     count_window,
     every,
@@ -112,41 +111,32 @@ __all__ = [
     "WouldWithdraw",
     "aggregate",
     "arrow",
-    "callback",
     "changes",
     "combinable",
-    "console",
     "count",
     "count_window",
-    "csv",
     "dataframe",
     "distinct",
     "every",
-    "files",
     "first",
-    "foreach_batch",
     "global_window",
-    "json",
     "last",
     "max",
     "mean",
     "min",
     "on_watermark",
-    "parquet",
     "processing_time",
-    "rate",
+    "read",
     "read_state",
-    "replay",
     "run",
     "session",
     "sliding",
-    "socket",
     "sql",
     "start",
     "sum",
-    "text",
     "top_k",
     "tumbling",
+    "write",
 ]
 
 

@@ -90,10 +90,10 @@ def windowed_workflow(
     spans = recent.map_reduce(
         "spans", map=by_group, reduce=collect, window=ms.tumbling(SPAN * SECOND)
     )
-    spans.sink("spans_out", ms.parquet(folder / "spans"))
+    spans.sink("spans_out", ms.write.parquet(folder / "spans"))
     if shape.two_sinks:
-        recent.sink("recent_out", ms.parquet(folder / "recent"))
-        longer.sink("longer_out", ms.parquet(folder / "longer"))
+        recent.sink("recent_out", ms.write.parquet(folder / "recent"))
+        longer.sink("longer_out", ms.write.parquet(folder / "longer"))
     return flow
 
 

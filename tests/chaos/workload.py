@@ -164,7 +164,7 @@ class Shape:
 def workflow(source: Input, folder: Path, shape: Shape, keys: int = 0) -> ms.Workflow:
     """The workflow over a folder that it follows; with ``keys``, and a job that is only load."""
     flow = ms.Workflow("chaos")
-    lines = flow.source("lines", ms.text(source.glob, follow=True, max_files_per_epoch=FILES))
+    lines = flow.source("lines", ms.read.text(source.glob, follow=True, max_files_per_epoch=FILES))
     if keys:
 
         def touch(line: str) -> Iterator[tuple[int, int]]:
@@ -178,8 +178,8 @@ def workflow(source: Input, folder: Path, shape: Shape, keys: int = 0) -> ms.Wor
 def bounded_source(glob: str, recording: list[dict[str, str]]) -> Source:
     """So many epochs: a recording, if there is one, or else files."""
     if recording:
-        return ms.replay(recording, rows_per_epoch=FILES * LINES)
-    return ms.text(glob, max_files_per_epoch=FILES)
+        return ms.read.replay(recording, rows_per_epoch=FILES * LINES)
+    return ms.read.text(glob, max_files_per_epoch=FILES)
 
 
 def bounded_workflow(source: Source, folder: Path, shape: Shape) -> ms.Workflow:
@@ -197,9 +197,9 @@ def recorded(seed: int, epochs: int) -> list[dict[str, str]]:
 def _with_jobs(flow: ms.Workflow, lines: ms.Stream, folder: Path, shape: Shape) -> ms.Workflow:
     changes = lines.map_reduce("baskets", map=read, reduce=follow)
     worth = changes.map_reduce("worth", map=by_group, reduce=ms.sum() if shape.builtin else add_up)
-    worth.sink("totals", ms.parquet(folder / "totals"))
+    worth.sink("totals", ms.write.parquet(folder / "totals"))
     if shape.two_sinks:
-        changes.sink("changes", ms.parquet(folder / "changes"))
+        changes.sink("changes", ms.write.parquet(folder / "changes"))
     return flow
 
 

@@ -44,7 +44,7 @@ def flow() -> Workflow:
 
 @pytest.fixture
 def lines(flow: Workflow) -> Stream:
-    return flow.source("lines", ms.text("books"))
+    return flow.source("lines", ms.read.text("books"))
 
 
 # -- splits --------------------------------------------------------------------------------
@@ -52,8 +52,8 @@ def lines(flow: Workflow) -> Stream:
 
 def test_a_split_asks_one_predicate_for_two_streams(flow: Workflow, lines: Stream) -> None:
     long, short = lines.split(is_long)
-    long.sink("long", ms.console())
-    short.sink("short", ms.console())
+    long.sink("long", ms.write.console())
+    short.sink("short", ms.write.console())
 
     planned = plan(flow)
 
@@ -68,7 +68,7 @@ def test_a_split_asks_one_predicate_for_two_streams(flow: Workflow, lines: Strea
 
 
 def test_half_a_split_is_enough(flow: Workflow, lines: Stream) -> None:
-    lines.split(is_long)[1].sink("short", ms.console())
+    lines.split(is_long)[1].sink("short", ms.write.console())
 
     ((_, branch),) = plan(flow).of_kind(BranchVertex)
     assert not branch.holds
@@ -104,14 +104,14 @@ def test_a_split_with_something_else_than_a_function_is_refused(lines: Stream) -
 
 
 def test_sources_of_unequal_pace_keep_their_timing_in_a_union(flow: Workflow) -> None:
-    fast = flow.source("fast", ms.rate(rows_per_second=1000), lateness=timedelta(seconds=1))
+    fast = flow.source("fast", ms.read.rate(rows_per_second=1000), lateness=timedelta(seconds=1))
     slow = flow.source(
         "slow",
-        ms.rate(rows_per_second=1),
+        ms.read.rate(rows_per_second=1),
         lateness=timedelta(seconds=9),
         idle_after=timedelta(minutes=5),
     )
-    rare = flow.source("rare", ms.text("books", follow=True))
+    rare = flow.source("rare", ms.read.text("books", follow=True))
     fast.union(slow, rare.map(clean)).map_reduce(
         "n", key="value", time="timestamp", reduce=ms.count(), window=ms.tumbling(MINUTE)
     )
@@ -130,7 +130,7 @@ def test_sources_of_unequal_pace_keep_their_timing_in_a_union(flow: Workflow) ->
 
 def test_a_union_of_a_source_and_a_job_is_as_late_as_the_job(flow: Workflow, lines: Stream) -> None:
     counts = lines.map_reduce("counts", map=words, reduce=ms.count())
-    flow.source("more", ms.text("papers")).union(counts).map_reduce("all", reduce=ms.count())
+    flow.source("more", ms.read.text("papers")).union(counts).map_reduce("all", reduce=ms.count())
 
     planned = plan(flow)
 
@@ -166,9 +166,9 @@ def word_counts(lines: Stream, name: str) -> Stream:
 
 def test_a_function_of_streams_is_a_part_of_a_workflow(flow: Workflow, lines: Stream) -> None:
     both = word_counts(lines, "books").union(
-        word_counts(flow.source("more", ms.text("papers")), "papers")
+        word_counts(flow.source("more", ms.read.text("papers")), "papers")
     )
-    word_counts(both.map(str), "of_counts").sink("out", ms.console())
+    word_counts(both.map(str), "of_counts").sink("out", ms.write.console())
 
     planned = plan(flow)
 

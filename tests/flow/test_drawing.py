@@ -55,16 +55,16 @@ def points(path: str) -> list[tuple[float, float]]:
 def wide() -> Workflow:
     """Fan-out, fan-in, and links that pass several rows."""
     flow = Workflow("wide")
-    source = flow.source("in", ms.rate())
+    source = flow.source("in", ms.read.rate())
     parts = [source]
     for _ in range(4):
         parts.append(parts[-1].map(named(f"f{len(parts)}")))
     joined = parts[0].union(*parts[1:])
     for name in ("a", "b", "c"):
         joined.filter(named(name)).map_reduce(name, reduce=ms.count()).sink(
-            f"of_{name}", ms.console()
+            f"of_{name}", ms.write.console()
         )
-    source.sink("raw", ms.console())
+    source.sink("raw", ms.write.console())
     return flow
 
 
@@ -158,7 +158,7 @@ def test_kinds_of_lines_tell_shuffles_sides_and_led_jobs_apart() -> None:
 def test_names_of_users_are_text_and_nothing_else() -> None:
     flow = Workflow("w")
     evil = '<script>alert("x")</script> & \']]>'
-    flow.source("in", ms.text(evil)).map(named(evil)).sink("out", ms.console())
+    flow.source("in", ms.read.text(evil)).map(named(evil)).sink("out", ms.write.console())
 
     root = parsed(flow.draw())
 
@@ -170,7 +170,7 @@ def test_names_of_users_are_text_and_nothing_else() -> None:
 
 def test_long_texts_are_cut_and_told_in_full_by_the_tooltip() -> None:
     flow = Workflow("w")
-    flow.source("in", ms.rate()).map(named("f" * 500)).sink("out", ms.console())
+    flow.source("in", ms.read.rate()).map(named("f" * 500)).sink("out", ms.write.console())
 
     root = parsed(flow.draw())
 
@@ -267,7 +267,7 @@ def test_mermaid_names_every_vertex_once_and_links_those_it_names(
 def test_names_of_users_are_text_in_mermaid() -> None:
     flow = Workflow("w")
     evil = '"]; end `x` <b> #1 &'
-    flow.source("in", ms.rate()).map(named(evil)).sink("out", ms.console())
+    flow.source("in", ms.read.rate()).map(named(evil)).sink("out", ms.write.console())
 
     text = flow.draw().mermaid
 

@@ -52,22 +52,22 @@ def remind(key: str, orders: list[Any], state: Any) -> Iterator[str]:
 
 def word_count() -> Workflow:
     flow = Workflow("word_count")
-    lines = flow.source("lines", ms.text("books"))
+    lines = flow.source("lines", ms.read.text("books"))
     counts = lines.map_reduce("counts", map=words, reduce=ms.count())
-    counts.sink("out", ms.parquet("counts"))
+    counts.sink("out", ms.write.parquet("counts"))
     return flow
 
 
 def averages() -> Workflow:
     flow = Workflow("averages")
-    indoor = flow.source("indoor", ms.rate(rows_per_second=9), lateness=10 * SECOND)
-    outdoor = flow.source("outdoor", ms.socket("localhost", 99), idle_after=5 * MINUTE)
+    indoor = flow.source("indoor", ms.read.rate(rows_per_second=9), lateness=10 * SECOND)
+    outdoor = flow.source("outdoor", ms.read.socket("localhost", 99), idle_after=5 * MINUTE)
     both = indoor.union(outdoor)
     options: Any = {"map": reading, "reduce": ms.aggregate(n=ms.count(), avg=ms.mean())}
     hourly = both.map_reduce("hourly", window=ms.sliding(HOUR, 5 * MINUTE), **options)
     both.map_reduce("quarters", window=ms.tumbling(15 * MINUTE), **options)
     both.map_reduce("medians", map=reading, reduce=median, window=ms.session(MINUTE), durable=False)
-    hourly.untimed.sink("untimed", ms.console())
+    hourly.untimed.sink("untimed", ms.write.console())
     flow.stream("quarters").map_reduce(
         "days", key="key", reduce=ms.max(column="avg"), window=ms.tumbling(24 * HOUR), panes=True
     )
@@ -76,14 +76,14 @@ def averages() -> Workflow:
 
 def orders() -> Workflow:
     flow = Workflow("orders")
-    files = ms.files("orders", format="csv", schema="line string", follow=True)
+    files = ms.read.csv("orders", schema="line string", follow=True)
     lines = flow.source("lines", files)
     paid, unpaid = lines.map(parse).split(is_paid)
     paid.key_by(customer).reduce("revenue", ms.sum(column="total"), ttl=HOUR)
     reminders = unpaid.key_by(customer).reduce("reminders", remind)
-    reminders.sink("mails", ms.callback(print))
-    reminders.map(ms.sql("value", where="value <> ''")).sink("archive", ms.json("mails"))
-    lines.map(parse).sink("log", ms.csv("log"))
+    reminders.sink("mails", ms.write.callback(print))
+    reminders.map(ms.sql("value", where="value <> ''")).sink("archive", ms.write.json("mails"))
+    lines.map(parse).sink("log", ms.write.csv("log"))
     return flow
 
 
@@ -241,7 +241,7 @@ def test_the_rule_for_panes_is_told(options: dict[str, Any], line: str) -> None:
         "reduce": ms.count(),
         "window": ms.sliding(HOUR, 5 * MINUTE),
     }
-    flow.source("in", ms.rate()).map_reduce("n", **(job | options))
+    flow.source("in", ms.read.rate()).map_reduce("n", **(job | options))
 
     assert line in flow.explain()
 
@@ -258,7 +258,7 @@ def test_the_rule_for_panes_is_told(options: dict[str, Any], line: str) -> None:
 )
 def test_the_state_of_each_window_is_told(window: object, state: str) -> None:
     flow = Workflow("w")
-    flow.source("in", ms.rate()).map_reduce("n", map=reading, reduce=ms.count(), window=window)
+    flow.source("in", ms.read.rate()).map_reduce("n", map=reading, reduce=ms.count(), window=window)
 
     assert f"    state    {state}\n" in flow.explain()
 
@@ -266,7 +266,7 @@ def test_the_state_of_each_window_is_told(window: object, state: str) -> None:
 def test_a_function_without_a_name_is_told_by_its_line() -> None:
     flow = Workflow("w")
     nameless = lambda record: record  # noqa: E731
-    flow.source("in", ms.rate()).map(nameless).sink("out", ms.console())
+    flow.source("in", ms.read.rate()).map(nameless).sink("out", ms.write.console())
 
     line = nameless.__code__.co_firstlineno
     assert f"in → map <lambda> (test_explaining.py:{line}) → sink out" in flow.explain()
@@ -274,8 +274,8 @@ def test_a_function_without_a_name_is_told_by_its_line() -> None:
 
 def test_a_stream_that_two_paths_reach_is_told_once() -> None:
     flow = Workflow("w")
-    source = flow.source("in", ms.rate())
-    source.map(parse).union(source.filter(is_paid)).map(customer).sink("out", ms.console())
+    source = flow.source("in", ms.read.rate())
+    source.map(parse).union(source.filter(is_paid)).map(customer).sink("out", ms.write.console())
 
     text = flow.explain()
 

@@ -42,7 +42,7 @@ def takes_two(left: Any, right: Any) -> Any:
 
 def streams() -> tuple[ms.Workflow, Stream, Stream]:
     flow = ms.Workflow("flow")
-    return flow, flow.source("a", ms.rate(1)), flow.source("b", ms.rate(1))
+    return flow, flow.source("a", ms.read.rate(1)), flow.source("b", ms.read.rate(1))
 
 
 def job(flow: ms.Workflow, name: str) -> JobVertex:

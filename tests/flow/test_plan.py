@@ -62,7 +62,7 @@ def assert_in_order(planned: Plan) -> None:
 
 
 def test_a_chain_is_planned_from_source_to_sink(flow: Workflow) -> None:
-    job(job(flow.source("in", ms.rate()), "a"), "b").sink("out", ms.console())
+    job(job(flow.source("in", ms.read.rate()), "a"), "b").sink("out", ms.write.console())
 
     planned = plan(flow)
 
@@ -74,17 +74,17 @@ def test_a_chain_is_planned_from_source_to_sink(flow: Workflow) -> None:
 
 
 def test_steps_between_jobs_do_not_raise_the_level(flow: Workflow) -> None:
-    stream = flow.source("in", ms.rate()).map(same).filter(same)
-    job(stream, "a").flat_map(same).sink("out", ms.console())
+    stream = flow.source("in", ms.read.rate()).map(same).filter(same)
+    job(stream, "a").flat_map(same).sink("out", ms.write.console())
 
     assert plan(flow).levels == (0, 0, 0, 1, 1, 1)
 
 
 def test_a_stream_with_several_readers_is_planned_once(flow: Workflow) -> None:
-    stream = flow.source("in", ms.rate())
+    stream = flow.source("in", ms.read.rate())
     counted = job(stream, "a")
-    counted.sink("first", ms.console())
-    counted.sink("second", ms.console())
+    counted.sink("first", ms.write.console())
+    counted.sink("second", ms.write.console())
     job(stream, "b")
 
     planned = plan(flow)
@@ -96,7 +96,7 @@ def test_a_stream_with_several_readers_is_planned_once(flow: Workflow) -> None:
 
 
 def test_a_union_reads_all_its_streams_in_the_order_given(flow: Workflow) -> None:
-    streams = [flow.source(name, ms.rate()) for name in ("x", "y", "z")]
+    streams = [flow.source(name, ms.read.rate()) for name in ("x", "y", "z")]
     job(streams[1].union(streams[0], streams[2]), "a")
 
     planned = plan(flow)
@@ -108,7 +108,7 @@ def test_a_union_reads_all_its_streams_in_the_order_given(flow: Workflow) -> Non
 
 
 def test_a_stream_in_a_union_twice_is_read_twice(flow: Workflow) -> None:
-    stream = flow.source("in", ms.rate())
+    stream = flow.source("in", ms.read.rate())
     job(stream.union(stream), "a")
 
     planned = plan(flow)
@@ -118,10 +118,10 @@ def test_a_stream_in_a_union_twice_is_read_twice(flow: Workflow) -> None:
 
 
 def test_a_diamond_joins_at_the_level_of_its_longest_side(flow: Workflow) -> None:
-    stream = flow.source("in", ms.rate())
+    stream = flow.source("in", ms.read.rate())
     long = job(job(stream, "a"), "b")
     short = job(stream, "c")
-    job(long.union(short), "d").sink("out", ms.console())
+    job(long.union(short), "d").sink("out", ms.write.console())
 
     planned = plan(flow)
 
@@ -131,10 +131,10 @@ def test_a_diamond_joins_at_the_level_of_its_longest_side(flow: Workflow) -> Non
 
 
 def test_an_edge_may_skip_levels(flow: Workflow) -> None:
-    stream = flow.source("in", ms.rate())
+    stream = flow.source("in", ms.read.rate())
     last = job(job(job(stream, "a"), "b").union(stream), "c")
-    last.sink("late", ms.console())
-    stream.sink("early", ms.console())
+    last.sink("late", ms.write.console())
+    stream.sink("early", ms.write.console())
 
     planned = plan(flow)
 
@@ -152,8 +152,8 @@ def test_an_edge_may_skip_levels(flow: Workflow) -> None:
 
 
 def test_a_name_may_be_used_before_its_job_exists(flow: Workflow) -> None:
-    job(flow.stream("a"), "b").sink("out", ms.console())
-    job(flow.source("in", ms.rate()), "a")
+    job(flow.stream("a"), "b").sink("out", ms.write.console())
+    job(flow.source("in", ms.read.rate()), "a")
 
     planned = plan(flow)
 
@@ -162,7 +162,7 @@ def test_a_name_may_be_used_before_its_job_exists(flow: Workflow) -> None:
 
 
 def test_a_name_and_a_stream_are_the_same_vertex(flow: Workflow) -> None:
-    stream = flow.source("in", ms.rate())
+    stream = flow.source("in", ms.read.rate())
     job(flow.stream("in").union(stream), "a")
 
     assert inputs(plan(flow))["union"] == ["in", "in"]
@@ -171,23 +171,23 @@ def test_a_name_and_a_stream_are_the_same_vertex(flow: Workflow) -> None:
 def test_the_same_workflow_gives_the_same_order_every_time() -> None:
     def build() -> list[str]:
         flow = Workflow("w")
-        stream = flow.source("in", ms.rate())
+        stream = flow.source("in", ms.read.rate())
         for name in "abcde":
-            job(stream, name).sink(f"out-{name}", ms.console())
+            job(stream, name).sink(f"out-{name}", ms.write.console())
         return titles(plan(flow))
 
     assert build() == build() == build()
 
 
 def test_streams_that_nothing_reads_are_left_out(flow: Workflow) -> None:
-    job(flow.source("in", ms.rate()).map(same), "a").map(same)
-    flow.source("unused", ms.rate())
+    job(flow.source("in", ms.read.rate()).map(same), "a").map(same)
+    flow.source("unused", ms.read.rate())
 
     assert titles(plan(flow)) == ["in", "recordstep", "a"]
 
 
 def test_a_sink_alone_is_a_workflow(flow: Workflow) -> None:
-    flow.source("in", ms.rate()).sink("out", ms.console())
+    flow.source("in", ms.read.rate()).sink("out", ms.write.console())
 
     planned = plan(flow)
 
@@ -196,8 +196,8 @@ def test_a_sink_alone_is_a_workflow(flow: Workflow) -> None:
 
 
 def test_jobs_sinks_and_kinds_are_listed_with_their_positions(flow: Workflow) -> None:
-    stream = flow.source("in", ms.rate())
-    job(stream.union(stream), "a").sink("out", ms.console())
+    stream = flow.source("in", ms.read.rate())
+    job(stream.union(stream), "a").sink("out", ms.write.console())
 
     planned = plan(flow)
 
@@ -208,10 +208,10 @@ def test_jobs_sinks_and_kinds_are_listed_with_their_positions(flow: Workflow) ->
 
 
 def test_only_jvm_steps_straight_behind_sources_stay_in_their_frame(flow: Workflow) -> None:
-    ahead = flow.source("in", ms.rate()).map(ms.sql("value"))
+    ahead = flow.source("in", ms.read.rate()).map(ms.sql("value"))
     behind = ahead.map(same).map(ms.sql("value"))
     joined = ahead.union(behind).map(ms.sql("value"))
-    job(joined, "a").map(ms.sql("value")).sink("out", ms.console())
+    job(joined, "a").map(ms.sql("value")).sink("out", ms.write.console())
 
     planned = plan(flow)
     staying = {
@@ -226,7 +226,7 @@ def test_only_jvm_steps_straight_behind_sources_stay_in_their_frame(flow: Workfl
 
 
 def test_a_path_may_be_very_long(flow: Workflow) -> None:
-    stream = flow.source("in", ms.rate())
+    stream = flow.source("in", ms.read.rate())
     for _ in range(1500):
         stream = stream.union()
     job(stream, "a")
@@ -242,7 +242,7 @@ def test_a_path_may_be_very_long(flow: Workflow) -> None:
 
 
 def test_an_unknown_name_is_refused_with_the_line_that_uses_it(flow: Workflow) -> None:
-    flow.source("lines", ms.rate()).sink("out", ms.console())
+    flow.source("lines", ms.read.rate()).sink("out", ms.write.console())
     place = next_line()
     nope = flow.stream("nope")
     job(nope, "a")
@@ -256,7 +256,7 @@ def test_an_unknown_name_is_refused_with_the_line_that_uses_it(flow: Workflow) -
 
 def test_an_unknown_name_in_a_workflow_without_any_is_to_be_defined(flow: Workflow) -> None:
     place = next_line()
-    flow.stream("nope").sink("out", ms.console())
+    flow.stream("nope").sink("out", ms.write.console())
 
     with pytest.raises(WorkflowError, match="called 'nope'; define it") as caught:
         plan(flow)
@@ -265,7 +265,7 @@ def test_an_unknown_name_in_a_workflow_without_any_is_to_be_defined(flow: Workfl
 
 
 def test_a_sink_cannot_be_read(flow: Workflow) -> None:
-    flow.source("lines", ms.rate()).sink("out", ms.console())
+    flow.source("lines", ms.read.rate()).sink("out", ms.write.console())
     job(flow.stream("out"), "a")
 
     with pytest.raises(WorkflowError, match="no source or job called 'out'; use one of a, lines"):
@@ -286,8 +286,8 @@ def test_a_job_that_reads_itself_is_a_cycle(flow: Workflow) -> None:
 def test_a_cycle_is_refused_with_its_jobs_in_the_order_of_the_data(flow: Workflow) -> None:
     place = next_line()
     late = flow.stream("c")
-    first = job(flow.source("in", ms.rate()).union(late), "a")
-    job(job(first.map(same), "b"), "c").sink("out", ms.console())
+    first = job(flow.source("in", ms.read.rate()).union(late), "a")
+    job(job(first.map(same), "b"), "c").sink("out", ms.write.console())
 
     with pytest.raises(WorkflowError, match="cycle: a → b → c → a;") as caught:
         plan(flow)
@@ -299,7 +299,7 @@ def test_a_cycle_is_refused_with_its_jobs_in_the_order_of_the_data(flow: Workflo
 def test_a_cycle_is_found_from_a_sink_outside_of_it(flow: Workflow) -> None:
     place = next_line()
     back = flow.stream("a").map(same)
-    back.sink("out", ms.console())
+    back.sink("out", ms.write.console())
     job(back, "a")
 
     with pytest.raises(WorkflowError, match="cycle: a → a;") as caught:
@@ -311,7 +311,7 @@ def test_a_cycle_is_found_from_a_sink_outside_of_it(flow: Workflow) -> None:
 def test_a_workflow_without_job_and_sink_is_refused_with_the_line_that_made_it() -> None:
     place = next_line()
     flow = Workflow("w")
-    flow.source("in", ms.rate()).map(same)
+    flow.source("in", ms.read.rate()).map(same)
 
     with pytest.raises(WorkflowError, match="neither a job nor a sink; add") as caught:
         plan(flow)
@@ -320,8 +320,8 @@ def test_a_workflow_without_job_and_sink_is_refused_with_the_line_that_made_it()
 
 
 def test_a_plan_is_made_of_the_workflow_as_it_is_now(flow: Workflow) -> None:
-    stream = flow.source("in", ms.rate())
-    stream.sink("out", ms.console())
+    stream = flow.source("in", ms.read.rate())
+    stream.sink("out", ms.write.console())
     before = plan(flow)
     job(stream, "a")
 

@@ -76,11 +76,11 @@ def flow() -> Workflow:
 
 @pytest.fixture
 def lines(flow: Workflow) -> Stream:
-    return flow.source("lines", ms.text("books"))
+    return flow.source("lines", ms.read.text("books"))
 
 
 def keep(stream: Stream, name: str) -> None:
-    stream.sink(name, ms.console())
+    stream.sink(name, ms.write.console())
 
 
 def count_of(planned: Plan, kind: type[Vertex]) -> int:
@@ -134,7 +134,7 @@ def test_whole_chains_become_one(flow: Workflow, lines: Stream) -> None:
 
 
 def test_what_differs_stays_apart(flow: Workflow, lines: Stream) -> None:
-    more = flow.source("more", ms.text("books"))
+    more = flow.source("more", ms.read.text("books"))
     keep(lines.map(double), "map")
     keep(lines.flat_map(double), "flat_map")
     keep(lines.filter(double), "filter")
@@ -151,7 +151,7 @@ def test_what_differs_stays_apart(flow: Workflow, lines: Stream) -> None:
 
 
 def test_equal_sources_and_sinks_stay_apart(flow: Workflow, lines: Stream) -> None:
-    keep(lines.union(flow.source("again", ms.text("books"))), "a")
+    keep(lines.union(flow.source("again", ms.read.text("books"))), "a")
     keep(lines, "b")
 
     planned = plan(flow)

@@ -43,7 +43,7 @@ def names(planned: Plan, positions: tuple[int, ...]) -> list[str]:
 
 
 def test_without_windows_there_is_no_timing(flow: Workflow) -> None:
-    flow.source("s", ms.rate()).map_reduce("j", reduce=ms.count(), key="k")
+    flow.source("s", ms.read.rate()).map_reduce("j", reduce=ms.count(), key="k")
 
     assert timings_of(plan(flow)) == ()
 
@@ -51,7 +51,7 @@ def test_without_windows_there_is_no_timing(flow: Workflow) -> None:
 def test_a_source_is_tracked_with_its_own_options(flow: Workflow) -> None:
     source = flow.source(
         "s",
-        ms.rate(),
+        ms.read.rate(),
         lateness=timedelta(seconds=3),
         idle_after=timedelta(seconds=7),
         max_ahead=timedelta(seconds=9),
@@ -67,7 +67,7 @@ def test_a_source_is_tracked_with_its_own_options(flow: Workflow) -> None:
 
 
 def test_the_lateness_of_a_job_goes_before_that_of_its_sources(flow: Workflow) -> None:
-    source = flow.source("s", ms.rate(), lateness=timedelta(seconds=3))
+    source = flow.source("s", ms.read.rate(), lateness=timedelta(seconds=3))
     windowed(source, "own", lateness=timedelta(0))
     windowed(source, "sources")
 
@@ -78,7 +78,7 @@ def test_the_lateness_of_a_job_goes_before_that_of_its_sources(flow: Workflow) -
 
 
 def test_unions_have_every_origin_once(flow: Workflow) -> None:
-    left, right = flow.source("left", ms.rate()), flow.source("right", ms.rate())
+    left, right = flow.source("left", ms.read.rate()), flow.source("right", ms.read.rate())
     both = left.map(same).union(right, left.filter(same))
     windowed(both, "j")
 
@@ -89,7 +89,7 @@ def test_unions_have_every_origin_once(flow: Workflow) -> None:
 
 
 def test_a_job_without_windows_is_tracked_and_hides_its_sources(flow: Workflow) -> None:
-    source = flow.source("s", ms.rate(), lateness=HOUR, idle_after=HOUR, max_ahead=MINUTE)
+    source = flow.source("s", ms.read.rate(), lateness=HOUR, idle_after=HOUR, max_ahead=MINUTE)
     plain = source.map_reduce("plain", reduce=ms.count(), key="k")
     windowed(plain, "j")
 
@@ -101,7 +101,7 @@ def test_a_job_without_windows_is_tracked_and_hides_its_sources(flow: Workflow) 
 
 
 def test_the_watermark_of_a_windowed_job_is_inherited_by_whatever_reads_it(flow: Workflow) -> None:
-    source = flow.source("s", ms.rate())
+    source = flow.source("s", ms.read.rate())
     first = windowed(source, "first")
     windowed(first.map(same).union(source), "second")
     windowed(first.late, "third")
@@ -117,7 +117,7 @@ def test_the_watermark_of_a_windowed_job_is_inherited_by_whatever_reads_it(flow:
 def test_timings_come_after_those_that_they_inherit_from(flow: Workflow) -> None:
     last = windowed(flow.stream("middle"), "last")
     windowed(flow.stream("first"), "middle")
-    windowed(flow.source("s", ms.rate()), "first")
+    windowed(flow.source("s", ms.read.rate()), "first")
     assert last is not None
 
     order = [timing.job for timing in timings_of(plan(flow))]
@@ -144,7 +144,7 @@ def test_timings_come_after_those_that_they_inherit_from(flow: Workflow) -> None
 def test_rates_decide_only_where_folding_may_not_pay(
     flow: Workflow, options: dict[str, Any], foldable: bool, measured: bool
 ) -> None:
-    windowed(flow.source("s", ms.rate()), "j", **options)
+    windowed(flow.source("s", ms.read.rate()), "j", **options)
 
     [timing] = timings_of(plan(flow))
 

@@ -28,7 +28,7 @@ SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hou
 
 @pytest.fixture
 def stream() -> Stream:
-    return Workflow("w").source("rows", ms.rate())
+    return Workflow("w").source("rows", ms.read.rate())
 
 
 def job_of(stream: Stream) -> JobVertex:
@@ -135,7 +135,7 @@ def test_reducers_that_do_not_go_with_windows(stream: Stream) -> None:
 def test_only_windows_have_sides(stream: Stream) -> None:
     plain = stream.map_reduce("j", reduce=ms.count(), key="value")
     with pytest.raises(WorkflowError, match="has no window, and so takes every value") as caught:
-        plain.late.sink("late", ms.console())
+        plain.late.sink("late", ms.write.console())
     assert caught.value.place == line_of_call(caught)
 
 
@@ -143,5 +143,5 @@ def test_only_windows_have_sides(stream: Stream) -> None:
 def test_what_a_source_says_of_time_is_checked(option: str) -> None:
     flow = Workflow("w")
     with pytest.raises(WorkflowError, match=f"{option} is") as caught:
-        flow.source("rows", ms.rate(), **{option: -SECOND})
+        flow.source("rows", ms.read.rate(), **{option: -SECOND})
     assert caught.value.place == line_of_call(caught)

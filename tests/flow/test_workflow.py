@@ -66,7 +66,7 @@ def flow() -> Workflow:
 
 @pytest.fixture
 def lines(flow: Workflow) -> Stream:
-    return flow.source("lines", ms.text("books"))
+    return flow.source("lines", ms.read.text("books"))
 
 
 def vertex_of(stream: Stream) -> Vertex:
@@ -182,7 +182,7 @@ def test_a_condition_in_sql_filters_in_the_jvm(lines: Stream) -> None:
 
 
 def test_a_union_joins_streams_of_one_workflow(flow: Workflow, lines: Stream) -> None:
-    more = flow.source("more", ms.text("papers"))
+    more = flow.source("more", ms.read.text("papers"))
 
     joined = vertex_of(lines.union(more, lines))
 
@@ -222,11 +222,11 @@ def test_a_bad_name_for_a_workflow_is_refused(name: Any) -> None:
 @pytest.mark.parametrize(
     ("kind", "use"),
     [
-        ("source", lambda flow, lines, name: flow.source(name, ms.rate())),
+        ("source", lambda flow, lines, name: flow.source(name, ms.read.rate())),
         ("stream", lambda flow, lines, name: flow.stream(name)),
         ("job", lambda flow, lines, name: lines.map_reduce(name, reduce=ms.count())),
         ("job", lambda flow, lines, name: lines.key_by("a").reduce(name, ms.count())),
-        ("sink", lambda flow, lines, name: lines.sink(name, ms.console())),
+        ("sink", lambda flow, lines, name: lines.sink(name, ms.write.console())),
     ],
 )
 def test_a_bad_name_inside_a_workflow_is_refused(
@@ -241,7 +241,7 @@ def test_a_bad_name_inside_a_workflow_is_refused(
 @pytest.mark.parametrize("name", ["a", "Z9", "0", "a.b-c_d", "lines"])
 def test_letters_digits_and_a_few_signs_make_a_name(name: str) -> None:
     flow = Workflow(name)
-    flow.source(name, ms.rate())
+    flow.source(name, ms.read.rate())
 
     assert flow.name == name
 
@@ -250,15 +250,17 @@ def test_letters_digits_and_a_few_signs_make_a_name(name: str) -> None:
 @pytest.mark.parametrize(
     "use",
     [
-        lambda flow, name: flow.source(name, ms.rate()),
+        lambda flow, name: flow.source(name, ms.read.rate()),
         lambda flow, name: flow.stream("lines").map_reduce(name, reduce=ms.count()),
         lambda flow, name: flow.stream("lines").key_by("a").reduce(name, ms.count()),
-        lambda flow, name: flow.stream("lines").sink(name, ms.console()),
+        lambda flow, name: flow.stream("lines").sink(name, ms.write.console()),
     ],
 )
 def test_a_name_is_used_once(taken: str, use: Callable[..., object]) -> None:
     flow, first = Workflow("w"), next_line()
-    flow.source("lines", ms.rate()).map_reduce("job", reduce=count).sink("out", ms.console())
+    flow.source("lines", ms.read.rate()).map_reduce("job", reduce=count).sink(
+        "out", ms.write.console()
+    )
     kind = {"lines": "source", "job": "job", "out": "sink"}[taken]
 
     with pytest.raises(WorkflowError, match=f"the name '{taken}' is taken") as caught:
@@ -287,7 +289,7 @@ def test_a_name_stays_free_when_its_first_use_failed(flow: Workflow, lines: Stre
 
 
 def test_a_union_across_workflows_is_refused(lines: Stream) -> None:
-    other = Workflow("other").source("lines", ms.rate())
+    other = Workflow("other").source("lines", ms.read.rate())
 
     with pytest.raises(WorkflowError, match=r"workflow 'other', but this one .* 'w'") as caught:
         lines.union(lines, other)
@@ -296,7 +298,7 @@ def test_a_union_across_workflows_is_refused(lines: Stream) -> None:
     assert caught.value.place == line_of_call(caught)
 
 
-@pytest.mark.parametrize("given", [None, "lines", ms.rate()])
+@pytest.mark.parametrize("given", [None, "lines", ms.read.rate()])
 def test_a_union_with_what_is_no_stream_is_refused(lines: Stream, given: Any) -> None:
     with pytest.raises(WorkflowError, match="not a stream; pass streams") as caught:
         lines.union(given)
@@ -309,9 +311,9 @@ def test_a_union_with_a_keyed_stream_is_refused(lines: Stream) -> None:
         lines.union(lines.key_by("word"))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("given", [None, "books", ["a line"], ms.console(), split])
+@pytest.mark.parametrize("given", [None, "books", ["a line"], ms.write.console(), split])
 def test_what_is_not_a_source_is_refused(flow: Workflow, given: object) -> None:
-    with pytest.raises(WorkflowError, match=r"'s' got .*not a source; use ms\.text") as caught:
+    with pytest.raises(WorkflowError, match=r"'s' got .*not a source; use a function of ms\.read") as caught:
         flow.source("s", given)
 
     assert caught.value.place == line_of_call(caught)
@@ -326,7 +328,7 @@ def test_a_dataframe_that_does_not_stream_is_refused_with_the_line_of_the_call(
     assert caught.value.place == line_of_call(caught)
 
 
-@pytest.mark.parametrize("given", [None, "out", ms.rate(), print])
+@pytest.mark.parametrize("given", [None, "out", ms.read.rate(), print])
 def test_what_is_not_a_sink_is_refused(lines: Stream, given: Any) -> None:
     with pytest.raises(WorkflowError, match=r"'out' got .*not a sink; use ms\.parquet") as caught:
         lines.sink("out", given)

@@ -71,7 +71,7 @@ def flow() -> Workflow:
 
 @pytest.fixture
 def lines(flow: Workflow) -> Stream:
-    return flow.source("lines", ms.text("books"))
+    return flow.source("lines", ms.read.text("books"))
 
 
 # -- functions -----------------------------------------------------------------------------
@@ -339,7 +339,7 @@ def test_a_helper_of_the_user_is_where_the_error_is() -> None:
         return stream.map_reduce("n", map=split, reduce=count, ttl=0)  # type: ignore[arg-type]
 
     with pytest.raises(WorkflowError) as caught:
-        count_words(Workflow("w").source("lines", ms.rate()))
+        count_words(Workflow("w").source("lines", ms.read.rate()))
 
     assert caught.value.place is not None
     assert caught.value.place.file == __file__

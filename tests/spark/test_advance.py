@@ -26,7 +26,7 @@ class Coordinator:
 
 def run_of(coordinator: Coordinator, **options: Any) -> Run:
     flow = Workflow("w")
-    flow.source("s", ms.rate()).map_reduce("j", reduce=ms.count(), key="value", **options)
+    flow.source("s", ms.read.rate()).map_reduce("j", reduce=ms.count(), key="value", **options)
     nothing: Any = None
     return Run(
         plan(flow),

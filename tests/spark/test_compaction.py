@@ -20,7 +20,7 @@ from pyspark.sql import functions as sf
 from millstream.cli import main
 from millstream.coordinator.sink_layout import SinkBusy, epoch_folder, locked
 from millstream.errors import ConfigError
-from millstream.flow import sinks
+from millstream.flow import write
 from millstream.spark import compaction
 from millstream.spark.compaction import (
     MANY,
@@ -307,7 +307,7 @@ def test_the_command_compacts_and_tells_how_many_files_became_one(
 def test_spark_reads_the_same_after_a_compaction(
     spark: SparkSession, tmp_path: Path, kind: str
 ) -> None:
-    sink = {"parquet": sinks.parquet, "json": sinks.json, "csv": sinks.csv}[kind](tmp_path / "out")
+    sink = {"parquet": write.parquet, "json": write.json, "csv": write.csv}[kind](tmp_path / "out")
     writer = open_sink(spark, sink)
     assert isinstance(writer, FileWriter)
     frame = spark.range(40, numPartitions=4).select(

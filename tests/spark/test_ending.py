@@ -68,8 +68,8 @@ def test_without_windows_recordings_must_have_ended(
 
 def test_sources_are_known_in_the_order_of_branches_and_heartbeats_are_none() -> None:
     flow = Workflow("w")
-    recording = flow.source("recording", ms.replay([{"n": 1}, {"n": 2}], rate=5.0))
-    files = flow.source("files", ms.text("/nowhere"))
+    recording = flow.source("recording", ms.read.replay([{"n": 1}, {"n": 2}], rate=5.0))
+    files = flow.source("files", ms.read.text("/nowhere"))
     for number, stream in enumerate((files.map(ms.sql("value")), recording, files)):
         stream.map_reduce(f"j{number}", reduce=ms.count(), key="k")
     planned = plan(flow)

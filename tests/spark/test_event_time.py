@@ -31,14 +31,14 @@ def test_values_that_windows_do_not_take_are_read_from_sides(spark: SparkSession
     rows[13] = row(13, START.replace(year=2324))
     rows[14] = row(14, None)
     flow = ms.Workflow("sides")
-    source = flow.source("rows", ms.replay(rows, rows_per_epoch=4))
+    source = flow.source("rows", ms.read.replay(rows, rows_per_epoch=4))
     job = source.map_reduce(
         "sums", reduce=ms.sum("n"), key="name", time="at", window=ms.tumbling(MINUTE)
     )
     seen: dict[str, list[Any]] = defaultdict(list)
 
     def collect(name: str) -> Any:
-        return ms.callback(lambda rows, epoch: seen[name].extend(rows))
+        return ms.write.callback(lambda rows, epoch: seen[name].extend(rows))
 
     job.late.map(lambda late: ("late", late.n)).sink("late", collect("late"))
     job.ahead.map(lambda ahead: ("ahead", ahead.n)).sink("ahead", collect("ahead"))
@@ -56,12 +56,12 @@ def test_values_that_windows_do_not_take_are_read_from_sides(spark: SparkSession
 def test_a_sparse_stream_loses_nothing(spark: SparkSession) -> None:
     rows = [row(n, START + n * timedelta(weeks=1)) for n in range(5)]
     flow = ms.Workflow("sparse")
-    source = flow.source("rows", ms.replay(rows, rows_per_epoch=1))
+    source = flow.source("rows", ms.read.replay(rows, rows_per_epoch=1))
     job = source.map_reduce(
         "sums", reduce=ms.sum("n"), key="name", time="at", window=ms.tumbling(MINUTE)
     )
     seen: list[int] = []
-    job.sink("out", ms.callback(lambda rows, epoch: seen.extend(row.value for row in rows)))
+    job.sink("out", ms.write.callback(lambda rows, epoch: seen.extend(row.value for row in rows)))
 
     run_to_end(spark, flow)
 
@@ -76,17 +76,17 @@ def test_a_session_that_is_open_takes_late_values(spark: SparkSession, results_r
     rows[17] = {"name": "a", "n": 17, "at": START + 150 * timedelta(seconds=1)}
     rows[18] = {"name": "b", "n": 18, "at": START + MINUTE}
     flow = ms.Workflow("late-sessions")
-    source = flow.source("rows", ms.replay(rows, rows_per_epoch=4))
+    source = flow.source("rows", ms.read.replay(rows, rows_per_epoch=4))
     job = source.map_reduce(
         "bursts", reduce=ms.sum("n"), key="name", time="at", window=ms.session(4 * MINUTE)
     )
     late: list[Any] = []
     job.late.map(lambda row: (row.key, row.n)).sink(
-        "late", ms.callback(lambda rows, epoch: late.extend(rows))
+        "late", ms.write.callback(lambda rows, epoch: late.extend(rows))
     )
     sums: list[Any] = []
     if results_read:
-        job.sink("out", ms.callback(lambda rows, epoch: sums.extend(rows)))
+        job.sink("out", ms.write.callback(lambda rows, epoch: sums.extend(rows)))
 
     with ms.start(flow, spark=spark, nodes=2, partitions=4) as run:
         run.await_termination()
@@ -113,7 +113,7 @@ def test_results_of_windows_have_the_time_that_windows_behind_them_need(
     def spread(key: str, values: list[int], window: Any) -> Iterator[tuple[str, int]]:
         yield key, max(values) - min(values)
 
-    source = flow.source("rows", ms.replay(rows, rows_per_epoch=15))
+    source = flow.source("rows", ms.read.replay(rows, rows_per_epoch=15))
     short = source.map_reduce("short", map=timed, reduce=spread, window=ms.tumbling(2 * MINUTE))
     doubled = short.map(lambda pair: (pair[0], pair[1] * 2))
     long = doubled.map_reduce("long", reduce=ms.sum(), window=ms.tumbling(10 * MINUTE))
@@ -124,7 +124,7 @@ def test_results_of_windows_have_the_time_that_windows_behind_them_need(
             assert (found.key, found.window_start.astimezone(UTC)) not in seen
             seen[found.key, found.window_start.astimezone(UTC)] = found.value
 
-    long.sink("out", ms.callback(note))
+    long.sink("out", ms.write.callback(note))
 
     run_to_end(spark, flow)
 

@@ -33,9 +33,9 @@ def counting(
     books: Path, outcome: Outcome, map: Map = split, reduce: object = count
 ) -> ms.Workflow:
     flow = ms.Workflow("words")
-    lines = flow.source("lines", ms.text(books, max_files_per_epoch=2))
+    lines = flow.source("lines", ms.read.text(books, max_files_per_epoch=2))
     counts = lines.map_reduce("count", map=map, reduce=reduce)
-    counts.sink("out", ms.callback(lambda rows, epoch: outcome.rows.update({epoch: rows})))
+    counts.sink("out", ms.write.callback(lambda rows, epoch: outcome.rows.update({epoch: rows})))
     return flow
 
 
@@ -133,9 +133,9 @@ def test_a_reduce_task_killed_after_all_of_its_blocks_counts_once(
 
 def sinking(books: Path, look: Callable[[DataFrame, int], object]) -> ms.Workflow:
     flow = ms.Workflow("words")
-    lines = flow.source("lines", ms.text(books, max_files_per_epoch=2))
+    lines = flow.source("lines", ms.read.text(books, max_files_per_epoch=2))
     counts = lines.map_reduce("count", map=split, reduce=count)
-    counts.sink("out", ms.foreach_batch(look))
+    counts.sink("out", ms.write.foreach_batch(look))
     return flow
 
 
@@ -214,8 +214,8 @@ def test_a_user_exception_in_mid_epoch_leaves_the_epoch_undone(
 
     out = tmp_path / "out"
     flow = ms.Workflow("words")
-    lines = flow.source("lines", ms.text(books, max_files_per_epoch=2))
-    lines.map_reduce("count", map=split, reduce=doomed).sink("out", ms.parquet(out))
+    lines = flow.source("lines", ms.read.text(books, max_files_per_epoch=2))
+    lines.map_reduce("count", map=split, reduce=doomed).sink("out", ms.write.parquet(out))
     run = ms.start(flow, spark=spark, nodes=2, partitions=4)
     with run:
         with pytest.raises(UserFunctionError) as caught:
@@ -239,8 +239,8 @@ def test_a_map_that_is_not_deterministic_is_found_out(
         frame.select("*").collect()
 
     flow = ms.Workflow("words")
-    lines = flow.source("lines", ms.text(books, max_files_per_epoch=2))
-    lines.map_reduce("count", map=moody, reduce=count).sink("out", ms.foreach_batch(twice))
+    lines = flow.source("lines", ms.read.text(books, max_files_per_epoch=2))
+    lines.map_reduce("count", map=moody, reduce=count).sink("out", ms.write.foreach_batch(twice))
     with ms.start(flow, spark=spark, nodes=2, partitions=4) as run:
         with pytest.raises(MillstreamError, match="deterministic"):
             run.await_termination()

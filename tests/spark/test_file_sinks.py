@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from millstream.coordinator.epoch_folders import OutputLost
 from millstream.errors import ConfigError, WorkflowError
-from millstream.flow import sinks
+from millstream.flow import sinks, write
 from millstream.spark.sinks import FileWriter, open_sink
 
 pytestmark = pytest.mark.spark
@@ -39,7 +39,7 @@ def visible(path: Path) -> dict[int, dict[str, int]]:
 def file_writer(
     spark: SparkSession, path: Path, keep: Collection[tuple[int, str]] | None = None
 ) -> FileWriter:
-    writer = open_sink(spark, sinks.parquet(path), keep=keep)
+    writer = open_sink(spark, write.parquet(path), keep=keep)
     assert isinstance(writer, FileWriter)
     return writer
 
@@ -55,7 +55,7 @@ def fails_after_a_while(spark: SparkSession) -> DataFrame:
 
 
 def test_nothing_is_visible_before_it_is_published(spark: SparkSession, tmp_path: Path) -> None:
-    writer = open_sink(spark, sinks.parquet(tmp_path / "out"))
+    writer = open_sink(spark, write.parquet(tmp_path / "out"))
 
     writer.stage(batch(spark, "a"), 0, "1-0")
     before = visible(tmp_path / "out")
@@ -68,7 +68,7 @@ def test_nothing_is_visible_before_it_is_published(spark: SparkSession, tmp_path
 
 
 def test_spark_reads_the_epoch_as_a_number(spark: SparkSession, tmp_path: Path) -> None:
-    writer = open_sink(spark, sinks.parquet(tmp_path / "out"))
+    writer = open_sink(spark, write.parquet(tmp_path / "out"))
     for epoch in (2, 10):
         writer.stage(batch(spark, "a", rows=1), epoch, "1-0")
         writer.publish(epoch, "1-0")
@@ -83,8 +83,8 @@ def test_spark_reads_the_epoch_as_a_number(spark: SparkSession, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("sink", "read"),
     [
-        (sinks.json, lambda spark, path: spark.read.json(path)),
-        (sinks.csv, lambda spark, path: spark.read.csv(path, header=True, inferSchema=True)),
+        (write.json, lambda spark, path: spark.read.json(path)),
+        (write.csv, lambda spark, path: spark.read.csv(path, header=True, inferSchema=True)),
     ],
 )
 def test_json_and_csv_are_read_back(
@@ -103,7 +103,7 @@ def test_json_and_csv_are_read_back(
 
 
 def test_csv_without_a_header_has_none(spark: SparkSession, tmp_path: Path) -> None:
-    writer = open_sink(spark, sinks.csv(tmp_path / "out", header=False))
+    writer = open_sink(spark, write.csv(tmp_path / "out", header=False))
 
     writer.stage(spark.createDataFrame([("x", 1)], "s string, n int").coalesce(1), 0, "1-0")
     writer.publish(0, "1-0")
@@ -113,7 +113,7 @@ def test_csv_without_a_header_has_none(spark: SparkSession, tmp_path: Path) -> N
 
 
 def test_no_file_is_written_but_the_data(spark: SparkSession, tmp_path: Path) -> None:
-    writer = open_sink(spark, sinks.parquet(tmp_path / "out"))
+    writer = open_sink(spark, write.parquet(tmp_path / "out"))
 
     writer.stage(batch(spark, "a"), 0, "1-0")
     writer.publish(0, "1-0")
@@ -126,7 +126,7 @@ def test_no_file_is_written_but_the_data(spark: SparkSession, tmp_path: Path) ->
 def test_an_epoch_of_many_small_files_is_published_as_one(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    writer = open_sink(spark, sinks.parquet(tmp_path / "out"))
+    writer = open_sink(spark, write.parquet(tmp_path / "out"))
     frame = spark.range(ROWS, numPartitions=20).select("id", F.lit("a").alias("tag"))
 
     writer.stage(frame.withColumn("at", F.timestamp_micros("id")), 0, "1-0")
@@ -169,12 +169,12 @@ def test_a_reader_never_sees_a_part_of_an_epoch(spark: SparkSession, tmp_path: P
 
 
 def test_publishing_again_changes_nothing(spark: SparkSession, tmp_path: Path) -> None:
-    writer = open_sink(spark, sinks.parquet(tmp_path / "out"))
+    writer = open_sink(spark, write.parquet(tmp_path / "out"))
     writer.stage(batch(spark, "a"), 0, "1-0")
 
     writer.publish(0, "1-0")
     writer.publish(0, "1-0")
-    open_sink(spark, sinks.parquet(tmp_path / "out")).publish(0, "1-0")
+    open_sink(spark, write.parquet(tmp_path / "out")).publish(0, "1-0")
 
     assert visible(tmp_path / "out") == {0: {"a": ROWS}}
 
@@ -209,7 +209,7 @@ def test_what_was_withdrawn_can_be_published_by_another_attempt(
 
 
 @pytest.mark.parametrize(
-    "sink", [sinks.parquet, sinks.json, sinks.csv, lambda path: sinks.csv(path, header=False)]
+    "sink", [write.parquet, write.json, write.csv, lambda path: write.csv(path, header=False)]
 )
 def test_an_epoch_without_rows_leaves_nothing(
     spark: SparkSession, tmp_path: Path, sink: Callable[[Path], sinks.FileSink]
@@ -230,7 +230,7 @@ def test_an_epoch_without_rows_leaves_nothing(
 def test_staging_again_under_the_same_attempt_does_not_double(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    writer = open_sink(spark, sinks.parquet(tmp_path / "out"))
+    writer = open_sink(spark, write.parquet(tmp_path / "out"))
 
     for _ in range(2):
         writer.stage(batch(spark, "a"), 0, "1-0")
@@ -240,7 +240,7 @@ def test_staging_again_under_the_same_attempt_does_not_double(
 
 
 def test_a_failed_attempt_leaves_nothing_visible(spark: SparkSession, tmp_path: Path) -> None:
-    writer = open_sink(spark, sinks.parquet(tmp_path / "out"))
+    writer = open_sink(spark, write.parquet(tmp_path / "out"))
 
     with pytest.raises(Exception, match="broken"):
         writer.stage(fails_after_a_while(spark), 0, "1-0")
@@ -252,7 +252,7 @@ def test_a_failed_attempt_leaves_nothing_visible(spark: SparkSession, tmp_path: 
 
 
 def test_what_was_discarded_cannot_be_published(spark: SparkSession, tmp_path: Path) -> None:
-    writer = open_sink(spark, sinks.parquet(tmp_path / "out"))
+    writer = open_sink(spark, write.parquet(tmp_path / "out"))
     writer.stage(batch(spark, "a"), 3, "1-0")
     writer.discard(3, "1-0")
     writer.discard(3, "1-0")
@@ -264,11 +264,11 @@ def test_what_was_discarded_cannot_be_published(spark: SparkSession, tmp_path: P
 def test_what_is_committed_can_be_published_after_a_restart(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    before = open_sink(spark, sinks.parquet(tmp_path / "out"))
+    before = open_sink(spark, write.parquet(tmp_path / "out"))
     before.stage(batch(spark, "committed"), 0, "1-0")
     before.stage(batch(spark, "dead"), 1, "1-0")
 
-    after = open_sink(spark, sinks.parquet(tmp_path / "out"), keep=[(0, "1-0")])
+    after = open_sink(spark, write.parquet(tmp_path / "out"), keep=[(0, "1-0")])
     after.publish(0, "1-0")
 
     assert visible(tmp_path / "out") == {0: {"committed": ROWS}}
@@ -278,7 +278,7 @@ def test_what_is_committed_can_be_published_after_a_restart(
 def test_opening_removes_nothing_unless_it_is_told_what_to_keep(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    sink = sinks.parquet(tmp_path / "out")
+    sink = write.parquet(tmp_path / "out")
     open_sink(spark, sink).stage(batch(spark, "a", rows=1), 0, "1-0")
 
     open_sink(spark, sink)
@@ -305,7 +305,7 @@ def test_a_folder_with_other_files_is_refused(spark: SparkSession, tmp_path: Pat
     (tmp_path / "notes.txt").write_text("mine")
 
     with pytest.raises(ConfigError, match="did not write"):
-        open_sink(spark, sinks.parquet(tmp_path))
+        open_sink(spark, write.parquet(tmp_path))
     assert os.listdir(tmp_path) == ["notes.txt"]
 
 
@@ -313,27 +313,27 @@ def test_a_file_in_place_of_a_folder_is_refused(spark: SparkSession, tmp_path: P
     (tmp_path / "out").write_text("mine")
 
     with pytest.raises(ConfigError, match="is a file"):
-        open_sink(spark, sinks.parquet(tmp_path / "out"))
+        open_sink(spark, write.parquet(tmp_path / "out"))
 
 
 def test_a_folder_of_another_format_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    open_sink(spark, sinks.parquet(tmp_path / "out"))
+    open_sink(spark, write.parquet(tmp_path / "out"))
 
     with pytest.raises(ConfigError, match="format=parquet, and this sink has format=csv"):
-        open_sink(spark, sinks.csv(tmp_path / "out"))
+        open_sink(spark, write.csv(tmp_path / "out"))
 
 
 def test_a_folder_of_csv_files_is_read_with_a_header_or_without_one(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    open_sink(spark, sinks.csv(tmp_path / "out"))
+    open_sink(spark, write.csv(tmp_path / "out"))
 
     with pytest.raises(ConfigError, match="header=true, and this sink has header=false"):
-        open_sink(spark, sinks.csv(tmp_path / "out", header=False))
+        open_sink(spark, write.csv(tmp_path / "out", header=False))
 
 
 def test_a_column_called_epoch_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    writer = open_sink(spark, sinks.parquet(tmp_path / "out"))
+    writer = open_sink(spark, write.parquet(tmp_path / "out"))
 
     with pytest.raises(WorkflowError, match="rename the column"):
         writer.stage(spark.range(1).toDF("Epoch"), 0, "1-0")

@@ -56,8 +56,10 @@ def test_rows_of_two_sources_meet_and_their_results_can_be_put_in_windows(
             counts[row.window_start.astimezone(UTC)] = row.value
 
     flow = ms.Workflow("orders")
-    orders = flow.source("orders", ms.replay(ORDERS, rows_per_epoch=30))
-    payments = flow.source("payments", ms.replay(PAYMENTS, rows_per_epoch=20), lateness=30 * MINUTE)
+    orders = flow.source("orders", ms.read.replay(ORDERS, rows_per_epoch=30))
+    payments = flow.source(
+        "payments", ms.read.replay(PAYMENTS, rows_per_epoch=20), lateness=30 * MINUTE
+    )
     joined = orders.left_join(
         payments,
         "paid",
@@ -68,11 +70,11 @@ def test_rows_of_two_sources_meet_and_their_results_can_be_put_in_windows(
         right_time="when",
         lateness=30 * MINUTE,
     )
-    joined.sink("joined", ms.callback(note))
+    joined.sink("joined", ms.write.callback(note))
     by_window = joined.map_reduce(
         "per_minute", map=by_minute, reduce=ms.count(), window=ms.tumbling(10 * MINUTE)
     )
-    by_window.sink("counts", ms.callback(count))
+    by_window.sink("counts", ms.write.callback(count))
 
     run_to_end(spark, flow)
 

@@ -26,9 +26,9 @@ ENDLESS = """
         yield key, state["n"]
 
     flow = ms.Workflow("endless")
-    rows = flow.source("rows", ms.rate(rows_per_second=100))
+    rows = flow.source("rows", ms.read.rate(rows_per_second=100))
     counts = rows.map_reduce("count", map=lambda row: [(row.value % 10, 1)], reduce=count)
-    counts.sink("out", ms.callback(lambda rows, epoch: print("epoch", epoch, flush=True)))
+    counts.sink("out", ms.write.callback(lambda rows, epoch: print("epoch", epoch, flush=True)))
     with ms.start(flow, nodes=2, replicas=int(sys.argv[2]), master=sys.argv[1]) as run:
         for node in run.status().nodes:
             print("node", node.pid, flush=True)
@@ -143,10 +143,10 @@ TWO_JOBS = """
         yield length, state["n"]
 
     flow = ms.Workflow("two")
-    lines = flow.source("lines", ms.text(folder / "books", max_files_per_epoch=2))
+    lines = flow.source("lines", ms.read.text(folder / "books", max_files_per_epoch=2))
     counts = lines.map_reduce("count", map=split, reduce=count)
     sums = counts.map_reduce("lengths", map=lambda pair: [(len(pair[0]), pair[1])], reduce=lengths)
-    sums.sink("out", ms.parquet(folder / "out"))
+    sums.sink("out", ms.write.parquet(folder / "out"))
     with ms.start(flow, nodes=2, master="local-cluster[2,1,1024]") as run:
         run.await_termination()
         print("state", {key: entries["n"] for key, entries in run.state("lengths").items()})
@@ -178,9 +178,9 @@ JVM_KILLED = """
 
     def started():
         flow = ms.Workflow("endless")
-        rows = flow.source("rows", ms.rate(rows_per_second=100))
+        rows = flow.source("rows", ms.read.rate(rows_per_second=100))
         counts = rows.map_reduce("count", map=lambda row: [(row.value % 10, 1)], reduce=count)
-        counts.sink("out", ms.callback(lambda rows, epoch: print("epoch", epoch, flush=True)))
+        counts.sink("out", ms.write.callback(lambda rows, epoch: print("epoch", epoch, flush=True)))
         return ms.start(flow, nodes=2, master=sys.argv[1], checkpoint="chk")
 
     def said(what, function):

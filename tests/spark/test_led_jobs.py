@@ -25,7 +25,7 @@ def size(key: Any, values: list[Any], window: Any) -> Any:
 
 def two_jobs() -> Plan:
     flow = ms.Workflow("led")
-    rows = flow.source("rows", ms.rate())
+    rows = flow.source("rows", ms.read.rate())
     for number, name in enumerate(("leader", "led"), start=1):
         job = rows.map_reduce(
             name,
@@ -35,7 +35,7 @@ def two_jobs() -> Plan:
             window=ms.tumbling(number * MINUTE),
             output=OUTPUT,
         )
-        job.sink(f"{name}_out", ms.callback(print))
+        job.sink(f"{name}_out", ms.write.callback(print))
     return plan(flow)
 
 

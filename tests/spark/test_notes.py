@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from millstream.errors import ConfigError
-from millstream.flow import sources
+from millstream.flow import read
 from millstream.spark.folder import Folder
 from millstream.spark.notes import (
     EpochNotRetained,
@@ -126,7 +126,7 @@ def text(spark: SparkSession, folder: Path, per_epoch: int = 1) -> DataFrame:
 
 def replay(spark: SparkSession, rows: int, per_epoch: int) -> DataFrame:
     records = [{"value": f"r{number}"} for number in range(rows)]
-    return open_replay(spark, sources.replay(records, rows_per_epoch=per_epoch))
+    return open_replay(spark, read.replay(records, rows_per_epoch=per_epoch))
 
 
 def numbers(rows: range) -> list[str]:

@@ -12,7 +12,7 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from millstream.errors import ConfigError
-from millstream.flow import sources
+from millstream.flow import read, sources
 from millstream.spark.replay import ReplayEnd, ReplayReader, open_replay, replay_end
 from millstream.spark.spool import SPOOL_ROWS, spool_of
 
@@ -82,7 +82,7 @@ def run_to_end(
 
 
 def test_the_run_ends_with_every_row_once_and_in_order(spark: SparkSession, tmp_path: Path) -> None:
-    source = sources.replay([{"n": n} for n in range(10)], rows_per_epoch=4)
+    source = read.replay([{"n": n} for n in range(10)], rows_per_epoch=4)
 
     epochs = run_to_end(spark, source, tmp_path / "checkpoint")
 
@@ -94,7 +94,7 @@ def test_the_run_ends_with_every_row_once_and_in_order(spark: SparkSession, tmp_
 
 
 def test_without_a_limit_everything_is_one_epoch(spark: SparkSession, tmp_path: Path) -> None:
-    epochs = run_to_end(spark, sources.replay(MANY), tmp_path / "checkpoint")
+    epochs = run_to_end(spark, read.replay(MANY), tmp_path / "checkpoint")
 
     assert [row.n for row in epochs[0]] == MANY.column("n").to_pylist()
     assert list(epochs) == [0]
@@ -103,12 +103,12 @@ def test_without_a_limit_everything_is_one_epoch(spark: SparkSession, tmp_path: 
 def test_a_restart_on_the_same_checkpoint_runs_the_failed_epoch_again_with_the_same_rows(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    source = sources.replay([{"n": n} for n in range(12)], rows_per_epoch=5)
+    source = read.replay([{"n": n} for n in range(12)], rows_per_epoch=5)
     checkpoint = tmp_path / "checkpoint"
 
     before = run_to_end(spark, source, checkpoint, fail_at=1)
     # A description made anew, with another limit: what was admitted must not be cut again.
-    again = sources.replay([{"n": n} for n in range(12)], rows_per_epoch=1)
+    again = read.replay([{"n": n} for n in range(12)], rows_per_epoch=1)
     after = run_to_end(spark, again, checkpoint)
 
     assert before[1] == after[1]
@@ -117,7 +117,7 @@ def test_a_restart_on_the_same_checkpoint_runs_the_failed_epoch_again_with_the_s
 
 
 def test_the_spool_reaches_executors_through_spark(spark: SparkSession, tmp_path: Path) -> None:
-    source = sources.replay([{"n": 1}, {"n": 2}])
+    source = read.replay([{"n": 1}, {"n": 2}])
 
     epochs = run_to_end(spark, source, tmp_path / "checkpoint", ship=True)
 
@@ -125,7 +125,7 @@ def test_the_spool_reaches_executors_through_spark(spark: SparkSession, tmp_path
 
 
 def test_a_paced_replay_can_be_stopped_at_its_end(spark: SparkSession, tmp_path: Path) -> None:
-    source = sources.replay([{"n": n} for n in range(50)], rate=5000)
+    source = read.replay([{"n": n} for n in range(50)], rate=5000)
     end, complete = replay_end(source), threading.Event()
     seen: list[int] = []
 
@@ -164,7 +164,7 @@ def test_an_end_is_read_from_progress_in_any_form() -> None:
 
 def test_a_rate_admits_rows_by_the_clock() -> None:
     clock = Clock()
-    reader = reader_of(sources.replay(MANY, rate=10), clock)
+    reader = reader_of(read.replay(MANY, rate=10), clock)
 
     admitted = []
     offset = reader.initialOffset()
@@ -178,7 +178,7 @@ def test_a_rate_admits_rows_by_the_clock() -> None:
 
 def test_a_rate_goes_on_from_the_offset_of_a_restart() -> None:
     clock = Clock()
-    reader = reader_of(sources.replay(MANY, rate=10), clock)
+    reader = reader_of(read.replay(MANY, rate=10), clock)
 
     at_once = reader.latestOffset({"row": 500}, ReadAllAvailable())
     clock.now += 2
@@ -189,7 +189,7 @@ def test_a_rate_goes_on_from_the_offset_of_a_restart() -> None:
 
 def test_a_limit_holds_also_when_more_is_due() -> None:
     clock = Clock()
-    reader = reader_of(sources.replay(MANY, rate=10, rows_per_epoch=3), clock)
+    reader = reader_of(read.replay(MANY, rate=10, rows_per_epoch=3), clock)
     reader.latestOffset({"row": 0}, reader.getDefaultReadLimit())
     clock.now += 60
 
@@ -200,7 +200,7 @@ def test_a_limit_holds_also_when_more_is_due() -> None:
 
 def test_a_pace_never_goes_beyond_the_recording() -> None:
     clock = Clock()
-    reader = reader_of(sources.replay([{"n": 1}, {"n": 2}], rate=10), clock)
+    reader = reader_of(read.replay([{"n": 1}, {"n": 2}], rate=10), clock)
     reader.latestOffset({"row": 0}, ReadAllAvailable())
     clock.now += 3600
 
@@ -219,7 +219,7 @@ def test_a_pace_never_goes_beyond_the_recording() -> None:
 )
 def test_a_speedup_follows_the_recorded_time(times: list[Any]) -> None:
     clock = Clock()
-    source = sources.replay([{"at": at} for at in times], speedup=10, time_column="at")
+    source = read.replay([{"at": at} for at in times], speedup=10, time_column="at")
     reader = reader_of(source, clock)
 
     admitted = []
@@ -231,20 +231,20 @@ def test_a_speedup_follows_the_recorded_time(times: list[Any]) -> None:
 
 
 def test_a_speedup_at_the_end_of_the_recording_admits_nothing() -> None:
-    source = sources.replay([{"at": 1}, {"at": 2}], speedup=1, time_column="at")
+    source = read.replay([{"at": 1}, {"at": 2}], speedup=1, time_column="at")
 
     assert reader_of(source).latestOffset({"row": 2}, ReadAllAvailable()) == {"row": 2}
 
 
 def test_available_now_ignores_the_pace() -> None:
-    reader = reader_of(sources.replay(MANY, rate=1))
+    reader = reader_of(read.replay(MANY, rate=1))
     reader.prepareForTriggerAvailableNow()
 
     assert reader.latestOffset({"row": 0}, ReadAllAvailable()) == {"row": MANY.num_rows}
 
 
 def test_a_recording_that_shrank_is_refused() -> None:
-    reader = reader_of(sources.replay([{"n": 1}]))
+    reader = reader_of(read.replay([{"n": 1}]))
 
     with pytest.raises(ConfigError, match="at row 5, but the recording has 1"):
         reader.latestOffset({"row": 5}, ReadAllAvailable())
@@ -255,7 +255,7 @@ def test_a_recording_that_shrank_is_refused() -> None:
     [(0, 1), (5, 5), (SPOOL_ROWS - 1, SPOOL_ROWS + 1), (7, 2 * SPOOL_ROWS + 3), (0, len(MANY))],
 )
 def test_two_offsets_name_exactly_the_rows_between_them(start: int, end: int) -> None:
-    source = sources.replay(MANY)
+    source = read.replay(MANY)
 
     rows = rows_between(reader_of(source), start, end)
 
@@ -263,7 +263,7 @@ def test_two_offsets_name_exactly_the_rows_between_them(start: int, end: int) ->
 
 
 def test_small_epochs_are_one_task_and_large_ones_several() -> None:
-    reader = reader_of(sources.replay(MANY))
+    reader = reader_of(read.replay(MANY))
 
     assert len(reader.partitions({"row": 0}, {"row": 100})) == 1
     assert len(reader.partitions({"row": 0}, {"row": 10_000})) == 2

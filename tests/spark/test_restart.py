@@ -60,12 +60,12 @@ class Place:
     ) -> ms.Workflow:
         """Count words; with ``more``, have another job of that name behind it."""
         flow = ms.Workflow("words")
-        lines = flow.source("lines", ms.text(self.books, max_files_per_epoch=1))
+        lines = flow.source("lines", ms.read.text(self.books, max_files_per_epoch=1))
         counts = lines.map_reduce(job, map=split, reduce=reduce, **options)
-        counts.sink("out", ms.json(self.out))
+        counts.sink("out", ms.write.json(self.out))
         if more:
             behind = counts.map_reduce(more, map=lengths, reduce=count)
-            behind.sink("more", ms.json(self.out.with_name("more")))
+            behind.sink("more", ms.write.json(self.out.with_name("more")))
         return flow
 
     def run(self, flow: ms.Workflow | None = None, **options: Unpack[Options]) -> dict[str, Any]:

@@ -38,7 +38,7 @@ def test_both_sides_of_a_split_and_jobs_with_one_map_give_the_batch_answer(
     spark: SparkSession,
 ) -> None:
     flow = ms.Workflow("split")
-    odd, even = flow.source("rows", ms.replay(ROWS, rows_per_epoch=40)).split(is_odd)
+    odd, even = flow.source("rows", ms.read.replay(ROWS, rows_per_epoch=40)).split(is_odd)
     odd.map_reduce("odd", map=named, reduce=ms.sum())
     even.map_reduce("even", map=named, reduce=ms.sum())
     even.map_reduce("even_count", map=named, reduce=ms.count())
@@ -59,7 +59,7 @@ def test_jobs_that_share_panes_each_give_their_own_windows(spark: SparkSession) 
     seen: dict[str, dict[tuple[str, datetime, datetime], int]] = {"short": {}, "long": {}}
     sizes = {"short": 2 * MINUTE, "long": 10 * MINUTE}
     flow = ms.Workflow("panes")
-    rows = flow.source("rows", ms.replay(ROWS, rows_per_epoch=40))
+    rows = flow.source("rows", ms.read.replay(ROWS, rows_per_epoch=40))
 
     def note(name: str) -> Any:
         def callback(rows: list[Any], epoch: int) -> None:
@@ -72,7 +72,7 @@ def test_jobs_that_share_panes_each_give_their_own_windows(spark: SparkSession) 
 
     for name, size in sizes.items():
         job = rows.map_reduce(name, map=timed, reduce=ms.sum(), window=ms.tumbling(size))
-        job.sink(f"{name}_out", ms.callback(note(name)))
+        job.sink(f"{name}_out", ms.write.callback(note(name)))
 
     with ms.start(flow, spark=spark, nodes=2) as run:
         run.await_termination()

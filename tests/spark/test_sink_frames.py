@@ -73,11 +73,11 @@ def test_a_frame_of_any_shape_has_each_row_once(
         os.utime(book, (1e9 + number, 1e9 + number))
     shapes = Shapes()
     flow = ms.Workflow("words")
-    lines = flow.source("lines", ms.text(books, max_files_per_epoch=2))
+    lines = flow.source("lines", ms.read.text(books, max_files_per_epoch=2))
     counts = lines.map_reduce("count", map=split, reduce=count)
-    counts.sink("out", ms.foreach_batch(shapes))
+    counts.sink("out", ms.write.foreach_batch(shapes))
     if sinks == 2:  # then both read what Spark has cached
-        counts.sink("other", ms.foreach_batch(lambda frame, epoch: None))
+        counts.sink("other", ms.write.foreach_batch(lambda frame, epoch: None))
 
     outcome = run_to_end(spark, flow, "count")
 
@@ -93,10 +93,10 @@ def test_windows_that_close_without_new_data_are_given_once_in_any_shape(
     rows = [{"key": f"k{n}", "at": START + n * timedelta(minutes=1), "n": n} for n in range(KEYS)]
     shapes = Shapes()
     flow = ms.Workflow("windows")
-    source = flow.source("rows", ms.replay(rows, rows_per_epoch=KEYS // 2))
+    source = flow.source("rows", ms.read.replay(rows, rows_per_epoch=KEYS // 2))
     hourly = ms.tumbling(timedelta(hours=1))
     sums = source.map_reduce("sums", key="key", time="at", reduce=ms.sum("n"), window=hourly)
-    sums.sink("out", ms.foreach_batch(shapes))
+    sums.sink("out", ms.write.foreach_batch(shapes))
 
     run_to_end(spark, flow)
 

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from millstream.errors import WorkflowError
-from millstream.flow import sinks
+from millstream.flow import sinks, write
 from millstream.spark.sinks import describe_epoch, open_sink
 
 pytestmark = pytest.mark.spark
@@ -24,7 +24,7 @@ def test_a_callback_gets_the_same_rows_as_collect(spark: SparkSession) -> None:
         "n bigint, at timestamp, nested struct<a: string>, tags map<string, int>",
     ).coalesce(1)
     calls: list[tuple[list[Row], int]] = []
-    writer = open_sink(spark, sinks.callback(lambda rows, epoch: calls.append((rows, epoch))))
+    writer = open_sink(spark, write.callback(lambda rows, epoch: calls.append((rows, epoch))))
 
     writer.stage(frame, 4, "1-0")
     before = list(calls)
@@ -40,7 +40,7 @@ def test_a_callback_is_called_once_for_what_was_staged_and_not_for_what_was_drop
     spark: SparkSession,
 ) -> None:
     calls: list[int] = []
-    writer = open_sink(spark, sinks.callback(lambda rows, epoch: calls.append(len(rows))))
+    writer = open_sink(spark, write.callback(lambda rows, epoch: calls.append(len(rows))))
     writer.stage(spark.range(1), 0, "1-0")
     writer.stage(spark.range(2), 0, "1-1")
 
@@ -53,7 +53,7 @@ def test_a_callback_is_called_once_for_what_was_staged_and_not_for_what_was_drop
 
 def test_a_callback_is_called_for_an_empty_epoch(spark: SparkSession) -> None:
     calls: list[list[Row]] = []
-    writer = open_sink(spark, sinks.callback(lambda rows, epoch: calls.append(rows)))
+    writer = open_sink(spark, write.callback(lambda rows, epoch: calls.append(rows)))
 
     writer.stage(spark.range(0), 0, "1-0")
     writer.publish(0, "1-0")
@@ -65,19 +65,19 @@ def test_what_a_user_function_raises_goes_up_unchanged(spark: SparkSession) -> N
     def broken(rows: Any, epoch: int) -> None:
         raise LookupError("mine")
 
-    callback = open_sink(spark, sinks.callback(broken))
+    callback = open_sink(spark, write.callback(broken))
     callback.stage(spark.range(1), 0, "1-0")
 
     with pytest.raises(LookupError, match="mine"):
         callback.publish(0, "1-0")
     with pytest.raises(LookupError, match="mine"):
-        open_sink(spark, sinks.foreach_batch(broken)).stage(spark.range(1), 0, "1-0")
+        open_sink(spark, write.foreach_batch(broken)).stage(spark.range(1), 0, "1-0")
 
 
 def test_foreach_batch_gets_the_frame_when_it_is_staged(spark: SparkSession) -> None:
     calls: list[tuple[DataFrame, int]] = []
     writer = open_sink(
-        spark, sinks.foreach_batch(lambda frame, epoch: calls.append((frame, epoch)))
+        spark, write.foreach_batch(lambda frame, epoch: calls.append((frame, epoch)))
     )
     frame = spark.range(3)
 
@@ -91,7 +91,7 @@ def test_foreach_batch_gets_the_frame_when_it_is_staged(spark: SparkSession) -> 
 def test_a_console_prints_the_first_rows_when_it_is_published(
     spark: SparkSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    writer = open_sink(spark, sinks.console(rows=2))
+    writer = open_sink(spark, write.console(rows=2))
     writer.stage(spark.range(3).select("id", F.lit("word").alias("w")), 5, "1-0")
     before = capsys.readouterr().out
 

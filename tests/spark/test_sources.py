@@ -9,10 +9,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from millstream.errors import ConfigError, WorkflowError
-from millstream.flow import sources
+from millstream.flow import read, sources
 from millstream.spark.sources import open_source
 
 pytestmark = pytest.mark.spark
@@ -41,7 +42,7 @@ def lines(tmp_path: Path) -> Path:
 
 
 def test_text_is_read_line_by_line(spark: SparkSession, lines: Path, tmp_path: Path) -> None:
-    frame = open_source(spark, sources.text(lines))
+    frame = open_source(spark, read.text(lines))
 
     epochs = run_to_end(frame, tmp_path / "checkpoint")
 
@@ -55,7 +56,7 @@ def test_text_is_read_line_by_line(spark: SparkSession, lines: Path, tmp_path: P
 def test_a_limit_cuts_a_folder_into_epochs(
     spark: SparkSession, lines: Path, tmp_path: Path
 ) -> None:
-    frame = open_source(spark, sources.text(lines, max_files_per_epoch=2))
+    frame = open_source(spark, read.text(lines, max_files_per_epoch=2))
 
     epochs = run_to_end(frame, tmp_path / "checkpoint")
 
@@ -63,7 +64,7 @@ def test_a_limit_cuts_a_folder_into_epochs(
 
 
 def test_a_single_file_is_read_alone(spark: SparkSession, lines: Path, tmp_path: Path) -> None:
-    frame = open_source(spark, sources.text(lines / "b.txt"))
+    frame = open_source(spark, read.text(lines / "b.txt"))
 
     epochs = run_to_end(frame, tmp_path / "checkpoint")
 
@@ -71,7 +72,7 @@ def test_a_single_file_is_read_alone(spark: SparkSession, lines: Path, tmp_path:
 
 
 def test_a_glob_stays_a_glob(spark: SparkSession, lines: Path, tmp_path: Path) -> None:
-    frame = open_source(spark, sources.text(f"{lines}/[ac].txt"))
+    frame = open_source(spark, read.text(f"{lines}/[ac].txt"))
 
     epochs = run_to_end(frame, tmp_path / "checkpoint")
 
@@ -82,14 +83,14 @@ def test_parquet_needs_no_schema(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     pq.write_table(pa.table({"n": [1, 2], "s": ["x", "y"]}), tmp_path / "in" / "one.parquet")
 
-    frame = open_source(spark, sources.files(tmp_path / "in", format="parquet"))
+    frame = open_source(spark, read.parquet(tmp_path / "in"))
 
     assert run_to_end(frame, tmp_path / "checkpoint") == [[Row(n=1, s="x"), Row(n=2, s="y")]]
 
 
 def test_parquet_without_files_asks_for_a_schema(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="give schema="):
-        open_source(spark, sources.files(tmp_path, format="parquet"))
+        open_source(spark, read.parquet(tmp_path))
 
 
 def test_json_takes_a_pyarrow_schema(spark: SparkSession, tmp_path: Path) -> None:
@@ -97,7 +98,7 @@ def test_json_takes_a_pyarrow_schema(spark: SparkSession, tmp_path: Path) -> Non
     (tmp_path / "in" / "one.json").write_text(json.dumps({"n": 1, "tags": ["a"]}) + "\n")
     schema = pa.schema({"n": pa.int64(), "tags": pa.list_(pa.string())})
 
-    frame = open_source(spark, sources.files(tmp_path / "in", format="json", schema=schema))
+    frame = open_source(spark, read.json(tmp_path / "in", schema=schema))
 
     assert run_to_end(frame, tmp_path / "checkpoint") == [[Row(n=1, tags=["a"])]]
 
@@ -105,18 +106,35 @@ def test_json_takes_a_pyarrow_schema(spark: SparkSession, tmp_path: Path) -> Non
 def test_csv_takes_a_ddl_schema_and_options(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "one.csv").write_text("n;s\n1;x\n")
-    source = sources.files(
-        tmp_path / "in",
-        format="csv",
-        schema="n bigint, s string",
-        options={"header": "true", "sep": ";"},
-    )
+    source = read.csv(tmp_path / "in", schema="n bigint, s string", options={"sep": ";"})
 
     assert run_to_end(open_source(spark, source), tmp_path / "checkpoint") == [[Row(n=1, s="x")]]
 
 
+def test_csv_without_a_header_gives_the_first_line_too(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "one.csv").write_text("1,x\n")
+    source = read.csv(tmp_path / "one.csv", schema="n bigint, s string", header=False)
+
+    assert run_to_end(open_source(spark, source), tmp_path / "checkpoint") == [[Row(n=1, s="x")]]
+
+
+def test_a_first_line_that_is_no_header_is_not_lost_in_silence(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    (tmp_path / "one.csv").write_text("1,x\n2,y\n")
+    source = read.csv(tmp_path / "one.csv", schema="n bigint, s string")
+
+    with pytest.raises(StreamingQueryException, match="header"):
+        run_to_end(open_source(spark, source), tmp_path / "checkpoint")
+
+
+def test_kafka_without_the_connector_names_the_package_to_add(spark: SparkSession) -> None:
+    with pytest.raises(ConfigError, match=r"org\.apache\.spark:spark-sql-kafka-0-10_2\.13:\d"):
+        open_source(spark, read.kafka("localhost:9092", "orders"))
+
+
 def test_a_rate_makes_numbered_rows(spark: SparkSession) -> None:
-    frame = open_source(spark, sources.rate(7))
+    frame = open_source(spark, read.rate(7))
 
     assert frame.isStreaming
     assert frame.columns == ["timestamp", "value"]
@@ -133,7 +151,7 @@ def server() -> Iterator[socketserver.TCPServer]:
 
 
 def test_a_socket_gives_lines(spark: SparkSession, server: socketserver.TCPServer) -> None:
-    frame = open_source(spark, sources.socket("127.0.0.1", server.server_address[1]))
+    frame = open_source(spark, read.socket("127.0.0.1", server.server_address[1]))
 
     assert frame.isStreaming
     assert frame.columns == ["value"]
@@ -142,12 +160,12 @@ def test_a_socket_gives_lines(spark: SparkSession, server: socketserver.TCPServe
 def test_a_frame_of_the_user_comes_back_as_it_is(spark: SparkSession) -> None:
     mine = spark.readStream.format("rate").load()
 
-    assert open_source(spark, sources.dataframe_source(mine)) is mine
+    assert open_source(spark, read.dataframe(mine)) is mine
 
 
 def test_a_real_frame_that_does_not_stream_is_refused(spark: SparkSession) -> None:
     with pytest.raises(WorkflowError, match="not streaming"):
-        sources.dataframe_source(spark.range(3))
+        read.dataframe(spark.range(3))
 
 
 def test_an_unknown_description_is_refused(spark: SparkSession) -> None:

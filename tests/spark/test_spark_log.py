@@ -21,7 +21,7 @@ def parse(n):
 
 
 flow = ms.Workflow("failing")
-numbers = flow.source("numbers", ms.replay([{"n": n} for n in range(9)], rows_per_epoch=3))
+numbers = flow.source("numbers", ms.read.replay([{"n": n} for n in range(9)], rows_per_epoch=3))
 numbers.map_reduce("ratios", map=parse, reduce=ms.sum())
 ms.run(flow, nodes=1, master="local[1]", progress=False)
 """
@@ -69,7 +69,7 @@ from pyspark.sql import SparkSession
 
 spark = SparkSession.builder.master("local[1]").getOrCreate()
 failing = ms.Workflow("again")
-numbers = failing.source("numbers", ms.replay([{{"n": 7}}], rows_per_epoch=3))
+numbers = failing.source("numbers", ms.read.replay([{{"n": 7}}], rows_per_epoch=3))
 numbers.map_reduce("ratios", map=lambda n: 1 / 0, reduce=ms.sum())
 ms.run(failing, nodes=1, spark=spark, progress=False)
 """

@@ -67,7 +67,7 @@ SCRIPT = """
         return [(len(pair[0]), pair[1])]
 
     flow = ms.Workflow("speculation")
-    lines = flow.source("lines", ms.text(folder / "books"))
+    lines = flow.source("lines", ms.read.text(folder / "books"))
     counts = lines.map_reduce("count", map=split, reduce=count)
     counts.map_reduce("lengths", map=by_length, reduce=ms.sum())
     with ms.start(flow, spark=spark, nodes=2, partitions=4, listen="127.0.0.1") as run:

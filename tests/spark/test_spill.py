@@ -43,9 +43,9 @@ def test_cold_keys_count_and_survive_the_death_of_their_node(
             os.kill(nodes.pop(), signal.SIGKILL)
 
     flow = ms.Workflow("spilling")
-    lines = flow.source("lines", ms.text(tmp_path, max_files_per_epoch=1))
+    lines = flow.source("lines", ms.read.text(tmp_path, max_files_per_epoch=1))
     counts = lines.map_reduce("count", map=split, reduce=count)
-    counts.sink("out", ms.callback(seen))
+    counts.sink("out", ms.write.callback(seen))
     with ms.start(flow, spark=spark, nodes=3, partitions=3, memory_limit="64KB") as run:
         nodes += [node.pid for node in run.status().nodes]
         run.await_termination()
@@ -71,7 +71,7 @@ def test_a_limit_without_a_job_that_could_spill_is_refused(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     flow = ms.Workflow("columns")
-    lines = flow.source("lines", ms.text(tmp_path))
+    lines = flow.source("lines", ms.read.text(tmp_path))
     lines.map_reduce("sum", map=split, reduce=ms.sum())
 
     with pytest.raises(ConfigError, match="keep their columns in memory"):

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import Row, SparkSession
 
 from millstream.errors import ConfigError
-from millstream.flow import sources
+from millstream.flow import read, sources
 from millstream.spark.replay import open_replay
 from millstream.spark.spool import spool_of
 
@@ -24,19 +24,19 @@ def all_rows(source: sources.ReplaySource) -> list[dict[str, Any]]:
 def test_rows_are_sorted_by_the_time_column_and_ties_keep_their_order() -> None:
     records = [{"at": at, "n": n} for n, at in enumerate([3, 1, 2, 1])]
 
-    rows = all_rows(sources.replay(records, time_column="at"))
+    rows = all_rows(read.replay(records, time_column="at"))
 
     assert [row["n"] for row in rows] == [1, 3, 2, 0]
 
 
 def test_an_empty_time_is_refused() -> None:
     with pytest.raises(ConfigError, match="1 empty values"):
-        spool_of(sources.replay([{"at": 1}, {"at": None}], time_column="at"))
+        spool_of(read.replay([{"at": 1}, {"at": None}], time_column="at"))
 
 
 def test_a_time_column_of_text_is_refused() -> None:
     with pytest.raises(ConfigError, match="not string"):
-        spool_of(sources.replay([{"at": "noon"}], time_column="at"))
+        spool_of(read.replay([{"at": "noon"}], time_column="at"))
 
 
 def test_a_folder_of_parquet_is_read_in_the_order_of_its_names(tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_a_folder_of_parquet_is_read_in_the_order_of_its_names(tmp_path: Path) -
         )
     (tmp_path / "_SUCCESS").touch()
 
-    rows = all_rows(sources.replay(tmp_path))
+    rows = all_rows(read.replay(tmp_path))
 
     assert [row["s"] for row in rows] == ["a1", "a2", "b1", "b2", "c1", "c2"]
 
@@ -57,21 +57,21 @@ def test_partition_folders_become_columns(tmp_path: Path) -> None:
         table = pa.table({"n": [epoch * 10]})
         pq.write_table(table, tmp_path / f"epoch={epoch:03}" / "part.parquet")
 
-    assert all_rows(sources.replay(tmp_path)) == [{"n": 10, "epoch": 1}, {"n": 20, "epoch": 2}]
+    assert all_rows(read.replay(tmp_path)) == [{"n": 10, "epoch": 1}, {"n": 20, "epoch": 2}]
 
 
 def test_csv_and_json_lines_are_recordings_too(tmp_path: Path) -> None:
     (tmp_path / "one.csv").write_text("n,s\n1,x\n2,\n")
     (tmp_path / "one.jsonl").write_text('{"n": 1, "s": "x"}\n{"n": 2, "s": null}\n')
 
-    assert all_rows(sources.replay(tmp_path / "one.csv"))[0] == {"n": 1, "s": "x"}
-    assert all_rows(sources.replay(tmp_path / "one.jsonl"))[1] == {"n": 2, "s": None}
+    assert all_rows(read.replay(tmp_path / "one.csv"))[0] == {"n": 1, "s": "x"}
+    assert all_rows(read.replay(tmp_path / "one.jsonl"))[1] == {"n": 2, "s": None}
 
 
 def test_a_recording_that_changes_after_opening_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "one.parquet"
     pq.write_table(pa.table({"n": [1, 2]}), path)
-    source = sources.replay(path)
+    source = read.replay(path)
     opened = spool_of(source)
 
     pq.write_table(pa.table({"n": [7, 8, 9]}), path)
@@ -90,14 +90,14 @@ def test_a_path_without_a_readable_recording_is_refused(tmp_path: Path, name: st
     (tmp_path / "mixed" / "a.json").write_text("{}\n")
 
     with pytest.raises(ConfigError, match=name):
-        spool_of(sources.replay(tmp_path / name))
+        spool_of(read.replay(tmp_path / name))
 
 
 def test_a_damaged_recording_is_refused(tmp_path: Path) -> None:
     (tmp_path / "one.parquet").write_text("not parquet")
 
     with pytest.raises(ConfigError, match="cannot read the recording"):
-        spool_of(sources.replay(tmp_path / "one.parquet"))
+        spool_of(read.replay(tmp_path / "one.parquet"))
 
 
 @pytest.mark.spark
@@ -117,7 +117,7 @@ def test_types_that_spark_lacks_become_the_nearest_ones(
         }
     )
 
-    frame = open_replay(spark, sources.replay(table))
+    frame = open_replay(spark, read.replay(table))
     rows: list[Row] = []
     query = (
         frame.writeStream.foreachBatch(lambda batch, epoch: rows.extend(batch.collect()))
@@ -151,4 +151,4 @@ def test_a_type_without_a_counterpart_is_refused() -> None:
     table = pa.table({"n": pa.array([None], pa.month_day_nano_interval())})
 
     with pytest.raises(ConfigError, match="cast the column"):
-        spool_of(sources.replay(table))
+        spool_of(read.replay(table))

@@ -103,7 +103,7 @@ def windowed(stream: ms.Stream, name: str = "windowed", **options: Any) -> Any:
 
 def test_a_map_task_packs_panes_and_ends_with_one_tally_for_part_0() -> None:
     flow = ms.Workflow("w")
-    windowed(flow.source("source", ms.text("/nowhere")))
+    windowed(flow.source("source", ms.read.text("/nowhere")))
     made = Flow(flow)
     clock = replace(CLOCK, limits={made.at["source"]: 20 * MINUTE})
     stage = made.stage(0, "source", windowed=clock)
@@ -122,7 +122,7 @@ def test_a_map_task_packs_panes_and_ends_with_one_tally_for_part_0() -> None:
 
 def test_a_tally_names_the_source_behind_steps_in_the_jvm() -> None:
     flow = ms.Workflow("w")
-    frame = flow.source("source", ms.text("/nowhere")).map(ms.sql("*"))
+    frame = flow.source("source", ms.read.text("/nowhere")).map(ms.sql("*"))
     windowed(frame)
     made = Flow(flow)
     made.at["frame"] = next(
@@ -139,9 +139,9 @@ def test_a_tally_names_the_source_behind_steps_in_the_jvm() -> None:
 
 def test_late_values_run_through_the_steps_behind_their_side_in_the_same_task() -> None:
     flow = ms.Workflow("w")
-    job = windowed(flow.source("source", ms.text("/nowhere")))
-    job.late.map(lambda row: (row.n, row.time)).sink("late", ms.callback(records))
-    job.untimed.map(lambda row: row.n).sink("untimed", ms.callback(records))
+    job = windowed(flow.source("source", ms.read.text("/nowhere")))
+    job.late.map(lambda row: (row.n, row.time)).sink("late", ms.write.callback(records))
+    job.untimed.map(lambda row: row.n).sink("untimed", ms.write.callback(records))
     made = Flow(flow)
     stage = made.stage(0, "source", windowed=CLOCK)
 
@@ -155,7 +155,7 @@ def test_late_values_run_through_the_steps_behind_their_side_in_the_same_task() 
 
 def test_a_windowed_job_without_any_time_is_told_to_the_user() -> None:
     flow = ms.Workflow("w")
-    windowed(flow.source("source", ms.text("/nowhere")), time=None)
+    windowed(flow.source("source", ms.read.text("/nowhere")), time=None)
     made = Flow(flow)
 
     with pytest.raises(RecordError, match=r"'windowed'.*without an event time"):
@@ -166,12 +166,12 @@ def test_results_of_windows_go_on_with_their_time_to_all_jobs_that_have_the_wind
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     flow = ms.Workflow("w")
-    source = flow.source("source", ms.text("/nowhere"))
+    source = flow.source("source", ms.read.text("/nowhere"))
     minute, hour = (ms.tumbling(dt.timedelta(minutes=n)) for n in (1, 60))
     short = windowed(source, "short", window=minute)
     both = windowed(source, "both", window=[minute, hour])
     windowed(short, "after", time=None, window=minute)
-    both.sink("sink", ms.callback(records))
+    both.sink("sink", ms.write.callback(records))
     made = Flow(flow)
     [leader] = made.program.stages[1]
     windows = made.program.jobs[leader].windowing
@@ -225,7 +225,7 @@ def fed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, range, list[int]]]:
 def two_jobs() -> Flow:
     """Two jobs of one level, and one behind them."""
     flow = ms.Workflow("w")
-    source = flow.source("source", ms.text("/nowhere"))
+    source = flow.source("source", ms.read.text("/nowhere"))
     first = windowed(source, "first")
     windowed(source, "second", reduce=ms.max("n"), window=ms.session(dt.timedelta(minutes=1)))
     windowed(first, "after", time=None)

@@ -82,9 +82,9 @@ def test_a_run_is_seen_as_it_was_and_goes_on_from_an_epoch_that_was_restored(
 
     def run() -> dict[str, dict[Any, Any]]:
         flow = ms.Workflow("words")
-        words = flow.source("words", ms.replay(rows, rows_per_epoch=20))
+        words = flow.source("words", ms.read.replay(rows, rows_per_epoch=20))
         words.map_reduce("count", map=lambda row: [(row.word, row.n)], reduce=count).sink(
-            "out", ms.parquet(tmp_path / "out")
+            "out", ms.write.parquet(tmp_path / "out")
         )
         words.map_reduce("overview", key="word", reduce=ms.aggregate(n=ms.count(), m=ms.mean("n")))
         with ms.start(flow, checkpoint=checkpoint, nodes=2) as started:

@@ -38,7 +38,7 @@ reducers = pytest.mark.parametrize("reduce", REDUCERS.values(), ids=REDUCERS)
 
 def counting(reduce: Any) -> tuple[ms.Workflow, Any]:
     flow = ms.Workflow("tuples")
-    source = flow.source("numbers", ms.replay([{"n": n} for n in range(6)], rows_per_epoch=3))
+    source = flow.source("numbers", ms.read.replay([{"n": n} for n in range(6)], rows_per_epoch=3))
     return flow, source.map_reduce("count", map=keyed, reduce=reduce)
 
 
@@ -53,7 +53,7 @@ def test_a_tuple_key_is_a_tuple_for_callbacks_and_jobs_behind(
 
     flow, counts = counting(reduce)
     seen: list[Any] = []
-    counts.sink("rows", ms.callback(lambda rows, epoch: seen.extend(rows)))
+    counts.sink("rows", ms.write.callback(lambda rows, epoch: seen.extend(rows)))
     counts.map_reduce("names", map=by_name, reduce=ms.count())
     counts.key_by(lambda pair: pair[0]).reduce("again", ms.count())
 
@@ -71,13 +71,13 @@ def test_a_tuple_key_is_a_struct_in_files_and_frames(
 ) -> None:
     flow, counts = counting(reduce)
     schemas: list[str] = []
-    counts.sink("parquet", ms.parquet(tmp_path / "parquet"))
-    counts.sink("json", ms.json(tmp_path / "json"))
+    counts.sink("parquet", ms.write.parquet(tmp_path / "parquet"))
+    counts.sink("json", ms.write.json(tmp_path / "json"))
 
     def note(frame: DataFrame, epoch: int) -> None:
         schemas.append(frame.select("key", "key._1").schema.simpleString())
 
-    counts.sink("frame", ms.foreach_batch(note))
+    counts.sink("frame", ms.write.foreach_batch(note))
 
     run_to_end(spark, flow)
 
@@ -95,13 +95,13 @@ def test_a_tuple_key_is_a_struct_in_files_and_frames(
 
 def test_csv_says_how_to_write_a_tuple_key(spark: SparkSession, tmp_path: Path) -> None:
     flow, counts = counting(ms.count())
-    counts.sink("csv", ms.csv(tmp_path / "csv"))
+    counts.sink("csv", ms.write.csv(tmp_path / "csv"))
 
     with pytest.raises(ColumnNotSupported, match="csv cannot hold column 'key' of type struct"):
         run_to_end(spark, flow)
 
     flow, counts = counting(ms.count())
-    counts.map(lambda pair: (*pair[0], pair[1])).sink("csv", ms.csv(tmp_path / "flat"))
+    counts.map(lambda pair: (*pair[0], pair[1])).sink("csv", ms.write.csv(tmp_path / "flat"))
     run_to_end(spark, flow)
     assert (tmp_path / "flat").exists()
 
@@ -118,10 +118,10 @@ def test_scalars_of_numpy_and_pandas_are_what_they_say(spark: SparkSession) -> N
         yield key[1], np.datetime64(day), np.float64(state["sum"]), np.bool_(True)
 
     flow = ms.Workflow("numpy")
-    source = flow.source("numbers", ms.replay([{"n": n} for n in range(6)], rows_per_epoch=3))
+    source = flow.source("numbers", ms.read.replay([{"n": n} for n in range(6)], rows_per_epoch=3))
     seen: list[Any] = []
     sums = source.map_reduce("sums", map=numpy_map, reduce=numpy_reduce)
-    sums.sink("rows", ms.callback(lambda rows, epoch: seen.extend(map(tuple, rows))))
+    sums.sink("rows", ms.write.callback(lambda rows, epoch: seen.extend(map(tuple, rows))))
     source.map_reduce("built-in", map=numpy_map, reduce=ms.sum())
 
     outcome = run_to_end(spark, flow, "sums", "built-in")

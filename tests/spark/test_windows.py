@@ -39,7 +39,7 @@ class Seen:
                 self.rows[name] += rows
                 self._changed.notify_all()
 
-        return ms.callback(take)
+        return ms.write.callback(take)
 
     def wait(self, name: str, number: int, run: ms.Run) -> list[Any]:
         """The rows of a sink, once there are so many of them."""
@@ -146,7 +146,7 @@ def test_windows_of_all_kinds_give_the_batch_answer(spark: SparkSession) -> None
     rows, aside = recording()
     seen = Seen()
     flow = ms.Workflow("kinds")
-    source = flow.source("rows", ms.replay(rows, rows_per_epoch=EPOCH), lateness=10 * MINUTE)
+    source = flow.source("rows", ms.read.replay(rows, rows_per_epoch=EPOCH), lateness=10 * MINUTE)
 
     def job(name: str, window: Any, **options: Any) -> None:
         stream = source.map_reduce(
@@ -213,7 +213,7 @@ def test_open_windows_tell_early_and_the_clock_can_place_values(spark: SparkSess
     ]
     seen = Seen()
     flow = ms.Workflow("early")
-    source = flow.source("rows", ms.replay(rows, rows_per_epoch=10))
+    source = flow.source("rows", ms.read.replay(rows, rows_per_epoch=10))
     day = ms.tumbling(timedelta(days=1))
     soon = timedelta(microseconds=1)
     timely = source.map_reduce(
@@ -279,7 +279,7 @@ def test_a_silent_stream_closes_its_windows_and_so_does_the_users_word(
         ("silent", silent, 2 * SECOND, {"idle_after": timedelta(milliseconds=10)}),
         ("waiting", waiting, MINUTE, {"idle_after": hour, "lateness": hour}),
     ):
-        source = flow.source(f"{name}_lines", ms.text(lines.folder, follow=True), **timing)
+        source = flow.source(f"{name}_lines", ms.read.text(lines.folder, follow=True), **timing)
         job = source.map_reduce(name, map=line, reduce=ms.sum(), window=ms.tumbling(size))
         job.sink(f"{name}_out", seen.sink(name))
     with ms.start(flow, spark=spark, nodes=2, partitions=2) as run:
@@ -320,7 +320,7 @@ def test_open_windows_go_on_after_a_restart_and_changed_ones_are_refused(
 
     def flow(*, follow: bool, sizes: dict[str, Any]) -> ms.Workflow:
         flow = ms.Workflow("again")
-        source = flow.source("lines", ms.text(lines.folder, follow=follow))
+        source = flow.source("lines", ms.read.text(lines.folder, follow=follow))
         for name, window in sizes.items():
             job = source.map_reduce(name, map=line, reduce=ms.sum(), window=window)
             job.sink(f"{name}_out", seen.sink(name))

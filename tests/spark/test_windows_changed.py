@@ -23,7 +23,7 @@ def window(key: Any, values: Any, window: Any) -> None:
 def noted(*jobs: tuple[str, dict[str, Any]]) -> WorkflowNote:
     """The note of a workflow whose jobs read one source, and differ in what is given."""
     flow = ms.Workflow("flow")
-    rows = flow.source("rows", ms.rate())
+    rows = flow.source("rows", ms.read.rate())
     for name, options in jobs:
         common = {"key": "value", "time": "timestamp", "reduce": ms.count()}
         rows.map_reduce(name, **{**common, **options})

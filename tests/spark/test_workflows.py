@@ -31,7 +31,7 @@ def books(tmp_path: Path) -> Path:
 
 def numbers(count: int = 60, per_epoch: int = 20) -> Any:
     rows = [{"n": n, "name": f"k{n % 5}", "amount": n * 0.5} for n in range(count)]
-    return ms.replay(rows, rows_per_epoch=per_epoch)
+    return ms.read.replay(rows, rows_per_epoch=per_epoch)
 
 
 def test_a_diamond_with_a_skipped_level_gives_the_batch_answer(
@@ -42,7 +42,7 @@ def test_a_diamond_with_a_skipped_level_gives_the_batch_answer(
         yield word, sum(ones)
 
     flow = ms.Workflow("diamond")
-    lines = flow.source("lines", ms.text(books, max_files_per_epoch=3))
+    lines = flow.source("lines", ms.read.text(books, max_files_per_epoch=3))
     words = lines.map_reduce("words", map=split, reduce=grown)
     lengths = words.map_reduce("lengths", map=lambda p: [(len(p[0]), p[1])], reduce=grown)
     tails = words.map_reduce("tails", map=lambda p: [(p[0][-1], p[1])], reduce=grown)
@@ -71,11 +71,11 @@ def test_several_sinks_see_their_own_streams(
 ) -> None:
     seen: list[Any] = []
     flow = ms.Workflow("sinks")
-    lines = flow.source("lines", ms.text(books, max_files_per_epoch=3))
+    lines = flow.source("lines", ms.read.text(books, max_files_per_epoch=3))
     counts = lines.map_reduce("count", map=split, reduce=count)
-    counts.sink("counts", ms.parquet(tmp_path / "counts"))
-    counts.filter(lambda pair: pair[0] == "w1").sink("one", ms.json(tmp_path / "one"))
-    lines.map(str.upper).sink("upper", ms.callback(lambda rows, epoch: seen.extend(rows)))
+    counts.sink("counts", ms.write.parquet(tmp_path / "counts"))
+    counts.filter(lambda pair: pair[0] == "w1").sink("one", ms.write.json(tmp_path / "one"))
+    lines.map(str.upper).sink("upper", ms.write.callback(lambda rows, epoch: seen.extend(rows)))
 
     run_to_end(spark, flow)
 
@@ -118,7 +118,7 @@ def test_python_arrow_and_jvm_steps_mix_in_any_order(spark: SparkSession) -> Non
 def test_two_sources_of_different_columns_meet(spark: SparkSession) -> None:
     flow = ms.Workflow("meeting")
     left = flow.source("left", numbers()).map(lambda row: (row.name, row.n))
-    right = flow.source("right", ms.replay([{"who": "k1", "much": 1000}], rows_per_epoch=1))
+    right = flow.source("right", ms.read.replay([{"who": "k1", "much": 1000}], rows_per_epoch=1))
     both = left.union(right.map(lambda row: (row.who, row.much)))
     both.map_reduce("total", reduce=ms.aggregate(total=ms.sum(), n=ms.count()))
 
@@ -231,7 +231,7 @@ def test_combine_and_combinables_give_what_reducing_all_values_gives(spark: Spar
 
 def test_idle_keys_are_forgotten_also_when_the_stream_falls_silent(spark: SparkSession) -> None:
     flow = ms.Workflow("ttl")
-    rows = flow.source("rows", ms.rate(rows_per_second=50))
+    rows = flow.source("rows", ms.read.rate(rows_per_second=50))
     early = rows.filter(lambda row: row.value < 50).map(lambda row: (row.value % 7, 1))
     early.map_reduce("count", reduce=ms.count(), ttl=timedelta(seconds=1))
     early.map_reduce("keep", reduce=ms.count())
@@ -247,7 +247,7 @@ def test_idle_keys_are_forgotten_also_when_the_stream_falls_silent(spark: SparkS
 
 def test_state_is_read_key_by_key_and_progress_counts(spark: SparkSession, books: Path) -> None:
     flow = ms.Workflow("reading")
-    lines = flow.source("lines", ms.text(books, max_files_per_epoch=2))
+    lines = flow.source("lines", ms.read.text(books, max_files_per_epoch=2))
     lines.map_reduce("count", map=split, reduce=count)
     with ms.start(flow, spark=spark, nodes=2) as run:
         run.await_termination()
@@ -273,7 +273,7 @@ def test_a_workflow_that_keeps_sparks_own_state_is_refused(
         return frame.groupBy("value").count()
 
     flow = ms.Workflow("twofold")
-    lines = flow.source("lines", ms.text(books))
+    lines = flow.source("lines", ms.read.text(books))
     counted = lines.map(ms.dataframe(aggregating))
     counted.map_reduce("again", key="value", reduce=ms.count())
 
@@ -287,7 +287,7 @@ def test_jvm_steps_with_python_between_lose_nothing(spark: SparkSession) -> None
     stream = flow.source("numbers", numbers()).map(lambda row: (row.name, row.n))
     doubled = stream.map(ms.sql("key", "value * 2 AS value")).map(lambda row: (row.key, row.value))
     last = doubled.map(ms.sql("key", "value + 1 AS value", where="value >= 100"))
-    last.sink("out", ms.callback(lambda rows, epoch: seen.extend(rows)))
+    last.sink("out", ms.write.callback(lambda rows, epoch: seen.extend(rows)))
 
     run_to_end(spark, flow)
 
@@ -299,7 +299,7 @@ def test_a_sink_that_gets_nothing_at_first_is_written_when_it_does(
 ) -> None:
     flow = ms.Workflow("late")
     late = flow.source("numbers", numbers()).filter(lambda row: row.n >= 45)
-    late.map(lambda row: (row.name, row.n)).sink("out", ms.parquet(tmp_path / "out"))
+    late.map(lambda row: (row.name, row.n)).sink("out", ms.write.parquet(tmp_path / "out"))
 
     run_to_end(spark, flow)
 
@@ -312,7 +312,9 @@ def test_a_column_that_is_none_in_every_row_must_be_declared(
 ) -> None:
     flow = ms.Workflow("void")
     stream = flow.source("numbers", numbers())
-    stream.map(lambda row: {"n": row.n, "why": None}).sink("out", ms.parquet(tmp_path / "out"))
+    stream.map(lambda row: {"n": row.n, "why": None}).sink(
+        "out", ms.write.parquet(tmp_path / "out")
+    )
 
     with pytest.raises(MillstreamError, match=r"why .type unknown.*declare output="):
         ms.run(flow, spark=spark, nodes=1)
@@ -320,9 +322,9 @@ def test_a_column_that_is_none_in_every_row_must_be_declared(
 
 def test_paced_recordings_each_play_to_their_end(spark: SparkSession) -> None:
     flow = ms.Workflow("paced")
-    slow = flow.source("slow", ms.replay([{"k": "slow"}] * 6, rate=3.0))
-    fast = flow.source("fast", ms.replay([{"k": "fast"}] * 500, rate=1000.0))
-    rest = flow.source("rest", ms.replay([{"k": "rest"}] * 50, rows_per_epoch=10))
+    slow = flow.source("slow", ms.read.replay([{"k": "slow"}] * 6, rate=3.0))
+    fast = flow.source("fast", ms.read.replay([{"k": "fast"}] * 500, rate=1000.0))
+    rest = flow.source("rest", ms.read.replay([{"k": "rest"}] * 50, rows_per_epoch=10))
     slow.union(fast, rest).map_reduce("count", key="k", reduce=ms.count())
 
     outcome = run_to_end(spark, flow, "count")
@@ -340,9 +342,9 @@ def test_a_sinks_function_may_stop_the_run(spark: SparkSession) -> None:
             runs[0].stop()
 
     flow = ms.Workflow("enough")
-    rows = flow.source("rows", ms.rate(rows_per_second=20))
+    rows = flow.source("rows", ms.read.rate(rows_per_second=20))
     counts = rows.map_reduce("count", map=lambda row: [(f"k{row.value % 3}", 1)], reduce=count)
-    counts.sink("out", ms.callback(enough))
+    counts.sink("out", ms.write.callback(enough))
     runs.append(ms.start(flow, spark=spark, nodes=1))
     with runs[0] as run:
         run.await_termination()

@@ -63,13 +63,13 @@ class Task:
 
 def flow_of(**options: Any) -> tuple[Workflow, Any]:
     flow = Workflow("w")
-    source = flow.source("in", ms.rate())
+    source = flow.source("in", ms.read.rate())
     return flow, source.map_reduce("job", reduce=ms.count(), window=ms.session(GAP), **options)
 
 
 def program_with(flow: Workflow, read: Stream | None = None) -> Program:
     if read is not None:
-        read.sink("late", ms.callback(lambda rows, epoch: None))
+        read.sink("late", ms.write.callback(lambda rows, epoch: None))
     return program_of(plan(flow), SLOTS, 1)
 
 
@@ -123,7 +123,7 @@ def test_late_rows_come_back_as_they_were_with_all_their_columns() -> None:
 
 def test_results_and_late_records_share_the_answer_to_a_feed() -> None:
     flow, job = flow_of()
-    job.sink("out", ms.callback(lambda rows, epoch: None))
+    job.sink("out", ms.write.callback(lambda rows, epoch: None))
     program = program_with(flow, job.late)
     task = Task(program)
     task.run(pairs(("a", 1, 9.5e-05), ("b", 2, 4e-05)))
@@ -143,9 +143,9 @@ def test_results_and_late_records_share_the_answer_to_a_feed() -> None:
 
 def test_what_is_late_for_sessions_is_found_behind_the_shuffle() -> None:
     flow, job = flow_of()
-    job.ahead.sink("ahead", ms.callback(lambda rows, epoch: None))
+    job.ahead.sink("ahead", ms.write.callback(lambda rows, epoch: None))
     late = job.late
-    late.sink("late", ms.callback(lambda rows, epoch: None))
+    late.sink("late", ms.write.callback(lambda rows, epoch: None))
     found = plan(flow)
 
     levels = dict(zip(found.vertices, found.levels, strict=True))

@@ -38,7 +38,7 @@ class Blocks:
 @pytest.mark.parametrize("partitions", [1, 2, 3, 4, 7])
 def test_no_block_goes_to_a_partition_without_slots(partitions: int) -> None:
     flow = Workflow("w")
-    flow.source("in", ms.rate()).map_reduce(
+    flow.source("in", ms.read.rate()).map_reduce(
         "job", map=iter_of, reduce=ms.count(), window=ms.tumbling(timedelta(seconds=1))
     )
     program = program_of(plan(flow), SLOTS, partitions)

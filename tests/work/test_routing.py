@@ -155,10 +155,10 @@ def windowed_flow() -> tuple[Plan, dict[str, int]]:
     """Two windowed jobs, one with its side, one behind the other; and where all of it is."""
     flow = ms.Workflow("w")
     minute = ms.tumbling(timedelta(minutes=1))
-    source = flow.source("source", ms.text("/nowhere")).map(ms.sql("value AS key"))
+    source = flow.source("source", ms.read.text("/nowhere")).map(ms.sql("value AS key"))
     counts = source.map_reduce("counts", reduce=ms.count(), key="key")
     first = counts.map_reduce("first", reduce=ms.count(), key="key", window=minute, time="t")
-    first.late.map(str).sink("late", ms.callback(records))
+    first.late.map(str).sink("late", ms.write.callback(records))
     first.map_reduce("second", reduce=ms.count(), key="key", window=minute)
     planned = plan(flow)
     names = {getattr(v, "name", type(v).__name__): at for at, v in enumerate(planned.vertices)}
@@ -211,12 +211,12 @@ def test_rows_have_the_time_of_the_source_or_job_behind_them() -> None:
 
 def test_a_window_that_several_jobs_have_is_for_all_of_them() -> None:
     flow = ms.Workflow("w")
-    source = flow.source("source", ms.text("/nowhere"))
+    source = flow.source("source", ms.read.text("/nowhere"))
     minute, hour = (ms.tumbling(timedelta(minutes=n)) for n in (1, 60))
     options: dict[str, Any] = {"reduce": ms.count(), "key": "value", "time": "t"}
     source.map_reduce("one", window=minute, **options)
     both = source.map_reduce("both", window=[minute, hour], **options)
-    both.sink("out", ms.callback(records))
+    both.sink("out", ms.write.callback(records))
     planned = plan(flow)
     at = {getattr(v, "name", ""): n for n, v in enumerate(planned.vertices)}
 

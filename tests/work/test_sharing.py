@@ -43,7 +43,7 @@ def is_odd(number: int) -> bool:
 
 def planned(build: Callable[[ms.Stream], object]) -> Program:
     flow = Workflow("w")
-    build(flow.source("in", ms.rate()))
+    build(flow.source("in", ms.read.rate()))
     return program_of(plan(flow), slots=16, partitions=4)
 
 
@@ -55,9 +55,9 @@ def test_a_split_sends_each_record_to_one_side_and_asks_once() -> None:
 
     def build(stream: ms.Stream) -> None:
         odd, even = stream.split(asked)
-        odd.sink("odd", ms.console())
-        even.map(str).sink("even", ms.console())
-        even.sink("even_too", ms.console())
+        odd.sink("odd", ms.write.console())
+        even.map(str).sink("even", ms.write.console())
+        even.sink("even_too", ms.write.console())
 
     program, outlet = planned(build), Collector()
 
@@ -81,7 +81,7 @@ def test_a_side_without_records_goes_nowhere() -> None:
 
 
 def test_half_a_split_gets_its_half() -> None:
-    program = planned(lambda stream: stream.split(is_odd)[1].sink("even", ms.console()))
+    program = planned(lambda stream: stream.split(is_odd)[1].sink("even", ms.write.console()))
     outlet = Collector()
 
     push(program, 0, Chunk(records=[1, 2, 3]), outlet)

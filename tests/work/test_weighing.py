@@ -54,7 +54,7 @@ class Blocks:
 def sent(records: Sequence[Any], chunk: int = 1000, **options: Any) -> Blocks:
     """What a map task sends that reads these records, some at a time."""
     flow = Workflow("w")
-    flow.source("in", ms.rate()).map_reduce("job", map=lambda record: [record], **options)
+    flow.source("in", ms.read.rate()).map_reduce("job", map=lambda record: [record], **options)
     program = program_of(plan(flow), 16, 2)
     [job] = program.jobs
     blocks = Blocks()
@@ -220,6 +220,6 @@ def test_texts_weigh_what_they_take_as_utf_8() -> None:
 
 def job_vertex() -> Any:
     flow = Workflow("w")
-    flow.source("in", ms.rate()).map_reduce("job", map=lambda record: [record], reduce=listed)
+    flow.source("in", ms.read.rate()).map_reduce("job", map=lambda record: [record], reduce=listed)
     [(_, job)] = plan(flow).jobs
     return job

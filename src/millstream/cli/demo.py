@@ -69,7 +69,7 @@ class Demo:
 
     def _stream(self, text: Path, checkpoint: Path) -> tuple[dict[str, int], Totals]:
         flow = ms.Workflow("wordcount")
-        lines = flow.source("lines", ms.text(text, max_files_per_epoch=_FILES_PER_EPOCH))
+        lines = flow.source("lines", ms.read.text(text, max_files_per_epoch=_FILES_PER_EPOCH))
         lines.map_reduce("count", map=split, reduce=count)
         with ms.start(flow, checkpoint=checkpoint, nodes=self.nodes) as run:
             run.await_termination()

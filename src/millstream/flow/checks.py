@@ -26,7 +26,7 @@ from millstream.flow.functions import (
     place_of,
 )
 from millstream.flow.reducers import AggregateReducer, ArrowReducer, Reducer, StatefulReducer
-from millstream.flow.sources import Source, dataframe_source
+from millstream.flow.sources import DataFrameSource, Source
 from millstream.flow.windows import SessionWindow, TimeWindow, Windowing, as_windows, micros
 from millstream.state.values import shown
 
@@ -49,12 +49,12 @@ def as_source(source: object, name: str, place: Place) -> Source:
         return source
     if hasattr(source, "isStreaming"):
         try:
-            return dataframe_source(source)
+            return DataFrameSource(frame=source)
         except WorkflowError as problem:
             raise WorkflowError(problem.what, problem.fix, place) from None
     raise WorkflowError(
         f"source {name!r} got {shown(source)}, which is not a source",
-        "use ms.text, ms.files, ms.rate, ms.socket, ms.replay or a Spark streaming DataFrame",
+        "use a function of ms.read, such as ms.read.text, or a Spark streaming DataFrame",
         place,
     )
 

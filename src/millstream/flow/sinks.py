@@ -1,18 +1,19 @@
-"""Where a workflow writes: frozen descriptions of sinks, checked when they are made.
+"""Where a workflow writes: frozen descriptions of sinks, validated when they are made.
 
-Nothing is opened here and Spark is not imported: ``millstream.spark.sinks`` opens a sink when
-the workflow starts, and owns what exactly-once means for each kind.
+Users make them with the functions of ``write.py``. Nothing is opened here and Spark is not
+imported: ``millstream.spark.sinks`` opens a sink when the workflow starts, and owns what
+exactly-once means for each kind.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from millstream.errors import ConfigError
 from millstream.flow.functions import caller, check_arguments, check_callable
+from millstream.flow.paths import check_path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,8 +59,7 @@ class FileSink(Sink):
     path: str
 
     def __post_init__(self) -> None:
-        if not isinstance(self.path, str) or not self.path:
-            raise ConfigError(f"path must be a non-empty string or path, got {self.path!r}")
+        check_path(self.path)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,49 +79,6 @@ class CsvSink(FileSink):
     header: bool = True
 
 
-def console(*, rows: int = 20) -> ConsoleSink:
-    """Print the first ``rows`` rows of every epoch.
-
-    All output of an epoch is collected in the driver: for looking at small results.
-    """
-    return ConsoleSink(rows=rows)
-
-
-def callback(f: Callable[[list[Any], int], object]) -> CallbackSink:
-    """Call ``f(rows, epoch)`` in the driver, with the epoch's rows as a list of Spark ``Row``.
-
-    After a failure an epoch may be handed over a second time; use its number to tell.
-    """
-    return CallbackSink(function=f)
-
-
-def foreach_batch(f: Callable[[Any, int], object]) -> ForeachBatchSink:
-    """Call ``f(frame, epoch)`` in the driver, with the epoch's output as a Spark DataFrame.
-
-    After a failure an epoch may be handed over a second time; use its number to tell.
-    """
-    return ForeachBatchSink(function=f)
-
-
-def parquet(path: str | os.PathLike[str]) -> ParquetSink:
-    """Write Parquet files, exactly once, into ``path/epoch=…``."""
-    return ParquetSink(path=_path_text(path))
-
-
-def json(path: str | os.PathLike[str]) -> JsonSink:
-    """Write JSON lines, exactly once, into ``path/epoch=…``."""
-    return JsonSink(path=_path_text(path))
-
-
-def csv(path: str | os.PathLike[str], *, header: bool = True) -> CsvSink:
-    """Write CSV files, exactly once, into ``path/epoch=…``."""
-    return CsvSink(path=_path_text(path), header=header)
-
-
 def _check_function(sink: str, f: Callable[..., object], shape: str) -> None:
     check_callable(f, f"{sink}()", caller())
     check_arguments(f, 2, f"function of {sink}()", shape)
-
-
-def _path_text(path: str | os.PathLike[str]) -> str:
-    return os.fspath(path) if isinstance(path, os.PathLike) else path

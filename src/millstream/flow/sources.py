@@ -1,22 +1,24 @@
-"""What a workflow reads: frozen descriptions of sources, checked when they are made.
+"""What a workflow reads: frozen descriptions of sources, validated when they are made.
 
-Nothing is opened here and Spark is not imported: ``millstream.spark.sources`` turns a
-description into a streaming DataFrame when the workflow starts.
+Users make them with the functions of ``read.py``. Nothing is opened here and Spark is not
+imported: ``millstream.spark.sources`` turns a description into a streaming DataFrame when the
+workflow starts.
 """
 
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import pyarrow as pa
 
 from millstream.errors import ConfigError, WorkflowError
+from millstream.flow.paths import check_path
 
 FileFormat = Literal["parquet", "json", "csv"]
+KafkaStart = Literal["earliest", "latest"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)  # else those below without fields are all equal
@@ -38,7 +40,7 @@ class FolderSource(Source):
     max_files_per_epoch: int | None = None
 
     def __post_init__(self) -> None:
-        _check_path(self.path)
+        check_path(self.path)
         _check_count("max_files_per_epoch", self.max_files_per_epoch)
 
     @property
@@ -71,9 +73,7 @@ class FilesSource(FolderSource):
             )
         if self.schema == "" or not isinstance(self.schema, str | pa.Schema | None):
             raise ConfigError(f"schema must be a DDL string or a pyarrow schema: {self.schema!r}")
-        for name, value in self.options:
-            if not isinstance(name, str) or not isinstance(value, str):
-                raise ConfigError(f"options are strings, got {name!r}: {value!r}")
+        _check_options(self.options)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +100,39 @@ class SocketSource(Source):
             raise ConfigError(f"port must be between 1 and 65535, got {self.port!r}")
 
 
+@dataclass(frozen=True, kw_only=True)
+class KafkaSource(Source):
+    """The records of Kafka topics, through Spark's Kafka connector."""
+
+    servers: str
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    start: KafkaStart = "earliest"
+    follow: bool = True
+    max_rows_per_epoch: int | None = None
+    options: tuple[tuple[str, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.servers, str) or ":" not in self.servers:
+            raise ConfigError(
+                f'servers must be "host:port", or several with commas between, got {self.servers!r}'
+            )
+        if bool(self.topics) == (self.pattern is not None):
+            raise ConfigError("give either topics or pattern=, a regular expression of their names")
+        for topic in self.topics:
+            if not isinstance(topic, str) or not topic or "," in topic:
+                raise ConfigError(f"a topic must be a name without commas, got {topic!r}")
+        if self.start not in get_args(KafkaStart):
+            allowed = ", ".join(get_args(KafkaStart))
+            raise ConfigError(f"start must be one of {allowed}, got {self.start!r}")
+        _check_count("max_rows_per_epoch", self.max_rows_per_epoch)
+        _check_options(self.options)
+
+    @property
+    def bounded(self) -> bool:
+        return not self.follow
+
+
 # Compared by identity: comparing two recordings row by row is never what a caller means, and
 # the copy that Spark reads is kept per description.
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -114,10 +147,10 @@ class ReplaySource(Source):
 
     def __post_init__(self) -> None:
         if isinstance(self.recording, str):
-            _check_path(self.recording)
+            check_path(self.recording)
         elif not isinstance(self.recording, pa.Table):
             raise ConfigError(
-                "replay() takes a path, a pyarrow.Table or a list of dicts, "
+                "read.replay() takes a path, a pyarrow.Table or a list of dicts, "
                 f"got {type(self.recording).__name__}"
             )
         elif self.recording.num_columns == 0:
@@ -157,95 +190,19 @@ class DataFrameSource(Source):
         streaming = getattr(self.frame, "isStreaming", None)
         if streaming is None:
             raise WorkflowError(
-                f"dataframe_source() takes a streaming DataFrame, got {type(self.frame).__name__}",
+                f"read.dataframe() takes a streaming DataFrame, got {type(self.frame).__name__}",
                 "make one with spark.readStream",
             )
         if not streaming:
             raise WorkflowError(
-                "dataframe_source() was given a DataFrame that is not streaming",
-                "read it with spark.readStream, or write it to files and use files() or replay()",
+                "read.dataframe() was given a DataFrame that is not streaming",
+                "read it with spark.readStream, or write it to files and use ms.read.parquet or "
+                "ms.read.replay",
             )
 
     @property
     def bounded(self) -> bool:
         return self.ends
-
-
-def text(
-    path: str | os.PathLike[str], *, follow: bool = False, max_files_per_epoch: int | None = None
-) -> TextSource:
-    """Read the lines of text files.
-
-    The run ends when all files have been read, unless ``follow`` waits for new ones.
-    """
-    return TextSource(path=_path_text(path), follow=follow, max_files_per_epoch=max_files_per_epoch)
-
-
-def files(
-    path: str | os.PathLike[str],
-    *,
-    format: FileFormat,
-    schema: str | pa.Schema | None = None,
-    follow: bool = False,
-    max_files_per_epoch: int | None = None,
-    options: Mapping[str, str] | None = None,
-) -> FilesSource:
-    """Read Parquet, JSON or CSV files.
-
-    ``schema`` is a DDL string or a pyarrow schema. JSON and CSV need it; for Parquet it is
-    taken from the files that exist at the start. ``options`` go to Spark's reader as they are.
-    """
-    return FilesSource(
-        path=_path_text(path),
-        format=format,
-        schema=schema,
-        follow=follow,
-        max_files_per_epoch=max_files_per_epoch,
-        options=tuple(sorted((options or {}).items())),
-    )
-
-
-def rate(rows_per_second: int = 1) -> RateSource:
-    """Make ``rows_per_second`` numbered rows a second, for ever."""
-    return RateSource(rows_per_second=rows_per_second)
-
-
-def socket(host: str, port: int) -> SocketSource:
-    """Read lines from a TCP server. A socket cannot be rewound: for trying out only."""
-    return SocketSource(host=host, port=port)
-
-
-def replay(
-    recording: str | os.PathLike[str] | pa.Table | Sequence[Mapping[str, Any]],
-    *,
-    rate: float | None = None,
-    speedup: float | None = None,
-    time_column: str | None = None,
-    rows_per_epoch: int | None = None,
-) -> ReplaySource:
-    """Replay recorded rows, always the same rows in the same order.
-
-    The recording is a file or folder (Parquet, CSV, JSON lines, Arrow), read in the order of the
-    file names, or a ``pyarrow.Table`` or list of dicts. With ``time_column`` the rows are sorted
-    by it, in memory. ``rate`` is in rows per second; ``speedup`` is a multiple of the recorded
-    pace; with neither, rows come as fast as ``rows_per_epoch`` admits them.
-    """
-    if isinstance(recording, os.PathLike):
-        recording = os.fspath(recording)
-    elif not isinstance(recording, str | pa.Table):
-        recording = _table_of(recording)
-    return ReplaySource(
-        recording=recording,
-        rate=rate,
-        speedup=speedup,
-        time_column=time_column,
-        rows_per_epoch=rows_per_epoch,
-    )
-
-
-def dataframe_source(df: object, *, bounded: bool = False) -> DataFrameSource:
-    """Read a streaming DataFrame of your own. ``bounded`` says that it ends by itself."""
-    return DataFrameSource(frame=df, ends=bounded)
 
 
 def check_column(names: Sequence[str], wanted: str) -> None:
@@ -254,26 +211,15 @@ def check_column(names: Sequence[str], wanted: str) -> None:
         raise ConfigError(f"the recording has no column {wanted!r}; it has {', '.join(names)}")
 
 
-def _table_of(records: Sequence[Mapping[str, Any]]) -> pa.Table:
-    if not isinstance(records, Sequence) or not all(isinstance(r, Mapping) for r in records):
-        raise ConfigError("replay() takes a path, a pyarrow.Table or a list of dicts")
-    # pyarrow takes the columns from the first record only and drops the others in silence.
-    names = dict.fromkeys(name for record in records for name in record)
-    return pa.table({name: [record.get(name) for record in records] for name in names})
-
-
-def _path_text(path: str | os.PathLike[str]) -> str:
-    return os.fspath(path) if isinstance(path, os.PathLike) else path
-
-
-def _check_path(path: str) -> None:
-    if not isinstance(path, str) or not path:
-        raise ConfigError(f"path must be a non-empty string or path, got {path!r}")
-
-
 def _check_count(name: str, value: int | None) -> None:
     if value is not None and (not _is_int(value) or value < 1):
         raise ConfigError(f"{name} must be a whole number of at least 1, got {value!r}")
+
+
+def _check_options(options: tuple[tuple[str, str], ...]) -> None:
+    for name, value in options:
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise ConfigError(f"options are strings, got {name!r}: {value!r}")
 
 
 def _check_pace(name: str, value: float | None) -> None:

@@ -264,7 +264,7 @@ class Stream:
         if not isinstance(sink, Sink):
             raise WorkflowError(
                 f"sink {name!r} got {shown(sink)}, which is not a sink",
-                "use ms.parquet, ms.json, ms.csv, ms.console, ms.callback or ms.foreach_batch",
+                "use a function of ms.write, such as ms.write.parquet",
                 place,
             )
         self._workflow._sinks[name] = SinkVertex(place, (self._vertex,), name=name, sink=sink)
@@ -360,7 +360,7 @@ class Workflow:
         idle_after: timedelta = timedelta(seconds=30),
         max_ahead: timedelta = timedelta(days=1),
     ) -> Stream:
-        """Add a source: ``ms.text`` and its like, or any Spark streaming DataFrame.
+        """Add a source: one of ``ms.read``, or any Spark streaming DataFrame.
 
         For windows: the watermark stays ``lateness`` behind the largest event time; a source
         without data for ``idle_after`` does not hold other sources back, and its watermark goes on

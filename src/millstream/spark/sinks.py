@@ -46,7 +46,7 @@ class ColumnNotSupported(MillstreamError):
         return (
             f"{self.path}: {self.format} cannot hold column {self.column!r} of type {self.type}; "
             "make flat records before the sink, as in .map(lambda pair: (*pair[0], pair[1])), or "
-            "write ms.parquet or ms.json"
+            "write ms.write.parquet or ms.write.json"
         )
 
 
@@ -87,7 +87,7 @@ def open_sink(
             return ConsoleWriter(sink)
         case flow.ForeachBatchSink():
             return ForeachBatchWriter(sink)
-    raise WorkflowError(f"{type(sink).__name__} is not a sink", "use a function of flow.sinks")
+    raise WorkflowError(f"{type(sink).__name__} is not a sink", "use a function of ms.write")
 
 
 class FileWriter(EpochFolders):

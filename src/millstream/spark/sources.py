@@ -30,6 +30,8 @@ def open_source(spark: SparkSession, source: flow.Source) -> DataFrame:
         case flow.SocketSource():
             lines = spark.readStream.format("socket")
             return lines.option("host", source.host).option("port", source.port).load()
+        case flow.KafkaSource():
+            return _open_kafka(spark, source)
         case flow.ReplaySource():
             return open_replay(spark, source)
         case flow.DataFrameSource() if isinstance(source.frame, DataFrame):
@@ -43,6 +45,26 @@ def open_source(spark: SparkSession, source: flow.Source) -> DataFrame:
 def _open_files(spark: SparkSession, source: flow.FilesSource) -> DataFrame:
     reader = _folder_reader(spark, source).format(source.format).options(**dict(source.options))
     return reader.schema(_schema_of(spark, source)).load(_stream_path(spark, source.path))
+
+
+def _open_kafka(spark: SparkSession, source: flow.KafkaSource) -> DataFrame:
+    reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", source.servers)
+    if source.pattern is not None:
+        reader = reader.option("subscribePattern", source.pattern)
+    else:
+        reader = reader.option("subscribe", ",".join(source.topics))
+    if source.max_rows_per_epoch is not None:
+        reader = reader.option("maxOffsetsPerTrigger", source.max_rows_per_epoch)
+    reader = reader.option("startingOffsets", source.start).options(**dict(source.options))
+    try:
+        return reader.load()
+    except AnalysisException as problem:
+        if problem.getCondition() != "KAFKA_DATA_SOURCE_NOT_ENABLED":
+            raise
+        raise ConfigError(
+            "Spark's Kafka connector is missing; make the session with spark.jars.packages="
+            f"org.apache.spark:spark-sql-kafka-0-10_2.13:{spark.version}"
+        ) from problem
 
 
 def _folder_reader(spark: SparkSession, source: flow.FolderSource) -> DataStreamReader:
