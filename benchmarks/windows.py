@@ -107,8 +107,10 @@ def job_of(size: int, panes: bool | None) -> JobVertex:
         source.map_reduce("average", map=parse, reduce=ms.mean())
     else:
         window = ms.sliding(timedelta(seconds=size), timedelta(seconds=1))
-        source.map_reduce("average", map=parse, reduce=ms.mean(), window=window, panes=panes)
+        source.map_reduce("average", map=parse, reduce=ms.mean(), window=window)
     [(_, job)] = plan(flow).jobs
+    if job.windowing is not None:
+        job = replace(job, windowing=replace(job.windowing, panes=panes))
     return replace(job, inputs=())
 
 

@@ -65,14 +65,9 @@ def workflow(form: str, source: object, folder: Path) -> ms.Workflow:
     shared = raw.flat_map(parse) if form != "simple" else raw
 
     def average(name: str, size: timedelta, map: Callable[..., Any] | None) -> ms.Stream:
-        return shared.map_reduce(
-            name,
-            map=map,
-            reduce=ms.mean(),
-            window=ms.sliding(size, MINUTE),
-            panes=form == "panes",
-            share=form == "panes",
-        )
+        prices = shared if map is None else shared.flat_map(map)
+        windows = prices.key_by().window(ms.sliding(size, MINUTE), panes=form == "panes")
+        return windows.reduce(name, ms.mean(), share=form == "panes")
 
     simple = form == "simple"
     fast = average("fast", FAST, parse if simple else None)

@@ -32,6 +32,7 @@ from millstream.errors import ConfigError, MillstreamError, WorkflowError
 from millstream.flow import read, write
 from millstream.flow.functions import arrow, dataframe, sql
 from millstream.flow.reducers import Combinable, combinable
+from millstream.flow.streams import Stream
 from millstream.flow.windows import (
     count_window,
     every,
@@ -42,7 +43,7 @@ from millstream.flow.windows import (
     sliding,
     tumbling,
 )
-from millstream.flow.workflow import Stream, Workflow
+from millstream.flow.workflow import Workflow
 from millstream.node.messages import NotDeterministic, ScanBroken
 from millstream.state.aggregates import (
     aggregate,

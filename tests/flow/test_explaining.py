@@ -66,11 +66,10 @@ def averages() -> Workflow:
     options: Any = {"map": reading, "reduce": ms.aggregate(n=ms.count(), avg=ms.mean())}
     hourly = both.map_reduce("hourly", window=ms.sliding(HOUR, 5 * MINUTE), **options)
     both.map_reduce("quarters", window=ms.tumbling(15 * MINUTE), **options)
-    both.map_reduce("medians", map=reading, reduce=median, window=ms.session(MINUTE), durable=False)
+    both.map_reduce("medians", map=reading, reduce=median, window=ms.session(MINUTE))
     hourly.untimed.sink("untimed", ms.write.console())
-    flow.stream("quarters").map_reduce(
-        "days", key="key", reduce=ms.max(column="avg"), window=ms.tumbling(24 * HOUR), panes=True
-    )
+    days = flow.stream("quarters").key_by("key").window(ms.tumbling(24 * HOUR), panes=True)
+    days.reduce("days", ms.max(column="avg"), durable=False)
     return flow
 
 
@@ -156,7 +155,6 @@ stage 1: shuffle and reduce
     window   session, gap 1m
     time     event time; watermark: least of indoor less 10s and outdoor less 0s
     state    all values per key and open session, until 1m after it and the lateness of 10s
-             copied to peers, and not in the store
   quarters → job days
 
 stage 2: shuffle and reduce
@@ -169,6 +167,7 @@ stage 2: shuffle and reduce
     panes    of 1d
              partial results, always
     state    a partial result per key and pane, for 1d
+             copied to peers, and not in the store
 
 sinks
   untimed: console
@@ -226,22 +225,18 @@ shared
 
 
 @pytest.mark.parametrize(
-    ("options", "line"),
+    ("panes", "reduce", "line"),
     [
-        ({"panes": True}, "partial results, always"),
-        ({"panes": False}, "hold all values, as panes=False"),
-        ({}, "panes pay above 0.0036 values/s per key; measured rates decide"),
-        ({"reduce": median}, "hold all values: a function reduces them, not partial results"),
+        (True, ms.count(), "partial results, always"),
+        (False, ms.count(), "hold all values, as panes=False"),
+        (None, ms.count(), "panes pay above 0.0036 values/s per key; measured rates decide"),
+        (None, median, "hold all values: a function reduces them, not partial results"),
     ],
 )
-def test_the_rule_for_panes_is_told(options: dict[str, Any], line: str) -> None:
+def test_the_rule_for_panes_is_told(panes: bool | None, reduce: object, line: str) -> None:
     flow = Workflow("w")
-    job: dict[str, Any] = {
-        "map": reading,
-        "reduce": ms.count(),
-        "window": ms.sliding(HOUR, 5 * MINUTE),
-    }
-    flow.source("in", ms.read.rate()).map_reduce("n", **(job | options))
+    keyed = flow.source("in", ms.read.rate()).flat_map(reading).key_by()
+    keyed.window(ms.sliding(HOUR, 5 * MINUTE), panes=panes).reduce("n", reduce)
 
     assert line in flow.explain()
 

@@ -13,11 +13,11 @@ import millstream as ms
 from millstream.errors import WorkflowError
 from millstream.flow.joins import JoinSide
 from millstream.flow.plan import plan
-from millstream.flow.reducers import JoinReducer
+from millstream.flow.reducers import JoinKind, JoinReducer
+from millstream.flow.streams import Stream
 from millstream.flow.timing import timings_of
 from millstream.flow.vertices import JobVertex
 from millstream.flow.windows import WithinWindow
-from millstream.flow.workflow import Stream
 from tests.flow.places import line_of, line_of_call
 
 MINUTE = timedelta(minutes=1)
@@ -55,10 +55,10 @@ def sides(flow: ms.Workflow) -> dict[str, JoinSide]:
 
 def test_a_join_is_a_windowed_job_over_both_sides() -> None:
     flow, a, b = streams()
-    a.left_join(b, "both", within=MINUTE, key="id", time="at", lateness=2 * MINUTE)
+    a.join(b, "both", how="left", within=MINUTE, key="id", time="at", lateness=2 * MINUTE)
 
     joined = job(flow, "both")
-    assert joined.reducer == JoinReducer(MICROS, outer=True)
+    assert joined.reducer == JoinReducer(MICROS, "left")
     assert joined.windowing is not None
     assert joined.windowing.windows == (WithinWindow(MICROS),)
     assert joined.windowing.lateness == 2 * MICROS
@@ -102,18 +102,20 @@ def test_types_come_from_annotations() -> None:
 
 
 @pytest.mark.parametrize(
-    ("outer", "options", "delay"),
+    ("how", "options", "delay"),
     [
-        (False, {"within": MINUTE}, 0),
-        (True, {"within": MINUTE}, MICROS),
-        (False, {"window": ms.tumbling(2 * MINUTE)}, 2 * MICROS),
+        ("inner", {"within": MINUTE}, 0),
+        ("left", {"within": MINUTE}, MICROS),
+        ("right", {"within": MINUTE}, MICROS),
+        ("outer", {"within": MINUTE}, MICROS),
+        ("inner", {"window": ms.tumbling(2 * MINUTE)}, 2 * MICROS),
     ],
 )
 def test_what_reads_a_join_waits_for_results_behind_its_watermark(
-    outer: bool, options: dict[str, Any], delay: int
+    how: JoinKind, options: dict[str, Any], delay: int
 ) -> None:
     flow, a, b = streams()
-    joined = (a.left_join if outer else a.join)(b, "both", **options)
+    joined = a.join(b, "both", how=how, **options)
     joined.map_reduce("next", reduce=ms.count(), time="time", window=ms.tumbling(MINUTE))
 
     [of_join, of_next] = timings_of(plan(flow))
@@ -123,7 +125,7 @@ def test_what_reads_a_join_waits_for_results_behind_its_watermark(
 
 def test_the_plan_tells_of_joins() -> None:
     flow, a, b = streams()
-    a.left_join(b, "both", within=MINUTE, on_match=total)
+    a.join(b, "both", how="left", within=MINUTE, on_match=total)
 
     told = flow.explain()
 
@@ -133,6 +135,7 @@ def test_the_plan_tells_of_joins() -> None:
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"within": MINUTE, "how": "full"}, "'inner', 'left', 'right', 'outer'"),
     ({}, "neither within= nor window="),
     ({"within": MINUTE, "window": ms.tumbling(MINUTE)}, "both within= and window="),
     ({"within": 5}, "within= of join 'both' is 5"),
@@ -155,14 +158,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("options", "said"), REFUSED, ids=[said for _, said in REFUSED])
-@pytest.mark.parametrize("kind", ["join", "left_join"])
-def test_what_makes_no_sense_is_refused_with_its_line(
-    kind: str, options: dict[str, Any], said: str
-) -> None:
+def test_what_makes_no_sense_is_refused_with_its_line(options: dict[str, Any], said: str) -> None:
     _, a, b = streams()
 
     with pytest.raises(WorkflowError) as caught:
-        getattr(a, kind)(b, "both", **options)
+        a.join(b, "both", **options)
 
     assert said in str(caught.value)
     assert caught.value.place == line_of_call(caught)

@@ -7,6 +7,7 @@ import pytest
 import millstream as ms
 from millstream.errors import WorkflowError
 from millstream.flow.plan import Plan, plan
+from millstream.flow.streams import Stream
 from millstream.flow.vertices import (
     FrameVertex,
     JobVertex,
@@ -15,7 +16,7 @@ from millstream.flow.vertices import (
     UnionVertex,
     Vertex,
 )
-from millstream.flow.workflow import Stream, Workflow
+from millstream.flow.workflow import Workflow
 from tests.flow.places import next_line
 
 

@@ -10,6 +10,7 @@ import pytest
 
 import millstream as ms
 from millstream.flow.plan import Plan, plan
+from millstream.flow.streams import JobStream, Stream
 from millstream.flow.vertices import (
     BatchStep,
     BranchVertex,
@@ -24,8 +25,8 @@ from millstream.flow.vertices import (
     UnionVertex,
     Vertex,
 )
-from millstream.flow.windows import TimeWindow
-from millstream.flow.workflow import JobStream, Stream, Workflow
+from millstream.flow.windows import TimeWindow, Window
+from millstream.flow.workflow import Workflow
 from tests.flow.places import next_line
 
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
@@ -231,17 +232,32 @@ def test_an_arrow_map_is_not_the_same_as_a_record_map(flow: Workflow, lines: Str
 # -- panes ---------------------------------------------------------------------------------
 
 
-def windowed(stream: Stream, name: str, window: object, **options: Any) -> JobStream:
-    return stream.map_reduce(
-        name, **{"map": pairs, "reduce": ms.sum(), "window": window, **options}
-    )
+SUM = ms.sum()
+
+
+def windowed(
+    stream: Stream,
+    name: str,
+    *windows: Window,
+    map: Any = pairs,
+    reduce: object = SUM,
+    key: str | None = None,
+    key_type: object = None,
+    ordered: bool = False,
+    durable: bool = True,
+    share: bool = True,
+    **options: Any,
+) -> JobStream:
+    mapped = stream if map is None else stream.flat_map(map)
+    divided = mapped.key_by(key, type=key_type).window(*windows, **options)
+    return divided.reduce(name, reduce, ordered=ordered, durable=durable, share=share)
 
 
 def test_jobs_that_differ_in_their_windows_are_led_by_the_first(
     flow: Workflow, lines: Stream
 ) -> None:
     keep(windowed(lines, "hours", ms.tumbling(HOUR)), "a")
-    keep(windowed(lines, "minutes", [ms.tumbling(MINUTE), ms.tumbling(HOUR)]), "b")
+    keep(windowed(lines, "minutes", ms.tumbling(MINUTE), ms.tumbling(HOUR)), "b")
 
     planned = plan(flow)
 

@@ -9,9 +9,10 @@ import pytest
 
 import millstream as ms
 from millstream.flow.plan import Plan, plan
+from millstream.flow.streams import Stream
 from millstream.flow.timing import JobTiming, Tracked, timings_of
 from millstream.flow.vertices import SourceTiming
-from millstream.flow.workflow import Stream, Workflow
+from millstream.flow.workflow import Workflow
 
 SECOND = 1_000_000
 MINUTE = timedelta(minutes=1)
@@ -28,8 +29,9 @@ def flow() -> Workflow:
 
 
 def windowed(stream: Stream, name: str, **options: Any) -> Any:
-    options = {"window": ms.tumbling(MINUTE), "reduce": ms.count(), "key": "k", **options}
-    return stream.map_reduce(name, **options)
+    reduce, window = options.pop("reduce", ms.count()), options.pop("window", ms.tumbling(MINUTE))
+    windows = window if isinstance(window, list) else [window]
+    return stream.key_by("k").window(*windows, **options).reduce(name, reduce)
 
 
 def timings(flow: Workflow) -> tuple[Plan, dict[str, JobTiming]]:
@@ -138,7 +140,7 @@ def test_timings_come_after_those_that_they_inherit_from(flow: Workflow) -> None
         ({"window": [ms.sliding(HOUR, MINUTE), ms.sliding(2 * HOUR, MINUTE)]}, True, True),
         ({"window": ms.session(HOUR)}, False, False),
         ({"window": ms.count_window(5, 2)}, False, False),
-        ({"window": ms.sliding(HOUR, MINUTE), "reduce": lambda k, v, w: None}, False, False),
+        ({"window": ms.sliding(HOUR, MINUTE), "reduce": lambda key, values: None}, False, False),
     ],
 )
 def test_rates_decide_only_where_folding_may_not_pay(

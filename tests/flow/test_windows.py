@@ -10,6 +10,7 @@ import pytest
 
 import millstream as ms
 from millstream.errors import ConfigError, WorkflowError
+from millstream.flow.streams import Stream
 from millstream.flow.vertices import JobVertex
 from millstream.flow.windows import (
     CountWindow,
@@ -18,9 +19,10 @@ from millstream.flow.windows import (
     GlobalWindow,
     SessionWindow,
     TimeWindow,
+    Window,
     length_text,
 )
-from millstream.flow.workflow import Stream, Workflow
+from millstream.flow.workflow import Workflow
 from tests.flow.places import line_of_call
 
 SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)
@@ -103,15 +105,9 @@ def test_a_pane_divides_all_sizes_and_slides(
         ({"window": [ms.session(SECOND), ms.tumbling(SECOND)]}, "must all be sliding or tumbling"),
         ({"window": [ms.tumbling(SECOND)] * 2}, "must differ"),
         ({"lateness": SECOND}, "lateness but no window"),
-        ({"early_every": SECOND}, "early_every but no window"),
-        ({"ordered": True}, "ordered but no window"),
-        ({"panes": False}, "panes but no window"),
         ({"time": ms.processing_time}, "processing_time but no window"),
         ({"window": ms.tumbling(SECOND), "lateness": -SECOND}, "lateness is"),
-        ({"window": ms.tumbling(SECOND), "early_every": timedelta(0)}, "early_every is"),
-        ({"window": ms.tumbling(SECOND), "panes": 3}, "panes=3"),
         ({"window": ms.tumbling(SECOND), "ttl": SECOND}, "both a window and a ttl"),
-        ({"window": ms.count_window(3), "early_every": SECOND}, "never open: count 3 every 3"),
     ],
 )
 def test_what_does_not_go_with_windows_is_refused_with_its_line(
@@ -120,6 +116,27 @@ def test_what_does_not_go_with_windows_is_refused_with_its_line(
     with pytest.raises(WorkflowError, match=said) as caught:
         stream.map_reduce("j", reduce=ms.count(), **options)
     assert caught.value.place == line_of_call(caught)
+
+
+@pytest.mark.parametrize(
+    ("window", "options", "said"),
+    [
+        (ms.tumbling(SECOND), {"early_every": timedelta(0)}, "early_every is"),
+        (ms.tumbling(SECOND), {"panes": 3}, "panes=3"),
+        (ms.count_window(3), {"early_every": SECOND}, "never open: count 3 every 3"),
+    ],
+)
+def test_options_that_make_no_sense_for_a_window_are_refused(
+    stream: Stream, window: Window, options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(WorkflowError, match=said) as caught:
+        stream.key_by().window(window, **options).reduce("j", ms.count())
+    assert caught.value.place == line_of_call(caught)
+
+
+def test_a_window_that_is_left_out_is_refused(stream: Stream) -> None:
+    with pytest.raises(WorkflowError, match="window must be"):
+        stream.key_by().window().reduce("j", ms.count())
 
 
 def test_reducers_that_do_not_go_with_windows(stream: Stream) -> None:

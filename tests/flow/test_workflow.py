@@ -11,8 +11,9 @@ import pytest
 import millstream as ms
 from millstream.errors import WorkflowError
 from millstream.flow.plan import plan
-from millstream.flow.reducers import StatefulReducer
+from millstream.flow.reducers import AggregateReducer, StatefulReducer
 from millstream.flow.sources import DataFrameSource
+from millstream.flow.streams import Stream
 from millstream.flow.vertices import (
     BatchStep,
     FrameVertex,
@@ -21,7 +22,8 @@ from millstream.flow.vertices import (
     UnionVertex,
     Vertex,
 )
-from millstream.flow.workflow import Stream, Workflow
+from millstream.flow.windows import Windowing
+from millstream.flow.workflow import Workflow
 from tests.flow.places import line_of, line_of_call, next_line
 
 SECOND = timedelta(seconds=1)
@@ -101,14 +103,14 @@ def test_a_job_takes_its_types_from_annotations(lines: Stream) -> None:
 
 def test_declared_types_win_over_annotations(lines: Stream) -> None:
     output = {"word": str, "n": pa.int32()}
-    job = job_of(lines.map_reduce("n", map=split, reduce=count, key_type=bytes, output=output))
+    job = job_of(lines.flat_map(split).key_by(type=bytes).reduce("n", count, output=output))
 
     assert job.key_type == pa.binary()
     assert job.output == pa.schema({"word": pa.string(), "n": pa.int32()})
 
 
 def test_a_declared_arrow_key_type_is_made_canonical(lines: Stream) -> None:
-    job = job_of(lines.map_reduce("n", map=split, reduce=count, key_type=pa.int32()))
+    job = job_of(lines.key_by("word", type=pa.int32()).reduce("n", count))
 
     assert job.key_type == pa.int64()
 
@@ -129,11 +131,31 @@ def test_a_key_annotated_as_anything_is_left_to_the_data(lines: Stream) -> None:
 
 
 def test_a_keyed_stream_becomes_a_job_with_that_key(lines: Stream) -> None:
-    keyed = lines.key_by(("a", "b"))
-    job = job_of(keyed.reduce("n", count, combine=thin_out, time="at", ttl=SECOND, key_type=str))
+    keyed = lines.key_by(("a", "b"), type=str)
+    job = job_of(keyed.reduce("n", count, combine=thin_out, ttl=SECOND, durable=False))
 
-    assert (job.key, job.map, job.combine, job.time) == (("a", "b"), None, thin_out, "at")
-    assert (job.ttl, job.key_type) == (SECOND, pa.string())
+    assert (job.key, job.map, job.combine) == (("a", "b"), None, thin_out)
+    assert (job.ttl, job.key_type, job.durable) == (SECOND, pa.string(), False)
+
+
+def test_a_windowed_stream_becomes_a_job_with_these_windows(lines: Stream) -> None:
+    windows = ms.tumbling(SECOND), ms.sliding(2 * SECOND, SECOND)
+    divided = lines.key_by("word").window(
+        *windows, time="at", lateness=SECOND, early_every=SECOND, panes=True
+    )
+    job = job_of(divided.reduce("n", ms.count(), ordered=True, share=False))
+
+    assert (job.key, job.time, job.share) == ("word", "at", False)
+    assert job.windowing == Windowing(windows, False, 1_000_000, 1_000_000, True, True)
+
+
+def test_aggregates_are_given_by_the_names_of_their_columns(lines: Stream) -> None:
+    keyed = lines.key_by("word")
+    expected = AggregateReducer(ms.aggregate(n=ms.count(), most=ms.max("size")))
+
+    assert job_of(keyed.aggregate("a", n=ms.count(), most=ms.max("size"))).reducer == expected
+    divided = keyed.window(ms.tumbling(SECOND), time="at")
+    assert job_of(divided.aggregate("b", n=ms.count(), most=ms.max("size"))).reducer == expected
 
 
 def test_key_and_time_columns_go_with_arrow_maps_sql_maps_and_bare_rows(lines: Stream) -> None:
@@ -313,7 +335,9 @@ def test_a_union_with_a_keyed_stream_is_refused(lines: Stream) -> None:
 
 @pytest.mark.parametrize("given", [None, "books", ["a line"], ms.write.console(), split])
 def test_what_is_not_a_source_is_refused(flow: Workflow, given: object) -> None:
-    with pytest.raises(WorkflowError, match=r"'s' got .*not a source; use a function of ms\.read") as caught:
+    with pytest.raises(
+        WorkflowError, match=r"'s' got .*not a source; use a function of ms\.read"
+    ) as caught:
         flow.source("s", given)
 
     assert caught.value.place == line_of_call(caught)
@@ -330,7 +354,9 @@ def test_a_dataframe_that_does_not_stream_is_refused_with_the_line_of_the_call(
 
 @pytest.mark.parametrize("given", [None, "out", ms.read.rate(), print])
 def test_what_is_not_a_sink_is_refused(lines: Stream, given: Any) -> None:
-    with pytest.raises(WorkflowError, match=r"'out' got .*not a sink; use ms\.parquet") as caught:
+    with pytest.raises(
+        WorkflowError, match=r"'out' got .*not a sink; use a function of ms\.write"
+    ) as caught:
         lines.sink("out", given)
 
     assert caught.value.place == line_of_call(caught)

@@ -11,7 +11,8 @@ import pytest
 
 import millstream as ms
 from millstream.errors import WorkflowError
-from millstream.flow.workflow import Stream, Workflow
+from millstream.flow.streams import Stream
+from millstream.flow.workflow import Workflow
 from tests.flow.places import line_of, line_of_call
 
 
@@ -245,7 +246,9 @@ def test_a_time_column_beside_a_function_of_records_is_refused(lines: Stream) ->
     assert caught.value.place == line_of_call(caught)
 
     with pytest.raises(WorkflowError, match=r"yield \(key, value, timestamp\)") as caught:
-        lines.key_by(length).reduce("n", count, time="at")
+        lines.key_by(length).window(ms.tumbling(timedelta(hours=1)), time="at").reduce(
+            "n", ms.count()
+        )
     assert caught.value.place == line_of_call(caught)
 
 
@@ -276,11 +279,7 @@ def test_a_key_function_annotated_with_what_is_no_key_is_refused_with_its_line(
 @pytest.mark.parametrize("kind", [list, dict[str, int], Custom, pa.list_(pa.int64()), "str", 7])
 def test_a_declared_key_type_that_is_not_allowed_is_refused(lines: Stream, kind: object) -> None:
     with pytest.raises(WorkflowError, match=r"key_type= of job 'n'.*; use one of str") as caught:
-        lines.map_reduce("n", map=split, reduce=count, key_type=kind)
-    assert caught.value.place == line_of_call(caught)
-
-    with pytest.raises(WorkflowError, match=r"key_type= of job 'n'.*; use one of str") as caught:
-        lines.key_by("word").reduce("n", count, key_type=kind)
+        lines.key_by("word", type=kind).reduce("n", count)
     assert caught.value.place == line_of_call(caught)
 
 
@@ -350,6 +349,8 @@ def test_a_helper_of_the_user_is_where_the_error_is() -> None:
 def test_switches_are_true_or_false(lines: Stream, option: str) -> None:
     options: dict[str, Any] = {option: "yes"}
     with pytest.raises(WorkflowError, match=f"job 'n' has {option}='yes'.*; give True") as caught:
-        lines.map_reduce("n", reduce=count, **options)
+        lines.key_by("word").window(ms.tumbling(timedelta(hours=1))).reduce(
+            "n", ms.count(), **options
+        )
 
     assert caught.value.place == line_of_call(caught)

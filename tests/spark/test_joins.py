@@ -60,9 +60,10 @@ def test_rows_of_two_sources_meet_and_their_results_can_be_put_in_windows(
     payments = flow.source(
         "payments", ms.read.replay(PAYMENTS, rows_per_epoch=20), lateness=30 * MINUTE
     )
-    joined = orders.left_join(
+    joined = orders.join(
         payments,
         "paid",
+        how="left",
         within=WITHIN,
         key="order",
         right_key="of",

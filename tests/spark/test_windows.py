@@ -216,9 +216,8 @@ def test_open_windows_tell_early_and_the_clock_can_place_values(spark: SparkSess
     source = flow.source("rows", ms.read.replay(rows, rows_per_epoch=10))
     day = ms.tumbling(timedelta(days=1))
     soon = timedelta(microseconds=1)
-    timely = source.map_reduce(
-        "timely", reduce=ms.sum("n"), key="name", time="at", window=day, early_every=soon
-    )
+    by_name = source.key_by("name").window(day, time="at", early_every=soon)
+    timely = by_name.reduce("timely", ms.sum("n"))
     timely.sink("timely_out", seen.sink("timely"))
     read = source.map_reduce(
         "read", reduce=ms.sum("n"), key="name", time=ms.processing_time, window=day

@@ -28,7 +28,8 @@ HERE = Place("here.py", 1)
 
 def job_of(reduce: object, **options: Any) -> JobVertex:
     """A job called "job", as ``map_reduce`` would describe it."""
-    return replace(JobVertex(HERE, name="job", reducer=reducer_of(reduce, "job")), **options)
+    reducer = reducer_of(reduce, "job", windowed=options.get("windowing") is not None)
+    return replace(JobVertex(HERE, name="job", reducer=reducer), **options)
 
 
 def blocks_of(job: JobVertex, *chunks: Chunk, slots: int = SLOTS) -> list[pa.RecordBatch]:

@@ -10,7 +10,8 @@ import pyarrow as pa
 
 import millstream as ms
 from millstream.flow.plan import plan
-from millstream.flow.workflow import Stream, Workflow
+from millstream.flow.streams import Stream
+from millstream.flow.workflow import Workflow
 from millstream.work.belated import ORIGIN, RECORD
 from millstream.work.chunk import Chunk
 from millstream.work.clocks import JobClock, Tally, tallies_of

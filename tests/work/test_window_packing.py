@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import millstream as ms
-from millstream.flow.reducers import AggregateReducer, CombiningReducer, StatefulReducer
+from millstream.flow.reducers import AggregateReducer, CombiningReducer, WindowReducer
 from millstream.flow.vertices import JobVertex
 from millstream.flow.windows import Window, Windowing
 from millstream.ring.hashing import hash_column, slot_of
@@ -428,7 +428,7 @@ def test_counting_reads_no_values() -> None:
 
 def test_reduce_functions_may_be_given_any_objects() -> None:
     job = job_of(nothing, windowing=Windowing((WINDOWS["sliding"],)))
-    assert isinstance(job.reducer, StatefulReducer)
+    assert isinstance(job.reducer, WindowReducer)
 
     block = block_of(job, Chunk(records=[("a", {1}, EPOCH), ("a", None, EPOCH)]))
 

@@ -182,15 +182,9 @@ def windowing_of(
     place: Place,
 ) -> Windowing | None:
     """The windows of a job; without any, the options that go with them are refused."""
-    given = {
-        "lateness": lateness,
-        "early_every": early_every,
-        "ordered": ordered or None,
-        "panes": panes,
-        "time=ms.processing_time": processing_time or None,
-    }
     if window is None:
-        for option, value in given.items():
+        timed = {"lateness": lateness, "time=ms.processing_time": processing_time or None}
+        for option, value in timed.items():
             if value is not None:
                 raise WorkflowError(
                     f"job {name!r} has {option} but no window", "give it a window=", place
@@ -200,10 +194,10 @@ def windowing_of(
         windows = as_windows(window)
     except ConfigError as problem:
         raise WorkflowError(f"job {name!r}: {problem}", "see docs/windows.md", place) from None
-    for option in ("ordered", "panes"):
-        if given[option] not in (None, True, False):
+    for option, flag in {"ordered": ordered, "panes": panes}.items():
+        if flag not in (None, True, False):
             raise WorkflowError(
-                f"job {name!r} has {option}={shown(given[option])}", "give True or False", place
+                f"job {name!r} has {option}={shown(flag)}", "give True or False", place
             )
     if early_every is not None and not isinstance(windows[0], TimeWindow | SessionWindow):
         raise WorkflowError(

@@ -12,6 +12,7 @@ from millstream.flow.reducers import (
     JoinReducer,
     Reducer,
     StatefulReducer,
+    WindowReducer,
 )
 from millstream.flow.vertices import JobVertex, SourceVertex
 from millstream.state.aggregates.naming import text_of
@@ -28,7 +29,7 @@ def form_of(job: JobVertex) -> Form:
 
 def _form_of(reducer: Reducer) -> Form:
     match reducer:
-        case StatefulReducer():
+        case StatefulReducer() | WindowReducer():
             return "stateful"
         case CombiningReducer():
             return "combining"
@@ -44,7 +45,9 @@ def reducer_text(job: JobVertex) -> str:
     """What tells reducers apart whose state differs; functions of one form may be exchanged."""
     match job.reducer:
         case StatefulReducer():
-            return f"a function (key, values, {'state' if job.windowing is None else 'window'})"
+            return "a function (key, values, state)"
+        case WindowReducer():
+            return "a function (key, values) of windows"
         case CombiningReducer():
             return "a combinable"
         case AggregateReducer(aggregates):
@@ -52,7 +55,7 @@ def reducer_text(job: JobVertex) -> str:
         case ArrowReducer():
             return "an Arrow function"
         case JoinReducer():
-            return "a left join" if job.reducer.outer else "a join"
+            return f"a {job.reducer.label}"
 
 
 def windows_text(job: JobVertex) -> str:

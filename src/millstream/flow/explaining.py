@@ -235,7 +235,7 @@ def _window_state(job: JobVertex, timing: JobTiming) -> str:
     wait = f" and the lateness of {length_text(lateness)}" if lateness else ""
     if isinstance(job.reducer, JoinReducer):
         # What has not met any is looked for again when its time is over.
-        longest = job.reducer.reach * (2 if job.reducer.outer else 1)
+        longest = job.reducer.reach * (2 if job.reducer.kept_sides else 1)
         return f"all values of both sides, for {length_text(longest)}{wait}"
     match timing.windowing.windows[0]:
         case TimeWindow():

@@ -20,6 +20,8 @@ from millstream.flow.shipping import is_users_file, ship
 from millstream.state.values import shown
 
 Function = Callable[..., Any]
+Key = str | tuple[str, ...] | Function
+"""A column, several columns, or a function of the record."""
 
 
 @dataclass(frozen=True)
@@ -159,6 +161,24 @@ def check_arguments(function: Function, count: int, role: str, shape: str) -> No
             f"give it {count} positional argument{'' if count == 1 else 's'}: {shape}",
             _users_place(function),
         ) from None
+
+
+def check_window_arguments(function: Function, count: int, role: str, shape: str) -> bool:
+    """Refuse a windowed reducer of the wrong shape; say whether it has a parameter ``window``."""
+    signature = _signature(function)
+    if signature is None:
+        return False
+    takes_window = "window" in signature.parameters
+    try:
+        signature.bind(*range(count), **({"window": None} if takes_window else {}))
+    except TypeError as problem:
+        raise WorkflowError(
+            f"the {role}, {name_of(function)}{signature}, cannot be called as {shape}), nor as "
+            f"{shape}, window=...): {problem}",
+            "give it these parameters; the one for the window is passed by its name, window",
+            _users_place(function),
+        ) from None
+    return takes_window
 
 
 def check_picklable(function: object, role: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import pyarrow as pa
 
@@ -23,13 +23,14 @@ from millstream.flow.checks import (
     key_type_of,
 )
 from millstream.flow.functions import Function, check_arguments, check_callable, check_picklable
-from millstream.flow.reducers import JoinReducer
+from millstream.flow.reducers import JoinKind, JoinReducer
 from millstream.flow.vertices import JobVertex, RecordStep, UnionVertex, Vertex
-from millstream.flow.windows import ProcessingTime, TimeWindow, Windowing, WithinWindow
+from millstream.flow.windows import TimeWindow, Windowing, WithinWindow
 from millstream.state.values import shown
 
 if TYPE_CHECKING:
-    from millstream.flow.workflow import Stream, Workflow
+    from millstream.flow.streams import Stream
+    from millstream.flow.workflow import Workflow
 
 COLUMNS = ("key", "left", "right", "time")
 """What a join gives, if no function makes something else of it."""
@@ -54,25 +55,9 @@ class JoinSide(RecordStep):
         return JobVertex(self.place, name=name, key=self.key, time=self.time)
 
 
-class JoinArguments(TypedDict, total=False):
-    """What ``join`` and ``left_join`` take by name."""
-
-    within: timedelta
-    window: TimeWindow
-    key: str | tuple[str, ...] | Function
-    right_key: str | tuple[str, ...] | Function
-    time: str | ProcessingTime
-    right_time: str
-    on_match: Function
-    lateness: timedelta
-    key_type: object
-    output: Declared
-    durable: bool
-
-
 @dataclass(frozen=True, kw_only=True)
 class JoinOptions:
-    """What a user has said of a join, unchecked; ``outer`` is that of ``left_join``."""
+    """What a user has said of a join, unchecked."""
 
     within: object = None
     window: object = None
@@ -85,7 +70,7 @@ class JoinOptions:
     key_type: object = None
     output: Declared | None = None
     durable: object = True
-    outer: bool = False
+    how: object = "inner"
     by_arrival: bool = False
 
 
@@ -122,7 +107,7 @@ def join_vertex(
         place,
         (UnionVertex(place, sides),),
         name=name,
-        reducer=JoinReducer(reach, options.outer, on_match),
+        reducer=JoinReducer(reach, _how(options.how, name, place), on_match),
         key_type=_key_type(options.key_type, sides, name, place),
         output=_output(options.output, on_match, name, place),
         durable=check_flag("durable", options.durable, name, place),
@@ -151,6 +136,16 @@ def _sides(
         JoinSide(place, (left,), name=name, side="left", key=key, time=time),
         JoinSide(place, (right,), name=name, side="right", key=right_key, time=right_time),
     )
+
+
+def _how(given: object, name: str, place: Place) -> JoinKind:
+    if given not in get_args(JoinKind):
+        raise WorkflowError(
+            f"join {name!r} has how={shown(given)}",
+            f"give one of {', '.join(map(repr, get_args(JoinKind)))}",
+            place,
+        )
+    return cast(JoinKind, given)
 
 
 def _window(options: JoinOptions, name: str, place: Place) -> TimeWindow | WithinWindow:

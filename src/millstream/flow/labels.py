@@ -15,6 +15,7 @@ from millstream.flow.reducers import (
     JoinReducer,
     Reducer,
     StatefulReducer,
+    WindowReducer,
 )
 from millstream.flow.sinks import CallbackSink, FileSink, ForeachBatchSink, Sink
 from millstream.flow.sources import (
@@ -134,13 +135,13 @@ def reduce_text(reducer: Reducer) -> str:
             return text_of(aggregates)
         case CombiningReducer(combinable):
             return _combinable_text(combinable)
-        case StatefulReducer(function):
+        case StatefulReducer(function) | WindowReducer(function):
             return function_text(function)
         case ArrowReducer(function):
             return f"{function_text(function)} (Arrow)"
         case JoinReducer():
             made = "" if reducer.on_match is None else f", {function_text(reducer.on_match)}"
-            return f"{'left join' if reducer.outer else 'join'}{made}"
+            return f"{reducer.label}{made}"
 
 
 def _combinable_text(combinable: object) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from millstream.errors import WorkflowError
 from millstream.flow.functions import (
@@ -18,11 +18,14 @@ from millstream.flow.functions import (
     check_arguments,
     check_callable,
     check_picklable,
+    check_window_arguments,
     name_of,
 )
 from millstream.state.aggregates import Aggregate, AggregateSet, as_set, count
 from millstream.state.blocks import KEY
 from millstream.state.values import shown
+
+JoinKind = Literal["inner", "left", "right", "outer"]
 
 
 @runtime_checkable
@@ -80,6 +83,17 @@ class StatefulReducer:
 
 
 @dataclass(frozen=True)
+class WindowReducer:
+    """``reduce(key, values)``, called once per key and window.
+
+    It is given the window as ``window=`` if it has a parameter of that name.
+    """
+
+    function: Function
+    takes_window: bool = True
+
+
+@dataclass(frozen=True)
 class CombiningReducer:
     """A user's combinable: accumulators are Python objects."""
 
@@ -95,22 +109,33 @@ class AggregateReducer:
 
 @dataclass(frozen=True)
 class ArrowReducer:
-    """``reduce(rows, state)`` over Arrow tables."""
+    """``reduce(rows, state)`` over Arrow tables; in windows ``reduce(rows)``, and ``window=``."""
 
     function: Function
+    takes_window: bool = False
 
 
 @dataclass(frozen=True)
 class JoinReducer:
     """Pairs of values of two sides, or what ``on_match(key, left, right)`` makes of them.
 
-    Values further apart than ``reach`` never meet. ``outer`` also gives values of the left side
+    Values further apart than ``reach`` never meet. ``how`` says of which sides values are given
     that have met none.
     """
 
     reach: int
-    outer: bool = False
+    how: JoinKind = "inner"
     on_match: Function | None = None
+
+    @property
+    def kept_sides(self) -> tuple[bool, ...]:
+        """The sides whose values are given also if they have met none; True is the left one."""
+        return {"inner": (), "left": (True,), "right": (False,), "outer": (True, False)}[self.how]
+
+    @property
+    def label(self) -> str:
+        """Its kind in words."""
+        return {"inner": "join", "outer": "full outer join"}.get(self.how, f"{self.how} join")
 
     @property
     def pane(self) -> int:
@@ -118,12 +143,20 @@ class JoinReducer:
         return max(self.reach // 4, 1_000_000)
 
 
-Reducer = StatefulReducer | CombiningReducer | AggregateReducer | ArrowReducer | JoinReducer
+Reducer = (
+    StatefulReducer
+    | WindowReducer
+    | CombiningReducer
+    | AggregateReducer
+    | ArrowReducer
+    | JoinReducer
+)
 
 
-def reducer_of(given: object, job: str) -> Reducer:
+def reducer_of(given: object, job: str, *, windowed: bool = False) -> Reducer:
     """Recognise the form of ``reduce=`` and check it."""
     role = f"reducer of job {job!r}"
+    shape = "(key, values, *, window)" if windowed else "(key, values, state)"
     if isinstance(given, AggregateSet | Aggregate) and not isinstance(given, type):
         aggregates = as_set(given)
         if KEY in aggregates.names:
@@ -134,9 +167,13 @@ def reducer_of(given: object, job: str) -> Reducer:
             )
         return AggregateReducer(aggregates)
     if isinstance(given, ArrowFunction):
-        check_arguments(given.function, 2, role, "(rows, state)")
+        if windowed:
+            takes_window = check_window_arguments(given.function, 1, role, "(rows")
+        else:
+            takes_window = False
+            check_arguments(given.function, 2, role, "(rows, state)")
         check_picklable(given.function, role)
-        return ArrowReducer(given.function)
+        return ArrowReducer(given.function, takes_window)
     if isinstance(given, Combinable) and not isinstance(given, type):
         for name, arguments, shape in _PARTS:
             part, of = getattr(given, name), f"{name} of the {role}"
@@ -148,7 +185,7 @@ def reducer_of(given: object, job: str) -> Reducer:
     if isinstance(given, type) or not callable(given):
         raise WorkflowError(
             f"job {job!r} got reduce={shown(given)}, which is not a reducer",
-            "pass a function (key, values, state), an object with zero, add, merge and result, "
+            f"pass a function {shape}, an object with zero, add, merge and result, "
             "a built-in such as ms.count(), or ms.arrow(function)",
             caller(),
         )
@@ -159,6 +196,10 @@ def reducer_of(given: object, job: str) -> Reducer:
             f"call it, as in reduce=ms.{name}(...)",
             caller(),
         )
+    if windowed:
+        takes_window = check_window_arguments(given, 2, role, "(key, values")
+        check_picklable(given, role)
+        return WindowReducer(given, takes_window)
     check_arguments(given, 3, role, "(key, values, state)")
     check_picklable(given, role)
     return StatefulReducer(given)

@@ -109,7 +109,7 @@ def _delay(vertex: Vertex) -> int:
     if not isinstance(vertex, JobVertex) or not isinstance(vertex.reducer, JoinReducer):
         return 0
     assert vertex.windowing is not None
-    at_once = not vertex.reducer.outer and not vertex.windowing.time_windows
+    at_once = not vertex.reducer.kept_sides and not vertex.windowing.time_windows
     return 0 if at_once else vertex.reducer.reach
 
 

@@ -77,16 +77,19 @@ class _Windowed(TwoSources):
         super().__init__()
 
     def _streams(self, left: Stream, right: Stream) -> Mapping[str, Stream]:
-        slides = left.union(right).map_reduce(
-            "slides",
-            map=timed,
-            reduce=LISTS if self._lists else SUMS,
-            window=[
-                sliding(timedelta(seconds=size), timedelta(seconds=slide))
-                for size, slide in self._windows
-            ],
-            panes=self._panes,
-            early_every=None if self._early is None else timedelta(microseconds=self._early),
+        slides = (
+            left.union(right)
+            .flat_map(timed)
+            .key_by()
+            .window(
+                *(
+                    sliding(timedelta(seconds=size), timedelta(seconds=slide))
+                    for size, slide in self._windows
+                ),
+                panes=self._panes,
+                early_every=None if self._early is None else timedelta(microseconds=self._early),
+            )
+            .reduce("slides", LISTS if self._lists else SUMS)
         )
         behind = slides.map_reduce(
             "behind",

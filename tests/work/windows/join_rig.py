@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.errors import Place
-from millstream.flow.reducers import JoinReducer
+from millstream.flow.reducers import JoinKind, JoinReducer
 from millstream.flow.vertices import JobVertex
 from millstream.flow.windows import TimeWindow, Windowing, WithinWindow
 from millstream.state.records import decode_records
@@ -29,13 +29,13 @@ Epochs = list[tuple[list[Row], int]]
 """Rows whose values say their side, and the watermark of each epoch."""
 
 
-def join_of(window: Window, *, outer: bool = False, on_match: Any = None) -> JobVertex:
+def join_of(window: Window, *, how: JoinKind = "inner", on_match: Any = None) -> JobVertex:
     """A join called "job"."""
     reach = window.size if isinstance(window, TimeWindow) else window.length
     return JobVertex(
         Place("here.py", 1),
         name="job",
-        reducer=JoinReducer(reach, outer, on_match),
+        reducer=JoinReducer(reach, how, on_match),
         windowing=Windowing((window,)),
     )
 
@@ -106,7 +106,7 @@ def is_over(window: Window, time: int, watermark: int) -> bool:
 
 
 def expected(
-    window: Window, outer: bool, epochs: Epochs
+    window: Window, how: JoinKind, epochs: Epochs
 ) -> list[Counter[tuple[Any, Any, Any, int]]]:
     """The plain answer of each epoch: every value is compared with every one before it."""
     before: list[Row] = []
@@ -126,12 +126,15 @@ def expected(
                 ):
                     (left, _), (right, _) = pair["left"], pair["right"]
                     answer[row[0], left, right, max(row[1], other[1])] += 1
-                    done.add(left)
+                    done.update((left, right))
             before.append(row)
-        for key, time, (side, value) in before if outer else ():
-            if side == "left" and value not in done and is_over(window, time, watermark):
-                done.add(value)
-                answer[key, value, None, time] += 1
+        for key, time, (side, value) in before:
+            if value in done or not is_over(window, time, watermark):
+                continue
+            done.add(value)
+            if how in (side, "outer"):
+                both = (value, None) if side == "left" else (None, value)
+                answer[key, *both, time] += 1
         answers.append(answer)
         closed = watermark
     return answers

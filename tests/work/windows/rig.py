@@ -38,7 +38,10 @@ def job_of(reduce: object, *windows: Window, **options: Any) -> JobVertex:
     """A windowed job called "job"."""
     windowing = Windowing(tuple(windows), **options)
     return JobVertex(
-        Place("here.py", 1), name="job", reducer=reducer_of(reduce, "job"), windowing=windowing
+        Place("here.py", 1),
+        name="job",
+        reducer=reducer_of(reduce, "job", windowed=True),
+        windowing=windowing,
     )
 
 

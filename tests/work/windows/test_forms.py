@@ -85,7 +85,7 @@ def test_a_function_of_a_join_that_changes_values_changes_no_state() -> None:
                 value["n"] += 1
         return key, left["n"], None if right is None else right["n"]
 
-    job = join_of(WithinWindow(10), outer=True, on_match=on_match)
+    job = join_of(WithinWindow(10), how="left", on_match=on_match)
     rig = RecordRig(job, Failing(), nodes=1)
 
     rig.run([("a", 0, ("left", {"n": 0})), ("a", 1, ("right", {"n": 5}))], 0)

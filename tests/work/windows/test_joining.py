@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 
+from millstream.flow.reducers import JoinKind
 from millstream.flow.windows import TimeWindow, WithinWindow
 from millstream.work.failures import RecordError, UserFunctionError
 from millstream.work.windows import matching
@@ -37,16 +38,16 @@ WINDOWS = [
 
 
 @pytest.mark.parametrize("window", WINDOWS, ids=str)
-@pytest.mark.parametrize("outer", [False, True], ids=["inner", "left"])
+@pytest.mark.parametrize("how", get_args(JoinKind))
 @pytest.mark.parametrize("seed", range(5))
 def test_every_pair_is_given_once_when_the_later_value_has_come(
-    window: Window, outer: bool, seed: int
+    window: Window, how: JoinKind, seed: int
 ) -> None:
     rng = random.Random(seed)
     epochs = in_time(window, stream(rng, 25))
-    rig = JoinRig(join_of(window, outer=outer), rng)
+    rig = JoinRig(join_of(window, how=how), rng)
 
-    assert answers_of(rig, epochs) == expected(window, outer, epochs)
+    assert answers_of(rig, epochs) == expected(window, how, epochs)
     assert not held(rig)
 
 
@@ -56,19 +57,18 @@ def test_large_results_come_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(5)
     epochs = in_time(window, stream(rng, 25))
 
-    answers = answers_of(JoinRig(join_of(window, outer=True), rng), epochs)
+    answers = answers_of(JoinRig(join_of(window, how="outer"), rng), epochs)
 
-    assert answers == expected(window, True, epochs)
+    assert answers == expected(window, "outer", epochs)
 
 
-@pytest.mark.parametrize("outer", [False, True])
-def test_what_nothing_can_meet_any_more_is_given_up(outer: bool) -> None:
-    rig = JoinRig(join_of(WithinWindow(10 * UNIT), outer=outer), random.Random(1))
+@pytest.mark.parametrize(("how", "reach"), [("inner", 10), ("left", 20), ("outer", 20)])
+def test_what_nothing_can_meet_any_more_is_given_up(how: JoinKind, reach: int) -> None:
+    rig = JoinRig(join_of(WithinWindow(10 * UNIT), how=how), random.Random(1))
     for now in range(200):
         rows = [("a", now * UNIT, (side, now)) for side in ("left", "right")]
         rig.run(rows, now * UNIT)
 
-    reach = 20 if outer else 10
     times = {value.time // UNIT for value in held(rig)}
     assert set(range(199 - reach, 200)) <= times
     assert min(times) >= 199 - reach - 3  # the rest of a pane
@@ -109,7 +109,7 @@ def test_a_function_makes_records_of_pairs() -> None:
             return [(key, left), (key, -left)]
         return None if left > right else (key, left + right)
 
-    job = join_of(WithinWindow(10), outer=True, on_match=on_match)
+    job = join_of(WithinWindow(10), how="left", on_match=on_match)
     rig = MatchRig(job, random.Random(1))
 
     rig.run([("a", 0, ("left", 1)), ("a", 5, ("right", 2)), ("a", 100, ("left", 7))], 0)

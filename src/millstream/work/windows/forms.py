@@ -12,12 +12,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millstream.flow.functions import Function
 from millstream.flow.reducers import (
     AggregateReducer,
     ArrowReducer,
     CombiningReducer,
-    StatefulReducer,
+    WindowReducer,
 )
 from millstream.flow.vertices import JobVertex
 from millstream.flow.windows import CountWindow, GlobalWindow, Timing
@@ -134,9 +133,9 @@ def form_of(job: JobVertex) -> Form[Any]:
     if isinstance(job.reducer, CombiningReducer):
         return CombiningForm(job, job.reducer)
     if isinstance(job.reducer, ArrowReducer):
-        return TableForm(job, job.reducer.function)
-    assert isinstance(job.reducer, StatefulReducer)
-    return FunctionForm(job, job.reducer.function)
+        return TableForm(job, job.reducer)
+    assert isinstance(job.reducer, WindowReducer)
+    return FunctionForm(job, job.reducer)
 
 
 def instant(time: int) -> datetime:
@@ -235,13 +234,14 @@ class _Combining(CombiningAlgebra):
 
 
 class TableForm:
-    """A function over tables that sees the rows of all keys at once: ``reduce(rows, window)``."""
+    """A function over tables that sees the rows of all keys at once: ``reduce(rows)``."""
 
     folds = False
 
-    def __init__(self, job: JobVertex, function: Function) -> None:
+    def __init__(self, job: JobVertex, reducer: ArrowReducer) -> None:
         self._job = job
-        self._function = function
+        self._function = reducer.function
+        self._takes_window = reducer.takes_window
         self._role = f"reducer of job {job.name!r}"
         assert job.windowing is not None
         self._ordered = job.windowing.ordered
@@ -268,8 +268,10 @@ class TableForm:
         if self._ordered:
             table = table.take(pc.sort_indices(table, sort_keys=[(TIME_COLUMN, "ascending")]))
         assert isinstance(one.start, int) and isinstance(one.end, int)
+        window = Window(instant(one.start), instant(one.end), one.timing)
+        named = {"window": window} if self._takes_window else {}
         with calling(self._role, self._function):
-            result = self._function(table, Window(instant(one.start), instant(one.end), one.timing))
+            result = self._function(table, **named)
         if result is None or isinstance(result, pa.RecordBatch):
             return result
         if isinstance(result, pa.Table):
@@ -294,13 +296,14 @@ class _Tables(TableAlgebra):
 
 
 class FunctionForm:
-    """A function that sees whole windows: ``reduce(key, values, window)``."""
+    """A function that sees whole windows: ``reduce(key, values)``."""
 
     folds = False
 
-    def __init__(self, job: JobVertex, function: Function) -> None:
+    def __init__(self, job: JobVertex, reducer: WindowReducer) -> None:
         self._job = job
-        self._function = function
+        self._function = reducer.function
+        self._takes_window = reducer.takes_window
         assert job.windowing is not None
         self._ordered = job.windowing.ordered
         self.algebra = ListAlgebra()
@@ -349,7 +352,8 @@ class FunctionForm:
         )
         for key, (values, times), window, time in found:
             try:
-                result = function(key, self._in_order(values, times), window)
+                named = {"window": window} if self._takes_window else {}
+                result = function(key, self._in_order(values, times), **named)
                 if isinstance(result, list) or hasattr(result, "__next__"):
                     records.extend(result)
                 elif result is not None:

@@ -1,7 +1,7 @@
 """Joins on a node: values of both sides wait in panes until none can come that they meet.
 
 In each epoch the new values meet each other and those that wait, so that a pair is given once,
-when the later of both has come. A value of the left side that was alone until nothing more could
+when the later of both has come. A value of an outer side that was alone until nothing more could
 come is found by looking once more at all that it could have met.
 """
 
@@ -21,7 +21,7 @@ from millstream.flow.windows import TimeWindow
 from millstream.ring.keys import decode_keys
 from millstream.ring.masks import SlotMask, mask_of
 from millstream.state.blocks import KEY, SLOT
-from millstream.state.panes.algebras import Objects, objects
+from millstream.state.panes.algebras import objects
 from millstream.state.panes.fragments import PaneFragment, decode_panes, encode_panes
 from millstream.state.panes.joined import LEFT, SideAlgebra, SideRows, Waiting, waiting
 from millstream.state.panes.keys import Ids
@@ -48,7 +48,7 @@ class JoinReducing:
         assert job.windowing is not None and isinstance(job.reducer, JoinReducer)
         (window,) = job.windowing.windows
         self._job = job
-        self._outer = job.reducer.outer
+        self._kept_sides = job.reducer.kept_sides
         self._pane = job.reducer.pane
         self._pairing = pairing_of(window)
         # In windows that overlap, two values may meet in one that was closed before both had come.
@@ -69,7 +69,7 @@ class JoinReducing:
         found: list[Found] = []
         if unit.read and new is not None:
             found += self._pairs(new)
-        if unit.read and self._outer and clock.watermark > clock.closed:
+        if unit.read and self._kept_sides and clock.watermark > clock.closed:
             found += self._alone(new, clock, unit.slots)
         fragment: PaneFragment[SideRows] = PaneFragment()
         horizon = self._horizon(clock.watermark)
@@ -150,32 +150,39 @@ class JoinReducing:
         return found
 
     def _alone(self, new: Side | None, clock: JobClock, slots: range) -> Iterator[Found]:
-        """The values of the left side that are done with now, and have met none."""
+        """The values of outer sides that are done with now, and have met none."""
         since, until = (open_from(self._pairing, at) for at in (clock.closed, clock.watermark))
         tables = [
             table
             for start in self._starts(since, until)
             for table in self._state.loose(start, slots)
         ]
-        left = _only(self._joined(*tables, new), left=True)
-        if left is not None:
-            times = left.rows.times
-            left = chosen(self._algebra, left, (times >= since) & (times < until))
-        if left is None:
+        every = self._joined(*tables, new)
+        if every is None:
             return
-        right = _only(self._joined(self._waiting(left), new), left=False)
-        alone = np.ones(len(left), bool)
-        if right is not None:
-            index = Index(right.ids, right.rows.times)
-            start, stop = index.spans(self._pairing, left.ids, left.rows.times)
+        times = every.rows.times
+        due = chosen(self._algebra, every, (times >= since) & (times < until))
+        for left in self._kept_sides:
+            one = _only(due, left=left)
+            one = None if one is None else self._unmatched(one, new, left=left)
+            if one is not None:
+                values, nothing = one.rows.values, np.full(len(one), None, object)
+                both = (values, nothing) if left else (nothing, values)
+                yield Found(one.ids, both[0], both[1], one.rows.times)
+
+    def _unmatched(self, one: Side, new: Side | None, *, left: bool) -> Side | None:
+        """Those rows of one side that none of the other side have met."""
+        other = _only(self._joined(self._waiting(one), new), left=not left)
+        alone = np.ones(len(one), bool)
+        if other is not None:
+            index = Index(other.ids, other.rows.times)
+            start, stop = index.spans(self._pairing, one.ids, one.rows.times)
             alone = start == stop
             if self._overlap:
                 alone[:] = True
-                for one, other in index.pairs(start, stop):
-                    alone[one[self._is_open(left, right, one, other)]] = False
-        left = chosen(self._algebra, left, alone) if alone.any() else None
-        if left is not None:
-            yield Found(left.ids, left.rows.values, _nothing(len(left)), left.rows.times)
+                for here, there in index.pairs(start, stop):
+                    alone[here[self._is_open(one, other, here, there)]] = False
+        return chosen(self._algebra, one, alone) if alone.any() else None
 
     def _waiting(self, table: Side) -> Side | None:
         """What the state holds of the same keys, near enough in time to meet any of these."""
@@ -209,7 +216,7 @@ class JoinReducing:
         needed = open_from(self._pairing, watermark)
         if needed in (BEGINNING, END):
             return needed
-        if self._outer:  # whoever is still to be looked at may have met earlier ones
+        if self._kept_sides:  # whoever is still to be looked at may have met earlier ones
             needed = int(self._pairing.first(np.array([needed]))[0])
         return needed // self._pane * self._pane
 
@@ -261,7 +268,3 @@ def _only(table: Side | None, *, left: bool) -> Side | None:
         return None
     mask = table.rows.left if left else ~table.rows.left
     return chosen(SideAlgebra(), table, mask) if mask.any() else None
-
-
-def _nothing(count: int) -> Objects:
-    return np.full(count, None, object)
