@@ -47,6 +47,7 @@ from millstream.flow.workflow import Workflow
 from millstream.node.messages import NotDeterministic, ScanBroken
 from millstream.state.aggregates import (
     aggregate,
+    approx_distinct,
     count,
     distinct,
     first,
@@ -111,6 +112,7 @@ __all__ = [
     "WorkflowError",
     "WouldWithdraw",
     "aggregate",
+    "approx_distinct",
     "arrow",
     "changes",
     "combinable",

@@ -155,6 +155,8 @@ def cases() -> list[Case]:
         made.append(Case(f"max_{name}", agg.max(), type, values, expect_max))
         made.append(Case(f"top_{name}", agg.top_k(3), type, values, expect_top))
         made.append(Case(f"distinct_{name}", agg.distinct(), type, values, expect_distinct))
+        about = agg.approx_distinct()
+        made.append(Case(f"approx_distinct_{name}", about, type, values, expect_distinct))
     for name, type, values in ANYTHING:
         made.append(Case(f"first_{name}", agg.first(), type, values, expect_first))
         made.append(Case(f"last_{name}", agg.last(), type, values, expect_last))

@@ -8,6 +8,7 @@ from millstream.state.aggregates import (
     Aggregate,
     AggregateSet,
     aggregate,
+    approx_distinct,
     as_set,
     count,
     distinct,
@@ -30,7 +31,8 @@ EVERY = {
     "e": min(),
     "f": max("x"),
     "g": top_k(3, "x", largest=False),
-    "h": distinct("x", precision=8),
+    "h": approx_distinct("x", precision=8),
+    "k": distinct("x"),
     "i": first("x"),
     "j": last(),
 }

@@ -32,6 +32,7 @@ def everything() -> AggregateSet:
         high=agg.max("temp"),
         best=agg.top_k(2),
         kinds=agg.distinct(),
+        about=agg.approx_distinct(),
         start=agg.first(),
         end=agg.last("temp"),
     )
@@ -44,11 +45,11 @@ def test_a_set_gives_one_result_column_for_each_name() -> None:
     assert results.to_pylist() == [
         {
             "n": 3, "known": 3, "total": 10, "avg": 3.0, "low": 1.0,
-            "high": 6.0, "best": [6, 4], "kinds": 2, "start": 4, "end": 6.0,
+            "high": 6.0, "best": [6, 4], "kinds": 2, "about": 2, "start": 4, "end": 6.0,
         },
         {
             "n": 1, "known": 0, "total": 5, "avg": None, "low": None,
-            "high": None, "best": [5], "kinds": 1, "start": 5, "end": None,
+            "high": None, "best": [5], "kinds": 1, "about": 1, "start": 5, "end": None,
         },
     ]  # fmt: skip
 
@@ -126,7 +127,9 @@ def test_adding_strings_names_the_aggregate_the_type_and_what_is_allowed(
 
 
 @pytest.mark.parametrize(
-    "aggregate", [agg.min(), agg.max(), agg.top_k(1), agg.distinct()], ids=repr
+    "aggregate",
+    [agg.min(), agg.max(), agg.top_k(1), agg.distinct(), agg.approx_distinct()],
+    ids=repr,
 )
 @pytest.mark.parametrize("type", [pa.list_(pa.int64()), pa.null(), pa.month_day_nano_interval()])
 def test_values_without_an_order_are_refused(aggregate: Any, type: pa.DataType) -> None:
@@ -148,8 +151,11 @@ def test_an_unsupported_value_is_a_config_error_and_survives_pickling() -> None:
         (lambda: agg.top_k(0), "k must be an integer of at least 1, got 0"),
         (lambda: agg.top_k(True), "k must be"),
         (lambda: agg.top_k(2, largest="yes"), "largest must be True or False"),  # type: ignore[arg-type]
-        (lambda: agg.distinct(precision=6), "precision must be an integer from 7 to 18, got 6"),
-        (lambda: agg.distinct(precision=19), "precision must be"),
+        (
+            lambda: agg.approx_distinct(precision=6),
+            "precision must be an integer from 7 to 18, got 6",
+        ),
+        (lambda: agg.approx_distinct(precision=19), "precision must be"),
         (lambda: agg.sum(""), "column must be"),
         (lambda: agg.sum(3), "column must be"),  # type: ignore[arg-type]
         (lambda: agg.aggregate(), "at least one"),

@@ -2,10 +2,10 @@
 
 ``protocol`` says what an aggregate is; ``constructors`` holds the functions that users call.
 Each aggregate has its own file (``counts``, ``sums``, ``means``, ``extremes``, ``tops``,
-``distincts``, ``ends``), built on a few shared ones: ``kinds`` (which Arrow types an aggregate
-can read), ``grouping`` (work on dense group ids), ``ordering`` (values as sortable integers),
-``exact`` (integer sums that never wrap), ``hashing`` and ``sketch`` (HyperLogLog).
-``sets`` runs several aggregates side by side, which is what the engine uses.
+``distincts``, ``approx_distincts``, ``ends``), built on a few shared ones: ``kinds`` (which Arrow
+types an aggregate can read), ``grouping`` (work on dense group ids), ``ordering`` (values as
+sortable integers), ``exact`` (integer sums that never wrap), ``hashing`` and ``sketch``
+(HyperLogLog). ``sets`` runs several aggregates side by side, which is what the engine uses.
 
 An aggregate knows nothing of keys, epochs or windows: it gets a group number for every row.
 """
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from millstream.state.aggregates.constructors import (
     aggregate,
+    approx_distinct,
     count,
     distinct,
     first,
@@ -34,6 +35,7 @@ __all__ = [
     "SumOverflow",
     "UnsupportedValue",
     "aggregate",
+    "approx_distinct",
     "as_set",
     "count",
     "distinct",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from millstream.errors import ConfigError
+from millstream.state.aggregates.approx_distincts import ApproxDistinct
 from millstream.state.aggregates.counts import Count
 from millstream.state.aggregates.distincts import Distinct
 from millstream.state.aggregates.ends import First, Last
@@ -47,9 +48,17 @@ def top_k(k: int, column: str | None = None, *, largest: bool = True) -> Aggrega
     return TopK(k=k, column=_checked(column), largest=largest)
 
 
-def distinct(column: str | None = None, *, precision: int = 12) -> Aggregate:
-    """About how many different values there are, to within 1.04 / 2**(precision / 2)."""
-    return Distinct(column=_checked(column), precision=precision)
+def distinct(column: str | None = None) -> Aggregate:
+    """How many different values there are. Each of them is kept: for sets that fit in memory."""
+    return Distinct(column=_checked(column))
+
+
+def approx_distinct(column: str | None = None, *, precision: int = 12) -> Aggregate:
+    """About how many different values there are, to within 1.04 / 2**(precision / 2).
+
+    HyperLogLog: a few kilobytes a key, however many values there are.
+    """
+    return ApproxDistinct(column=_checked(column), precision=precision)
 
 
 def first(column: str | None = None) -> Aggregate:

@@ -1,57 +1,55 @@
-"""``distinct``: about how many different values each group has."""
+"""``distinct``: how many different values each group has."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from millstream.errors import ConfigError
-from millstream.state.aggregates import sketch
 from millstream.state.aggregates.grouping import Groups, present
-from millstream.state.aggregates.hashing import hash_values
-from millstream.state.aggregates.kinds import SCALARS, require
-
-# Below 7 the estimator is biased (by 7 % at 4), and the error below is no longer true.
-_PRECISIONS = range(7, 19)
+from millstream.state.aggregates.kinds import SCALARS, Kind, require
 
 
 @dataclass(frozen=True, kw_only=True)
 class Distinct:
-    """Counts distinct values by HyperLogLog, with a relative error of 1.04 / 2**(precision / 2).
-
-    Sets of fewer than 2**(precision - 2) values are counted almost exactly, in 4 bytes a value.
-    """
+    """Keeps each different value of a group once, as a list. NaN equals itself, and 0.0 -0.0."""
 
     column: str | None = None
-    precision: int = 12
     needs_values: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        if type(self.precision) is not int or self.precision not in _PRECISIONS:
-            raise ConfigError(
-                f"precision must be an integer from {_PRECISIONS[0]} to {_PRECISIONS[-1]}, "
-                f"got {self.precision!r}"
-            )
 
     def accumulators(self, value: pa.DataType | None) -> list[pa.Field]:
         require("distinct", value, SCALARS)
-        return [pa.field("sketch", pa.binary(), nullable=False)]
+        return [pa.field("values", pa.list_(value), nullable=False)]
 
     def fold(
         self, values: pa.Array, times: pa.Array | None, groups: Groups, n: int
     ) -> list[pa.Array]:
-        require("distinct", values.type, SCALARS)
+        kind = require("distinct", values.type, SCALARS)
         values, groups = present(values, groups)
-        parts = sketch.from_hashes(hash_values(values), groups, self.precision)
-        return [sketch.pack(parts, n, self.precision)]
+        if kind is Kind.FLOAT:
+            zero, nan = (pa.scalar(one, values.type) for one in (0.0, math.nan))
+            values = pc.case_when(
+                pc.make_struct(pc.equal(values, zero), pc.is_nan(values)), zero, nan, values
+            )
+        coded = values.dictionary_encode()
+        width = len(coded.dictionary)
+        pairs = np.unique(groups * width + coded.indices.to_numpy())
+        owners, codes = np.divmod(pairs, max(width, 1))
+        ends = np.cumsum(np.bincount(owners, minlength=n))
+        offsets = np.concatenate(([0], ends)).astype(np.int32)
+        return [pa.ListArray.from_arrays(offsets, coded.dictionary.take(pa.array(codes)))]
 
     def merge(self, columns: list[pa.Array], groups: Groups, n: int) -> list[pa.Array]:
-        return [sketch.pack(sketch.unpack(columns[0], groups, self.precision), n, self.precision)]
+        lists = columns[0]
+        lengths = lists.value_lengths().to_numpy()
+        return self.fold(lists.flatten(), None, np.repeat(groups, lengths), n)
 
     def result(self, columns: list[pa.Array]) -> pa.Array:
-        return pa.array(sketch.estimate(columns[0], self.precision))
+        return columns[0].value_lengths().cast(pa.int64())
 
     def result_type(self, value: pa.DataType | None) -> pa.DataType:
         require("distinct", value, SCALARS)

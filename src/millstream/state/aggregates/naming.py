@@ -11,6 +11,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from millstream.errors import ConfigError
+from millstream.state.aggregates.approx_distincts import ApproxDistinct
 from millstream.state.aggregates.counts import Count
 from millstream.state.aggregates.distincts import Distinct
 from millstream.state.aggregates.ends import First, Last
@@ -22,6 +23,7 @@ from millstream.state.aggregates.sums import Sum
 from millstream.state.aggregates.tops import TopK
 
 _KINDS: dict[str, Any] = {
+    "approx_distinct": ApproxDistinct,
     "count": Count,
     "distinct": Distinct,
     "first": First,

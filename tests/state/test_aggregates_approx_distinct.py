@@ -1,4 +1,4 @@
-"""distinct: small sets exactly, large ones within the error of HyperLogLog, few bytes for few."""
+"""approx_distinct: small sets exactly, large ones within the error of HyperLogLog."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ EXPECTED_HASHES = [
 
 
 def fold(values: Any, groups: Any, n: int, *, precision: int = 12) -> pa.Array:
-    (sketches,) = agg.distinct(precision=precision).fold(pa.array(values), None, groups, n)
+    (sketches,) = agg.approx_distinct(precision=precision).fold(pa.array(values), None, groups, n)
     return sketches
 
 
 def estimate(sketches: pa.Array, *, precision: int = 12) -> np.ndarray[Any, np.dtype[np.int64]]:
     numbers: np.ndarray[Any, np.dtype[np.int64]]
-    numbers = agg.distinct(precision=precision).result([sketches]).to_numpy()
+    numbers = agg.approx_distinct(precision=precision).result([sketches]).to_numpy()
     return numbers
 
 
@@ -129,7 +129,7 @@ def test_any_mix_of_sparse_and_dense_sketches_merges_to_the_sketch_of_the_whole(
     groups = np.repeat(np.arange(len(sizes)), sizes)
     rows = rng.permutation(len(values))
     nulls = pa.nulls(len(sizes), pa.int64())
-    aggregate = agg.distinct(precision=precision)
+    aggregate = agg.approx_distinct(precision=precision)
 
     def sketches_of(some: Any) -> pa.Array:
         # A null for each group, so that every group is there.
