@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from pyspark.sql import SparkSession
 
@@ -30,7 +30,6 @@ from benchmarks.peers.spark import ChangelogCount
 from benchmarks.rounds import rounds
 from benchmarks.watching import Watch, Written
 from millstream.coordinator.journal import CheckpointResult
-from millstream.spark.options import Options as RunOptions
 
 COST = 0.10
 PHASES = ("triggerExecution", "addBatch", "walCommit", "commitOffsets")
@@ -81,7 +80,7 @@ class Durable:
     def __init__(self, kind: str, mode: Mode) -> None:
         self.name = f"{kind}_{mode}"
         self.checkpoints: list[CheckpointResult] = []  # of the last run
-        options: RunOptions = {"on_checkpoint": lambda result: self.checkpoints.append(result)}
+        options: dict[str, Any] = {"on_checkpoint": lambda result: self.checkpoints.append(result)}
         if mode == "off":
             options["checkpoint"] = None
         else:

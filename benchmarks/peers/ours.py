@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,7 +19,6 @@ import millstream as ms
 from benchmarks.data import FILES_PER_EPOCH, Text
 from benchmarks.harness import PARTITIONS
 from benchmarks.peers.contender import Counts, Measured, phase_times, trigger_times
-from millstream.spark.options import Options
 
 NODES = 2
 
@@ -29,7 +28,7 @@ class StatefulFunction:
 
     name = "millstream, stateful function"
 
-    def __init__(self, **options: Unpack[Options]) -> None:
+    def __init__(self, **options: Any) -> None:
         self._options = options
 
     def run(self, spark: SparkSession, text: Text, work: Path) -> Measured:
@@ -46,7 +45,7 @@ class BuiltinArrow:
 
     name = "millstream, built-in count, Arrow map"
 
-    def __init__(self, **options: Unpack[Options]) -> None:
+    def __init__(self, **options: Any) -> None:
         self._options = options
 
     def run(self, spark: SparkSession, text: Text, work: Path) -> Measured:
@@ -60,7 +59,7 @@ class BuiltinSql:
 
     name = "millstream, built-in count, SQL map"
 
-    def __init__(self, **options: Unpack[Options]) -> None:
+    def __init__(self, **options: Any) -> None:
         self._options = options
 
     def run(self, spark: SparkSession, text: Text, work: Path) -> Measured:
@@ -101,9 +100,9 @@ def _run(
     text: Text,
     work: Path,
     counts: Callable[[ms.Run], Counts],
-    options: Options,
+    options: dict[str, Any],
 ) -> Measured:
-    chosen: Options = {
+    chosen: dict[str, Any] = {
         "checkpoint": work,
         "nodes": NODES,
         "partitions": PARTITIONS,

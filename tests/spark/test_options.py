@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 from dataclasses import fields
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
+import millstream as ms
 from millstream.checkpoints.evolution import changes
 from millstream.errors import ConfigError
-from millstream.spark.options import Options, RunConfig, config_of
+from millstream.spark.options import RunConfig, with_options
 
 SECOND = timedelta(seconds=1)
 GOOD: dict[str, list[Any]] = {
@@ -67,14 +69,19 @@ BAD: dict[str, list[Any]] = {
 }
 
 
+@with_options(RunConfig)
+def taken(workflow: ms.Workflow, config: RunConfig) -> RunConfig:
+    return config
+
+
 def made(**options: Any) -> RunConfig:
-    return config_of(cast(Options, options))
+    return taken(ms.Workflow("any"), **options)
 
 
 def test_every_option_has_a_default_and_is_tried_here() -> None:
     names = {option.name for option in fields(RunConfig)}
 
-    assert names == set(Options.__annotations__) == set(GOOD) == set(BAD)
+    assert names == {*GOOD, "spark"} == {*BAD, "spark"}
     assert made() == RunConfig()
 
 
@@ -88,6 +95,13 @@ def test_a_good_option_is_taken_as_it_is(name: str, value: Any) -> None:
 def test_a_bad_option_is_refused_by_its_name(name: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=rf"^{name} .*got"):
         made(**{"checkpoint": "folder", name: value})
+
+
+def test_the_options_are_those_of_the_functions_that_take_them() -> None:
+    names = [option.name for option in fields(RunConfig)]
+
+    for function in (ms.run, ms.start):
+        assert list(inspect.signature(function).parameters) == ["workflow", *names]
 
 
 def test_an_unknown_option_is_told_with_those_that_there_are() -> None:

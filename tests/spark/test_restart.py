@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -26,7 +26,6 @@ from millstream.flow.plan import plan
 from millstream.node.machine import Durability
 from millstream.spark.compaction import compact
 from millstream.spark.notes import EpochNotRetained, SparkNotes
-from millstream.spark.options import Options
 from millstream.spark.sinks import FileWriter
 from tests.contract.backends import Harm
 from tests.contract.log_backend import LogBackend
@@ -68,10 +67,10 @@ class Place:
             behind.sink("more", ms.write.json(self.out.with_name("more")))
         return flow
 
-    def run(self, flow: ms.Workflow | None = None, **options: Unpack[Options]) -> dict[str, Any]:
+    def run(self, flow: ms.Workflow | None = None, **options: Any) -> dict[str, Any]:
         """Run to the end of what there is; the state of all jobs."""
         flow = flow or self.flow()
-        chosen: Options = {
+        chosen: dict[str, Any] = {
             "checkpoint": self.checkpoint,
             "nodes": 2,
             "partitions": 2,

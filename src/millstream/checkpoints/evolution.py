@@ -39,7 +39,10 @@ def changes(
     removed: Iterable[str] = (),
     renamed: Mapping[str, str] | None = None,
 ) -> Changes:
-    """Say how jobs changed since the checkpoint: new ones, gone ones, ``{old name: new name}``."""
+    """Say how jobs changed since the checkpoint: new ones, gone ones, ``{old name: new name}``.
+
+    >>> meant = ms.changes(added=["alerts"], renamed={"n": "orders"})
+    """
     for option, names in (("added", added), ("removed", removed)):
         if isinstance(names, str):
             raise ConfigError(f"{option} must be a list of job names, got {names!r}")

@@ -63,14 +63,23 @@ def arrow(function: Function) -> ArrowFunction:
 
     As a map it takes a ``pyarrow.RecordBatch`` and returns one (or yields several). As a
     reducer it takes a table of new rows and a table of the matching state rows, and returns
-    the new state rows and the outputs.
+    the new state rows and the outputs; in windows, the rows of a window.
+
+    >>> def double(batch):
+    ...     amounts = pc.multiply(batch.column("amount"), 2)
+    ...     return pa.record_batch({"user": batch.column("user"), "amount": amounts})
+    >>> doubled = orders.map(ms.arrow(double))
     """
     check_callable(function, "ms.arrow", caller())
     return ArrowFunction(function)
 
 
 def sql(*expressions: str, where: str | None = None) -> SqlStep:
-    """Select Spark SQL expressions, as in ``ms.sql("explode(split(value, ' ')) AS key")``."""
+    """Select Spark SQL expressions, or filter by a condition, without leaving the JVM.
+
+    >>> large = orders.filter(ms.sql(where="amount > 100"))
+    >>> cents = orders.map(ms.sql("user AS key", "amount * 100 AS value"))
+    """
     place = caller()
     for text in (*expressions, *([] if where is None else [where])):
         if not isinstance(text, str) or not text.strip():
@@ -87,7 +96,10 @@ def sql(*expressions: str, where: str | None = None) -> SqlStep:
 
 
 def dataframe(function: Function) -> FrameStep:
-    """Mark a function as taking and returning a Spark DataFrame."""
+    """Mark a function as taking and returning a Spark DataFrame.
+
+    >>> large = orders.map(ms.dataframe(lambda frame: frame.where("amount > 100")))
+    """
     place = caller()
     check_callable(function, "ms.dataframe", place)
     check_arguments(function, 1, "ms.dataframe function", "(frame)")

@@ -68,7 +68,10 @@ def _same(accumulator: Any) -> Any:
 def combinable(
     *, zero: Function, add: Function, merge: Function, result: Function = _same
 ) -> Combinable:
-    """Make a combinable reducer of four functions."""
+    """Make a combinable reducer of four functions.
+
+    >>> longest = ms.combinable(zero=str, add=lambda a, b: max(a, b, key=len), merge=max)
+    """
     made, place = _Combinable(zero, add, merge, result), caller()
     for name, _, _ in _PARTS:
         check_callable(getattr(made, name), f"{name}= of ms.combinable", place)

@@ -63,21 +63,32 @@ class Stream:
         self._vertex = vertex
 
     def map(self, function: Form, *, output: Declared | None = None) -> Stream:
-        """Turn each record (or batch, or frame) into one other."""
+        """Turn each record (or batch, or frame) into one other.
+
+        >>> named = orders.map(lambda order: (order.user, order.amount))
+        """
         return self._step("map", function, output)
 
     def flat_map(self, function: Form, *, output: Declared | None = None) -> Stream:
-        """Turn each record into none, one or several others."""
+        """Turn each record into none, one or several others.
+
+        >>> words = orders.flat_map(lambda order: order.user.split())
+        """
         return self._step("flat_map", function, output)
 
     def filter(self, predicate: Form) -> Stream:
-        """Keep the records for which the predicate holds (``ms.sql(where=...)`` in the JVM)."""
+        """Keep the records for which the predicate holds (``ms.sql(where=...)`` in the JVM).
+
+        >>> large = orders.filter(lambda order: order.amount > 100)
+        """
         return self._step("filter", predicate, None)
 
     def split(self, predicate: Function) -> tuple[Stream, Stream]:
         """Two streams: the records for which the predicate holds, and the others.
 
         The predicate is asked once for each record.
+
+        >>> large, small = orders.split(lambda order: order.amount > 100)
         """
         place = caller()
         check_predicate(predicate, place)
@@ -102,7 +113,11 @@ class Stream:
         return KeyedStream(self, JobOptions(reduce=None, key=key, key_type=type))
 
     def union(self, *others: Stream) -> Stream:
-        """Read several streams as one."""
+        """Read several streams as one.
+
+        >>> more = flow.source("more", ms.read.json("more/", schema="user string, amount bigint"))
+        >>> both = orders.union(more)
+        """
         place = caller()
         for other in others:
             if not isinstance(other, Stream):
@@ -227,7 +242,10 @@ class Stream:
         return JobStream(self._workflow, vertex)
 
     def sink(self, name: str, sink: Sink) -> None:
-        """Send the stream to a sink."""
+        """Send the stream to a sink.
+
+        >>> orders.sink("copy", ms.write.parquet("copy/"))
+        """
         place = caller()
         self._workflow._check_free(name, "sink", place)
         if not isinstance(sink, Sink):

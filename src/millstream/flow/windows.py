@@ -192,7 +192,11 @@ class Windowing:
 
 
 def sliding(size: timedelta, slide: timedelta) -> TimeWindow:
-    """Windows of ``size``, one every ``slide``: overlapping ones, if the slide is shorter."""
+    """Windows of ``size``, one every ``slide``: overlapping ones, if the slide is shorter.
+
+    >>> ms.sliding(timedelta(minutes=5), timedelta(minutes=1))
+    TimeWindow(size=300000000, slide=60000000)
+    """
     window = TimeWindow(_length("size", size), _length("slide", slide))
     if window.slide > window.size:
         raise ConfigError(
@@ -203,17 +207,29 @@ def sliding(size: timedelta, slide: timedelta) -> TimeWindow:
 
 
 def tumbling(size: timedelta) -> TimeWindow:
-    """Windows of ``size``, one after the other."""
+    """Windows of ``size``, one after the other.
+
+    >>> str(ms.tumbling(timedelta(hours=1)))
+    'tumbling 1h'
+    """
     return TimeWindow(_length("size", size), _length("size", size))
 
 
 def session(gap: timedelta) -> SessionWindow:
-    """A window for each burst of a key's values: it ends when nothing came for ``gap``."""
+    """A window for each burst of a key's values: it ends when nothing came for ``gap``.
+
+    >>> str(ms.session(timedelta(minutes=30)))
+    'session, gap 30m'
+    """
     return SessionWindow(_length("gap", gap))
 
 
 def count_window(size: int, slide: int | None = None) -> CountWindow:
-    """The last ``size`` values of a key, every ``slide`` values (default: every ``size``)."""
+    """The last ``size`` values of a key, every ``slide`` values (default: every ``size``).
+
+    >>> ms.count_window(10, 5)
+    CountWindow(size=10, slide=5)
+    """
     window = CountWindow(_count("size", size), _count("slide", size if slide is None else slide))
     if window.slide > window.size:
         raise ConfigError(f"slide must be at most size, got slide={slide} and size={size}")
@@ -221,21 +237,32 @@ def count_window(size: int, slide: int | None = None) -> CountWindow:
 
 
 def global_window(trigger: Trigger) -> GlobalWindow:
-    """All values of a key since the first; ``trigger`` says when to give their result."""
+    """All values of a key since the first; ``trigger`` says when to give their result.
+
+    >>> ms.global_window(ms.every(100))
+    GlobalWindow(trigger=EveryCount(count=100))
+    """
     if not isinstance(trigger, EveryCount | EveryTime | OnWatermark):
         raise ConfigError(f"trigger must be ms.every(...) or ms.on_watermark(), got {trigger!r}")
     return GlobalWindow(trigger)
 
 
 def every(amount: int | timedelta) -> EveryCount | EveryTime:
-    """Fire after so many values of a key, or after so much time."""
+    """Fire after so many values of a key, or after so much time.
+
+    >>> ms.every(timedelta(seconds=10))
+    EveryTime(length=10000000)
+    """
     if isinstance(amount, timedelta):
         return EveryTime(_length("every", amount))
     return EveryCount(_count("every", amount))
 
 
 def on_watermark() -> OnWatermark:
-    """Fire when the watermark has passed all values that a key has got."""
+    """Fire when the watermark has passed all values that a key has got.
+
+    >>> newest = ms.global_window(ms.on_watermark())
+    """
     return OnWatermark()
 
 

@@ -48,6 +48,8 @@ class Workflow:
         For windows: the watermark stays ``lateness`` behind the largest event time; a source
         without data for ``idle_after`` does not hold other sources back, and its watermark goes on
         with the clock; a value more than ``max_ahead`` ahead of the clock is set aside.
+
+        >>> views = flow.source("views", ms.read.rate(), lateness=timedelta(seconds=10))
         """
         place = caller()
         self._check_free(name, "source", place)
@@ -63,17 +65,30 @@ class Workflow:
         return Stream(self, vertex)
 
     def stream(self, name: str) -> Stream:
-        """Refer to the stream of a source or job by name, also before it is defined."""
+        """Refer to the stream of a source or job by name, also before it is defined.
+
+        >>> flow.stream("spent").sink("out", ms.write.console())
+        >>> spent = orders.key_by("user").reduce("spent", ms.sum("amount"))
+        """
         place = caller()
         check_name(name, "stream", place)
         return Stream(self, NamedVertex(place, (), name=name))
 
     def explain(self) -> str:
-        """The plan as text: stages, jobs, windows and panes, what is shared and what is kept."""
+        """The plan as text: stages, jobs, windows and panes, what is shared and what is kept.
+
+        >>> orders.sink("copy", ms.write.parquet("copy/"))
+        >>> flow.explain().splitlines()[0]
+        'workflow docs: 1 source, 0 jobs, 1 sink, 0 shuffles'
+        """
         return explain(plan(self))
 
     def draw(self) -> Drawing:
-        """The plan as a picture, which notebooks show: ``.svg``, ``.mermaid``, ``.save(path)``."""
+        """The plan as a picture, which notebooks show: ``.svg``, ``.mermaid``, ``.save(path)``.
+
+        >>> orders.sink("copy", ms.write.parquet("copy/"))
+        >>> picture = flow.draw().mermaid
+        """
         return Drawing(plan(self))
 
     def _check_free(self, name: str, kind: str, place: Place) -> None:

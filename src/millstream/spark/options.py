@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
+import inspect
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
-from typing import TypedDict
+from typing import Concatenate, ParamSpec, TypeVar, cast
+
+from pyspark.sql import SparkSession
 
 from millstream.checkpoints.evolution import Changes
 from millstream.coordinator.claiming import Recovery
 from millstream.coordinator.journal import CheckpointResult
 from millstream.errors import ConfigError
+from millstream.flow.workflow import Workflow
 from millstream.node.machine import Durability
 from millstream.node.safekeeper import WhenFull
 from millstream.spark.launch import ZoneFunction
@@ -20,6 +25,8 @@ from millstream.stores.sizes import byte_size
 from millstream.wire.hosts import check_host
 from millstream.wire.tls import check_available
 
+P = ParamSpec("P")
+R = TypeVar("R")
 _SHORTEST = timedelta(seconds=0.1)
 _COUNTS = (
     ("nodes", 1, 4096),
@@ -35,34 +42,6 @@ _CHOICES = (
     ("recovery", ("eager", "lazy")),
     ("when_full", ("block", "replace")),
 )
-
-
-class Options(TypedDict, total=False):
-    """What ``start`` and ``run`` take by name; all of it has a default."""
-
-    checkpoint: str | os.PathLike[str] | None
-    store: str | None
-    restore_epoch: int | None
-    recovery: Recovery
-    changes: Changes
-    retain: int
-    durability: Durability
-    checkpoint_every: timedelta
-    checkpoint_changes: int | None
-    when_full: WhenFull
-    on_checkpoint: Callable[[CheckpointResult], None] | None
-    nodes: int | None
-    master: str | None
-    partitions: int | None
-    slots: int
-    replicas: int
-    memory_limit: int | str | None
-    node_timeout: timedelta
-    zone: ZoneFunction | None
-    every: timedelta
-    listen: str | None
-    encrypt: bool | None
-    progress: bool | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +71,7 @@ class RunConfig:
     listen: str | None = None
     encrypt: bool | None = None
     progress: bool | None = None
+    spark: SparkSession | None = None
 
     def __post_init__(self) -> None:
         self._check_texts()
@@ -192,14 +172,30 @@ class RunConfig:
                     raise ConfigError(f"{name} needs checkpoint=, where Spark notes what it read")
 
 
-def config_of(options: Options) -> RunConfig:
-    """Check options."""
-    known = {option.name for option in fields(RunConfig)}
-    for name in options:
-        if name not in known:
-            raise ConfigError(f"there is no option {name!r}; the options are {_listed(known)}")
-    return RunConfig(**options)
+def with_options(
+    make: Callable[P, RunConfig],
+) -> Callable[[Callable[[Workflow, RunConfig], R]], Callable[Concatenate[Workflow, P], R]]:
+    """Let a function of a workflow and its options take the options by name.
 
+    They are written down once, in ``RunConfig``: type checkers and ``help`` take them from there.
+    """
+    options = list(inspect.signature(make).parameters.values())
+    names = [option.name for option in options]
 
-def _listed(names: set[str]) -> str:
-    return ", ".join(sorted(names))
+    def decorate(
+        function: Callable[[Workflow, RunConfig], R],
+    ) -> Callable[Concatenate[Workflow, P], R]:
+        @functools.wraps(function)
+        def called(workflow: Workflow, *args: P.args, **given: P.kwargs) -> R:
+            for name in given:
+                if name not in names:
+                    listed = ", ".join(sorted(names))
+                    raise ConfigError(f"there is no option {name!r}; the options are {listed}")
+            return function(workflow, make(*args, **given))
+
+        own = inspect.signature(function)
+        first = next(iter(own.parameters.values()))
+        called.__signature__ = own.replace(parameters=[first, *options])  # type: ignore[attr-defined]
+        return cast(Callable[Concatenate[Workflow, P], R], called)
+
+    return decorate

@@ -7,7 +7,6 @@ import signal
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Unpack
 
 from pyspark.sql import SparkSession
 
@@ -17,7 +16,7 @@ from millstream.flow.vertices import SourceVertex
 from millstream.flow.workflow import Workflow
 from millstream.observe.progress import EpochProgress, Totals
 from millstream.spark.handle import Run
-from millstream.spark.options import Options, config_of
+from millstream.spark.options import RunConfig, with_options
 from millstream.spark.session import acquire, release
 from millstream.spark.starting import Starting
 
@@ -31,10 +30,11 @@ class Summary:
     last: EpochProgress | None
 
 
-def start(
-    workflow: Workflow, *, spark: SparkSession | None = None, **options: Unpack[Options]
-) -> Run:
+@with_options(RunConfig)
+def start(workflow: Workflow, config: RunConfig) -> Run:
     """Start a workflow and return its handle.
+
+    It runs on ``spark``, or else on the session of its sources, or on one of its own on ``master``.
 
     ``nodes`` defaults to one per executor core, ``partitions`` (of each shuffle) to the larger
     of cores and nodes. Every slot has ``replicas`` copies on other nodes, in other fault zones
@@ -59,22 +59,31 @@ def start(
     ``restore_epoch`` goes back to one of the ``retain`` newest epochs, and ``changes`` says how
     jobs have changed since. ``on_checkpoint`` is called with the result of every checkpoint.
     """
-    config = config_of(options)
+    return _start(workflow, config)
+
+
+def _start(workflow: Workflow, config: RunConfig) -> Run:
     planned = plan(workflow)
     with contextlib.ExitStack() as cleanup:
-        if spark is None:
-            spark = _session_of_sources(planned)
+        spark = config.spark or _session_of_sources(planned)
         if spark is None:
             spark = acquire(config.master)
             cleanup.callback(release, spark)
         return Starting(planned, config, spark, cleanup.pop_all()).run()
 
 
-def run(
-    workflow: Workflow, *, spark: SparkSession | None = None, **options: Unpack[Options]
-) -> Summary:
-    """Run a workflow until its bounded input is consumed, or until Ctrl-C; options as ``start``."""
-    handle = start(workflow, spark=spark, **options)
+@with_options(RunConfig)
+def run(workflow: Workflow, config: RunConfig) -> Summary:
+    """Run a workflow until its bounded input is consumed, or until Ctrl-C; options as ``start``.
+
+    >>> flow = ms.Workflow("lengths")
+    >>> words = flow.source("words", ms.read.replay([{"word": "mill"}, {"word": "stream"}]))
+    >>> lengths = words.key_by(len).reduce("lengths", ms.count())
+    >>> lengths.sink("out", ms.write.callback(lambda rows, epoch: print(sorted(rows))))
+    >>> summary = ms.run(flow, master="local[2]", nodes=2)
+    [Row(key=4, value=1), Row(key=6, value=1)]
+    """
+    handle = _start(workflow, config)
     with handle, _interruptible():
         try:
             handle.await_termination()
