@@ -107,7 +107,7 @@ def test_a_pane_divides_all_sizes_and_slides(
         ({"lateness": SECOND}, "lateness but no window"),
         ({"time": ms.processing_time}, "processing_time but no window"),
         ({"window": ms.tumbling(SECOND), "lateness": -SECOND}, "lateness is"),
-        ({"window": ms.tumbling(SECOND), "ttl": SECOND}, "both a window and a ttl"),
+        ({"window": ms.tumbling(SECOND), "ttl": SECOND}, "a ttl beside tumbling 1s"),
     ],
 )
 def test_what_does_not_go_with_windows_is_refused_with_its_line(

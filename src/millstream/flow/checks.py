@@ -27,7 +27,15 @@ from millstream.flow.functions import (
 )
 from millstream.flow.reducers import AggregateReducer, ArrowReducer, Reducer, StatefulReducer
 from millstream.flow.sources import DataFrameSource, Source
-from millstream.flow.windows import SessionWindow, TimeWindow, Windowing, as_windows, micros
+from millstream.flow.windows import (
+    CountWindow,
+    GlobalWindow,
+    SessionWindow,
+    TimeWindow,
+    Windowing,
+    as_windows,
+    micros,
+)
 from millstream.state.values import shown
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
@@ -218,10 +226,10 @@ def windowing_of(
 def check_windowed(
     windowing: Windowing, reducer: Reducer, ttl: object, combine: object, name: str, place: Place
 ) -> None:
-    if ttl is not None:
+    if ttl is not None and not isinstance(windowing.windows[0], CountWindow | GlobalWindow):
         raise WorkflowError(
-            f"job {name!r} has both a window and a ttl",
-            "leave ttl= out: windows are forgotten when they are closed",
+            f"job {name!r} has a ttl beside {windowing.windows[0]}",
+            "leave ttl= out: these windows are forgotten when they are closed",
             place,
         )
     if combine is not None:

@@ -221,10 +221,7 @@ def _kept(job: JobVertex) -> str:
             what = "rows of its own"
         case _:
             what = "what the function keeps per key"
-    how_long = "for ever"
-    if job.ttl is not None:
-        how_long = f"until nothing came for {length_text(micros(job.ttl))}"
-    return f"{what}, {how_long}"
+    return f"{what}, {_until_idle(job)}"
 
 
 def _window_state(job: JobVertex, timing: JobTiming) -> str:
@@ -244,9 +241,15 @@ def _window_state(job: JobVertex, timing: JobTiming) -> str:
         case SessionWindow(gap):
             return f"{what} and open session, until {length_text(gap)} after it{wait}"
         case CountWindow(size):
-            return f"the last {_count(size, 'value')} per key, for ever"
+            return f"the last {_count(size, 'value')} per key, {_until_idle(job)}"
         case _:
-            return f"{what}, for ever"
+            return f"{what}, {_until_idle(job)}"
+
+
+def _until_idle(job: JobVertex) -> str:
+    if job.ttl is None:
+        return "for ever"
+    return f"until nothing came for {length_text(micros(job.ttl))}"
 
 
 def _store(job: JobVertex) -> list[str]:

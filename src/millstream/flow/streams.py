@@ -419,6 +419,7 @@ class WindowedStream:
         reduce: object,
         *,
         ordered: bool = False,
+        ttl: timedelta | None = None,
         output: Declared | None = None,
         durable: bool = True,
         share: bool = True,
@@ -430,7 +431,9 @@ class WindowedStream:
         start and end; a combinable reducer; or ``ms.arrow(function)`` over the rows of all keys.
         With ``ordered``, a function is given values in the order of their times. Jobs that differ
         in their windows alone are reduced together, and so share panes; ``share=False`` keeps a
-        job to itself. ``output`` and ``durable`` are as in ``KeyedStream.reduce``.
+        job to itself. ``ttl``, for count and global windows, forgets keys that saw no value for
+        that long, with what they had in unfinished windows. ``output`` and ``durable`` are as in
+        ``KeyedStream.reduce``.
 
         >>> def busiest(user, views, window):
         ...     yield user, window.start, len(views)
@@ -443,6 +446,7 @@ class WindowedStream:
             self._options,
             reduce=reduce,
             ordered=ordered,
+            ttl=ttl,
             output=output,
             durable=durable,
             share=share,

@@ -255,7 +255,7 @@ class RowState(Generic[A]):
 
     def __init__(self, algebra: Algebra[A], names: Sequence[str]) -> None:
         self._algebra = algebra
-        self._names = tuple(names)
+        self.names = tuple(names)
         self.committed: Rows[A] = Rows(algebra, names, KeyIds())
         self._number = 0
         self._live = 0
@@ -368,7 +368,7 @@ class RowState(Generic[A]):
     def snapshot(self, slots: range) -> RowFragment[A]:
         """All that some slots hold, as a fragment that makes empty slots equal to them."""
         found = [run.table.chosen(self._algebra, self._live_in(run, slots)) for run in self._runs]
-        table = by_id(self._algebra, stacked(self._algebra, [no_rows(self._names), *found]))
+        table = by_id(self._algebra, stacked(self._algebra, [no_rows(self.names), *found]))
         return self.fragment(np.unique(table.ids), table)
 
     def drop(self, slots: SlotMask) -> None:

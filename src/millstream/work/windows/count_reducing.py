@@ -65,8 +65,8 @@ class CountReducing(RowReducing[A]):
     """A job with count windows, and a reducer that folds.
 
     Of each key there is the running result of this block, which also says how many panes the key
-    has had: ``index`` is the number of a pane. So a key is never forgotten. All its rows say the
-    newest event time that it has had.
+    has had: ``index`` is the number of a pane. So a key is forgotten only by a time-to-live. All
+    its rows say the newest event time that it has had.
     """
 
     names = (_ROLE, _INDEX, _FILLED, LAST)
@@ -87,7 +87,7 @@ class CountReducing(RowReducing[A]):
         ids, keys = np.unique(new.ids, return_inverse=True)
         if not len(ids):
             return ids, new, []
-        known = self._state.of(ids)
+        known = self._known(ids, unit)
         old = KeyRows(np.searchsorted(ids, known.ids), known.columns, known.rows)
         done = np.zeros(len(ids), np.int64)
         before = _having(algebra, old, _PREFIX)
@@ -267,7 +267,7 @@ class CountListReducing(RowReducing[Objects]):
         ids = np.unique(new.ids)
         if not len(ids):
             return ids, no_rows(self.names), []
-        old = self._state.of(ids)
+        old = self._known(ids, unit)
         given = stacked(algebra, [old, new])
         assert given.rows is not None
         at = np.searchsorted(ids, given.ids)

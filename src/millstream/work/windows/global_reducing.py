@@ -46,7 +46,7 @@ class GlobalReducing(RowReducing[A]):
         clock = unit.clock or JobClock()
         due, [counts, lasts] = self._state.where(unit.slots, COUNT, LAST)
         ids = np.union1d(new.ids, due[self._fires(counts, lasts, clock)])
-        totals = self._merged(stacked(self._form.algebra, [self._state.of(ids), new]))
+        totals = self._merged(stacked(self._form.algebra, [self._known(ids, unit), new]))
         if totals.rows is None:
             return ids, totals, []
         counts, lasts = totals.columns[COUNT], totals.columns[LAST]

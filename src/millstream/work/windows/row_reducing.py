@@ -30,14 +30,18 @@ from millstream.work.belated import Aside
 from millstream.work.keying import one_key_type
 from millstream.work.parcels import with_late
 from millstream.work.pausing import without_collector
-from millstream.work.units import Reduced, UnitContext
+from millstream.work.units import Reduced, UnitContext, ttl_of
 from millstream.work.windows.forms import Closed, Form
 
 A = TypeVar("A")
+_TOUCHED = "touched"
 
 
 class RowReducing(ABC, Generic[A]):
-    """A job whose keys have rows; ``names`` are the columns beside their accumulators."""
+    """A job whose keys have rows; ``names`` are the columns beside their accumulators.
+
+    With a time-to-live, rows also say when their key last saw a value.
+    """
 
     step = 50_000
     names: tuple[str, ...] = ()
@@ -47,7 +51,9 @@ class RowReducing(ABC, Generic[A]):
         self._job = job
         self._windowing = job.windowing
         self._form = form
-        self._state: RowState[A] = RowState(form.algebra, self.names)
+        self._ttl = ttl_of(job)
+        kept = self.names if self._ttl is None else (*self.names, _TOUCHED)
+        self._state: RowState[A] = RowState(form.algebra, kept)
 
     @abstractmethod
     def _step(self, new: KeyRows[A], unit: UnitContext) -> tuple[Ids, KeyRows[A], list[Closed[A]]]:
@@ -74,10 +80,28 @@ class RowReducing(ABC, Generic[A]):
         if new.rows is not None:
             state.check(new.rows)  # here, as an epoch that is committed must not be refused
         ids, rows, closed = self._step(new, unit)
+        if self._ttl is not None:
+            touched = np.full(len(rows), unit.time, np.int64)
+            rows = KeyRows(rows.ids, {**rows.columns, _TOUCHED: touched}, rows.rows)
+            ids = np.union1d(ids, self._idle(unit, self._ttl))
         full = [one for one in closed if len(one.table)] if unit.read else []
         outputs = self._form.outputs(full, state.keys, unit.output) if full else []
         fragment, keys = state.fragment(ids, rows), len(np.unique(new.ids))
         return Reduced(fragment, with_late(outputs, aside.late), keys, aside.tallies)
+
+    def _known(self, ids: Ids, unit: UnitContext) -> KeyRows[A]:
+        """The rows of some keys, which are distinct and in order; of idle keys there are none."""
+        found = self._state.of(ids)
+        if self._ttl is None:
+            return found
+        fresh = found.columns[_TOUCHED] >= unit.time - self._ttl
+        found = found.chosen(self._form.algebra, fresh)
+        return KeyRows(found.ids, {name: found.columns[name] for name in self.names}, found.rows)
+
+    def _idle(self, unit: UnitContext, ttl: int) -> Ids:
+        """The keys that saw no value for longer than the time-to-live."""
+        ids, [touched] = self._state.where(unit.slots, _TOUCHED)
+        return np.unique(ids[touched < unit.time - ttl])
 
     def _judged(
         self, new: KeyRows[A], blocks: Sequence[pa.RecordBatch], unit: UnitContext
@@ -121,7 +145,7 @@ class RowReducing(ABC, Generic[A]):
         return fragment.part(self._form.algebra, slots)
 
     def merge(self, fragments: Sequence[RowFragment[A]]) -> RowFragment[A]:
-        return merge_rows(fragments, self._form.algebra, self.names)
+        return merge_rows(fragments, self._form.algebra, self._state.names)
 
     def snapshot(self, slots: range) -> RowFragment[A]:
         return self._state.snapshot(slots)

@@ -1,0 +1,69 @@
+"""Count and global windows forget keys that saw no value for their time-to-live."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import pytest
+
+import millstream as ms
+from millstream.flow.windows import CountWindow, EveryCount, GlobalWindow
+from tests.work.windows.rig import SLOTS, Rig, block_of, job_of, packed
+
+TTL = 5  # microseconds; an epoch of the rig is one later than the last
+ALL = np.ones(SLOTS, bool)
+
+
+def joined(key: str, values: list[int]) -> tuple[str, str]:
+    return key, ",".join(map(str, values))
+
+
+def run(reduce: object, window: CountWindow | GlobalWindow, seed: int) -> None:
+    """Compare what a job gives in many epochs, of which most have no value of most keys, with the plain answer."""
+    rng = random.Random(seed)
+    job = replace(job_of(reduce, window), ttl=timedelta(microseconds=TTL))
+    rig = Rig(job, rng, pack=packed if seed % 2 else block_of)
+    size = window.size if isinstance(window, CountWindow) else 3
+    seen: dict[str, list[int]] = {}
+    touched: dict[str, int] = {}
+    wanted: Counter[tuple[Any, ...]] = Counter()
+    for epoch in range(120):
+        keys = [key for key in "abcdefgh" if rng.random() < 0.15]
+        given = rig.run([(key, epoch, rng.randrange(100)) for key in keys], epoch)
+        for key in [key for key, last in touched.items() if last < epoch - TTL]:
+            del seen[key], touched[key]
+        for key, _, value in given:
+            seen.setdefault(key, []).append(value)
+            touched[key] = epoch
+            if len(seen[key]) % size == 0:
+                start = 0 if isinstance(window, GlobalWindow) else -size
+                wanted[key, *seen[key][start:]] += 1
+        held = {key for owner in rig.owners for key, _ in owner.items(ALL)}
+        assert held == set(seen)
+    assert len(wanted) > 8
+    results = Counter(
+        (result[0], *(map(int, result[1].split(",")) if reduce is joined else [result[1]]))
+        for result in rig.results
+    )
+    assert results == (wanted if reduce is joined else _sums(wanted))
+
+
+def _sums(wanted: Counter[tuple[Any, ...]]) -> Counter[tuple[Any, ...]]:
+    found: Counter[tuple[Any, ...]] = Counter()
+    for (key, *values), count in wanted.items():
+        found[key, sum(values)] += count
+    return found
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("reduce", [ms.sum(), joined], ids=["aggregate", "function"])
+@pytest.mark.parametrize("window", [CountWindow(3, 3), GlobalWindow(EveryCount(3))], ids=str)
+def test_a_key_that_was_idle_for_too_long_begins_anew(
+    reduce: object, window: CountWindow | GlobalWindow, seed: int
+) -> None:
+    run(reduce, window, seed)
