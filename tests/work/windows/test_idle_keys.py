@@ -24,7 +24,7 @@ def joined(key: str, values: list[int]) -> tuple[str, str]:
 
 
 def run(reduce: object, window: CountWindow | GlobalWindow, seed: int) -> None:
-    """Compare what a job gives in many epochs, of which most have no value of most keys, with the plain answer."""
+    """Compare what a job gives with the plain answer; most epochs have no value of most keys."""
     rng = random.Random(seed)
     job = replace(job_of(reduce, window), ttl=timedelta(microseconds=TTL))
     rig = Rig(job, rng, pack=packed if seed % 2 else block_of)
