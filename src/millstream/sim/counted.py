@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
+from millstream.flow.streams import Stream
 from millstream.flow.windows import count_window, every, global_window, on_watermark
-from millstream.flow.workflow import Stream
 from millstream.sim.event_time import EventTimeAnswer, Job
 from millstream.sim.keyed_windows import Count, Global
 from millstream.sim.two_sources import TwoSources, timed

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from millstream.flow.reducers import JoinReducer
+from millstream.flow.reducers import JoinKind, JoinReducer
+from millstream.flow.streams import Stream
 from millstream.flow.windows import sliding
-from millstream.flow.workflow import Stream
 from millstream.sim.event_time import EventTimeAnswer, Job
 from millstream.sim.keyed_windows import Join, numbered
 from millstream.sim.two_sources import LEFT, TwoSources, letter
@@ -58,10 +58,11 @@ class _Joined(TwoSources):
 
 def _joined(one: Stream, other: Stream, kind: str) -> Stream:
     size, slide, outer = _KINDS[kind]
-    length, join = timedelta(seconds=size), one.left_join if outer else one.join
+    length = timedelta(seconds=size)
+    how: JoinKind = "left" if outer else "inner"
     if slide is None:
-        return join(other, kind, within=length)
-    return join(other, kind, window=sliding(length, timedelta(seconds=slide)))
+        return one.join(other, kind, how=how, within=length)
+    return one.join(other, kind, how=how, window=sliding(length, timedelta(seconds=slide)))
 
 
 NEAR: Workload = _Joined("near", "near-or-alone")

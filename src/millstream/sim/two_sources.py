@@ -14,7 +14,8 @@ from typing import Any
 
 from millstream.flow.sinks import Sink
 from millstream.flow.sources import Source
-from millstream.flow.workflow import Stream, Workflow
+from millstream.flow.streams import Stream
+from millstream.flow.workflow import Workflow
 from millstream.sim.event_time import Origin
 from millstream.sim.workload import SECOND, Pair, Workload, some_key
 

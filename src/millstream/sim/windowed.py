@@ -13,8 +13,8 @@ from functools import cache
 from typing import Any
 
 from millstream.flow.reducers import combinable
+from millstream.flow.streams import Stream
 from millstream.flow.windows import session, sliding, tumbling
-from millstream.flow.workflow import Stream
 from millstream.sim.event_time import EventTimeAnswer, Job, Origin, Session, Sliding
 from millstream.sim.two_sources import LEFT, ORIGINS, TwoSources, letter, timed, timed_by_letter
 from millstream.sim.workload import SECOND, Answer, Pair, Workload, spelled
