@@ -24,7 +24,7 @@ def remember(key: Any, values: list[int], state: Any) -> None:
     state["values"] = values
 
 
-def first(key: Any, window: Any, values: Any) -> Any:
+def first(key: Any, values: Any) -> Any:
     return key, next(iter(values))
 
 
