@@ -15,9 +15,8 @@ import pytest
 import millstream as ms
 from millstream.flow.streams import JobStream, KeyedStream, Stream, WindowedStream
 
-# What needs a run, or a checkpoint of one, is shown in the guide, which is executed as well.
-ON_SPARK = {"run"}
-ELSEWHERE = {"start", "read_state"}
+# The example of a run is executed in tests/spark; what needs a checkpoint is shown in the guide.
+ELSEWHERE = {"run", "start", "read_state"}
 
 
 def public() -> Iterator[tuple[str, Any]]:
@@ -46,19 +45,13 @@ def example(name: str) -> doctest.DocTest:
     return found[0]
 
 
-def run(name: str) -> None:
+def run_example(name: str) -> None:
     told: list[str] = []
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
     runner.run(example(name), out=told.append)
     assert runner.summarize(verbose=False).failed == 0, "".join(told)
 
 
-@pytest.mark.parametrize("name", sorted({*PUBLIC} - ON_SPARK - ELSEWHERE))
+@pytest.mark.parametrize("name", sorted({*PUBLIC} - ELSEWHERE))
 def test_the_example_of_a_public_function_runs(name: str) -> None:
-    run(name)
-
-
-@pytest.mark.spark
-@pytest.mark.parametrize("name", sorted(ON_SPARK))
-def test_the_example_of_what_needs_spark_runs(name: str) -> None:
-    run(name)
+    run_example(name)

@@ -60,7 +60,7 @@ class Place:
         """Count words; with ``more``, have another job of that name behind it."""
         flow = ms.Workflow("words")
         lines = flow.source("lines", ms.read.text(self.books, max_files_per_epoch=1))
-        counts = lines.map_reduce(job, map=split, reduce=reduce, **options)
+        counts = lines.flat_map(split).key_by().reduce(job, reduce, **options)
         counts.sink("out", ms.write.json(self.out))
         if more:
             behind = counts.map_reduce(more, map=lengths, reduce=count)

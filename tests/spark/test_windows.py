@@ -160,8 +160,8 @@ def test_windows_of_all_kinds_give_the_batch_answer(spark: SparkSession) -> None
     sliding, tumbling = ms.sliding(4 * MINUTE, MINUTE), ms.tumbling(10 * MINUTE)
     job("times", [sliding, tumbling])
     job("tables", sliding, reduce=ms.arrow(table_sums))
-    timed = {"map": pair, "key": None, "time": None, "ordered": True}
-    job("bursts", ms.session(3 * MINUTE), reduce=burst, **timed)
+    bursts = source.flat_map(pair).key_by().window(ms.session(3 * MINUTE))
+    bursts.reduce("bursts", burst, ordered=True).sink("bursts_out", seen.sink("bursts"))
     job("counted", ms.count_window(4, 2), reduce=ms.count())
     job("thirds", ms.global_window(ms.every(3)))
     job("totals", ms.global_window(ms.on_watermark()))

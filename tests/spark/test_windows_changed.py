@@ -25,8 +25,16 @@ def noted(*jobs: tuple[str, dict[str, Any]]) -> WorkflowNote:
     flow = ms.Workflow("flow")
     rows = flow.source("rows", ms.read.rate())
     for name, options in jobs:
-        common = {"key": "value", "time": "timestamp", "reduce": ms.count()}
-        rows.map_reduce(name, **{**common, **options})
+        given = dict(options)
+        reduce, window = given.pop("reduce", ms.count()), given.pop("window", None)
+        share = given.pop("share", True)
+        keyed = rows.key_by("value")
+        if window is None:
+            keyed.reduce(name, reduce, **given)
+            continue
+        windows = window if isinstance(window, list) else [window]
+        divided = keyed.window(*windows, **{"time": "timestamp", **given})
+        divided.reduce(name, reduce, share=share)
     return note_of(plan(flow), 16)
 
 
@@ -70,7 +78,7 @@ def test_state_for_some_windows_is_of_no_use_to_others(new: dict[str, Any], told
     ("reduce", "told"),
     [
         (ms.sum("value"), "of value=count(), and the reducer is value=sum(column='value') now"),
-        (window, "of value=count(), and the reducer is a function (key, values, window) now"),
+        (window, "of value=count(), and the reducer is a function (key, values) of windows now"),
     ],
 )
 def test_a_window_keeps_what_its_reducer_needs(reduce: object, told: str) -> None:
@@ -83,7 +91,7 @@ def test_a_window_cannot_be_put_around_state_nor_taken_off() -> None:
     [put] = differences(one(reduce=window), one(**SLIDING, reduce=window))
     [taken] = differences(one(**SLIDING), one())
 
-    assert "(key, values, state), and the reducer is a function (key, values, window) now" in put
+    assert "(key, values, state), and the reducer is a function (key, values) of windows now" in put
     assert taken.endswith("is for windows sliding 4m every 2m, which are none now")
 
 

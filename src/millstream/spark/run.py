@@ -80,7 +80,7 @@ def run(workflow: Workflow, config: RunConfig) -> Summary:
     >>> words = flow.source("words", ms.read.replay([{"word": "mill"}, {"word": "stream"}]))
     >>> lengths = words.key_by(len).reduce("lengths", ms.count())
     >>> lengths.sink("out", ms.write.callback(lambda rows, epoch: print(sorted(rows))))
-    >>> summary = ms.run(flow, master="local[2]", nodes=2)
+    >>> summary = ms.run(flow, nodes=2)
     [Row(key=4, value=1), Row(key=6, value=1)]
     """
     handle = _start(workflow, config)
