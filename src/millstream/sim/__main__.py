@@ -44,6 +44,8 @@ def _try(seed: int, story: int) -> Outcome | str:
         return simulate(seed, story)
     except Failed as failed:
         return str(failed)
+    except Exception as problem:  # a seed that nobody can play must not end the others
+        return f"seed {seed}: {type(problem).__name__}: {problem}"
 
 
 def _many(seeds: range, processes: int, story: int) -> int:

@@ -10,6 +10,7 @@ from millstream.node.messages import ScanBroken
 from millstream.sim.checks import Violation
 from millstream.sim.cluster import Cluster
 from millstream.sim.workload import Answer, some_key
+from millstream.stores.store import StoreUnavailable
 
 
 class Reader:
@@ -33,8 +34,8 @@ class Reader:
                     self._scan(job)
                 else:
                     self._get(job)
-            except ScanBroken:
-                continue  # the last node that had the epoch is gone
+            except (ScanBroken, StoreUnavailable):
+                continue  # the last node that had the epoch is gone; or slots cannot come back yet
             except (StateLost, RunEnded):
                 return
             self.reads += 1
