@@ -42,6 +42,9 @@ SCRIPT = """
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
+    known, until = spark.sparkContext._jsc.sc().getExecutorMemoryStatus, time.monotonic() + 60
+    while known().size() < 3 and time.monotonic() < until:  # two executors, and the driver
+        time.sleep(0.05)
 
     def dawdle(marker):
         try:
