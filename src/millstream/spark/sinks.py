@@ -283,7 +283,10 @@ def _format_of(sink: flow.FileSink) -> tuple[str, dict[str, str]]:
             return "json", {}
         case flow.CsvSink():
             return "csv", {"header": str(sink.header).lower()}
-    raise WorkflowError(f"{type(sink).__name__} has no writer", "use parquet(), json() or csv()")
+    raise WorkflowError(
+        f"{type(sink).__name__} has no writer",
+        "use ms.write.parquet, ms.write.json or ms.write.csv",
+    )
 
 
 def _cell(value: object) -> str:

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import millstream as ms
-from millstream.flow.windows import CountWindow, EveryCount, GlobalWindow
+from millstream.flow.windows import CountWindow, EveryCount, GlobalWindow, OnWatermark
+from millstream.work.windows.choice import windowed
 from tests.work.windows.rig import SLOTS, Rig, block_of, job_of, packed
 
 TTL = 5  # microseconds; an epoch of the rig is one later than the last
@@ -67,3 +68,38 @@ def test_a_key_that_was_idle_for_too_long_begins_anew(
     reduce: object, window: CountWindow | GlobalWindow, seed: int
 ) -> None:
     run(reduce, window, seed)
+
+
+def test_to_give_a_result_is_not_to_see_a_value() -> None:
+    job = replace(job_of(ms.sum(), GlobalWindow(OnWatermark())), ttl=timedelta(microseconds=TTL))
+    rig = Rig(job, random.Random(1), nodes=1)
+    rig.run([("a", 1, 7)], 0)
+    for epoch in range(1, TTL + 2):  # its result comes with the watermark of the last but one
+        assert [key for key, _ in rig.owners[0].items(ALL)] == ["a"]
+        rig.run([], 0 if epoch < TTL else 10)
+    assert len(rig.results) == 1
+
+    assert not list(rig.owners[0].items(ALL))
+
+
+@pytest.mark.parametrize("reduce", [ms.sum(), joined], ids=["aggregate", "function"])
+@pytest.mark.parametrize("before", [None, timedelta(microseconds=TTL)])
+def test_a_time_to_live_may_be_given_or_taken_away_later(
+    reduce: object, before: timedelta | None
+) -> None:
+    old = replace(job_of(reduce, CountWindow(3, 3)), ttl=before)
+    after = None if before else timedelta(microseconds=TTL)
+    rig = Rig(old, random.Random(1), nodes=1)
+    rig.run([("a", 1, 7), ("b", 1, 8)], 0)
+    stored = rig.owners[0].encode(rig.owners[0].snapshot(range(SLOTS)))
+    rig.job = replace(old, ttl=after)
+    resumed = windowed(rig.job, SLOTS)
+    resumed.apply(resumed.decode(stored))
+    rig.owners = [resumed]
+
+    rig.run([("a", 2, 1)], 0)
+    for _ in range(TTL + 1):
+        rig.run([], 0)
+
+    held = {key for key, _ in rig.owners[0].items(ALL)}
+    assert held == ({"a", "b"} if after is None else {"b"})

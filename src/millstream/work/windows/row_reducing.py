@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -27,6 +28,7 @@ from millstream.state.panes.rows import (
     no_rows,
 )
 from millstream.work.belated import Aside
+from millstream.work.clocks import END
 from millstream.work.keying import one_key_type
 from millstream.work.parcels import with_late
 from millstream.work.pausing import without_collector
@@ -81,8 +83,7 @@ class RowReducing(ABC, Generic[A]):
             state.check(new.rows)  # here, as an epoch that is committed must not be refused
         ids, rows, closed = self._step(new, unit)
         if self._ttl is not None:
-            touched = np.full(len(rows), unit.time, np.int64)
-            rows = KeyRows(rows.ids, {**rows.columns, _TOUCHED: touched}, rows.rows)
+            rows = self._with_touches(rows, new.ids, unit)
             ids = np.union1d(ids, self._idle(unit, self._ttl))
         full = [one for one in closed if len(one.table)] if unit.read else []
         outputs = self._form.outputs(full, state.keys, unit.output) if full else []
@@ -97,6 +98,14 @@ class RowReducing(ABC, Generic[A]):
         fresh = found.columns[_TOUCHED] >= unit.time - self._ttl
         found = found.chosen(self._form.algebra, fresh)
         return KeyRows(found.ids, {name: found.columns[name] for name in self.names}, found.rows)
+
+    def _with_touches(self, rows: KeyRows[A], seen: Ids, unit: UnitContext) -> KeyRows[A]:
+        """Rows that say when their key last saw a value: now, or as they said before."""
+        before = self._state.of(np.unique(rows.ids))
+        touched = np.full(len(rows), unit.time, np.int64)
+        given = ~np.isin(rows.ids, seen)  # keys that only gave a result
+        touched[given] = before.columns[_TOUCHED][np.searchsorted(before.ids, rows.ids[given])]
+        return KeyRows(rows.ids, {**rows.columns, _TOUCHED: touched}, rows.rows)
 
     def _idle(self, unit: UnitContext, ttl: int) -> Ids:
         """The keys that saw no value for longer than the time-to-live."""
@@ -139,7 +148,12 @@ class RowReducing(ABC, Generic[A]):
 
     def decode(self, data: bytes | pa.Buffer) -> RowFragment[A]:
         with without_collector():
-            return decode_rows(data, self._form.algebra)
+            fragment = decode_rows(data, self._form.algebra)
+        # A checkpoint may be of a time when the job had no time-to-live, or had one: keys that do
+        # not say when they were touched are not idle until they are.
+        missing = np.full(int(fragment.counts.sum()), END)
+        columns = {name: fragment.columns.get(name, missing) for name in self._state.names}
+        return replace(fragment, columns=columns)
 
     def part(self, fragment: RowFragment[A], slots: range) -> RowFragment[A]:
         return fragment.part(self._form.algebra, slots)
