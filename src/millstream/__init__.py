@@ -32,7 +32,7 @@ from millstream.errors import ConfigError, MillstreamError, WorkflowError
 from millstream.flow import read, write
 from millstream.flow.functions import arrow, dataframe, sql
 from millstream.flow.reducers import Combinable, combinable
-from millstream.flow.streams import Stream
+from millstream.flow.streams import JobStream, KeyedStream, Stream, WindowedStream
 from millstream.flow.windows import (
     count_window,
     every,
@@ -91,6 +91,8 @@ __all__ = [
     "CountedWindow",
     "EndlessWindow",
     "EpochFailed",
+    "JobStream",
+    "KeyedStream",
     "MillstreamError",
     "NotDeterministic",
     "RecordError",
@@ -107,6 +109,7 @@ __all__ = [
     "Superseded",
     "UserFunctionError",
     "Window",
+    "WindowedStream",
     "Workflow",
     "WorkflowChanged",
     "WorkflowError",

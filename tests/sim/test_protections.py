@@ -39,7 +39,7 @@ from millstream.ring.masks import SlotMask
 from millstream.sim.scenario import play
 from millstream.sim.search import Kind, first_broken, in_memory, stored
 from millstream.sim.spark import SparkBody
-from millstream.sim.spilling import Disk
+from millstream.sim.spilling import ScratchDisk
 from millstream.sim.store import StoreView
 from millstream.sim.strain import Strain
 from millstream.state.blocks import PANE
@@ -373,7 +373,9 @@ MOVES = in_memory(
 _MOVING: dict[str, Any] = {"malice": _CALM, "faults": _NO_FAULTS, "moves": 0.9, "blows": 0}
 EXPIRY = in_memory("expiring", size={"replicas": 1, **_FEW}, epochs=7, **_MOVING)
 FULL_SPILL_DISKS = in_memory(
-    size={"replicas": 1, **_FEW, "disk": Disk(keys=500, outputs=0, full=0.3)}, epochs=7, **_MOVING
+    size={"replicas": 1, **_FEW, "disk": ScratchDisk(keys=500, outputs=0, full=0.3)},
+    epochs=7,
+    **_MOVING,
 )
 HEALING = in_memory(
     malice=_CALM,

@@ -10,8 +10,8 @@ import pytest
 import millstream as ms
 from millstream.flow.vertices import JobVertex
 from millstream.flow.windows import CountWindow, TimeWindow
+from millstream.ring.strides import AT_ONCE
 from millstream.state.deltas import unpickled
-from millstream.state.pieces import AT_ONCE
 from millstream.work.reducing import reducing_for
 from millstream.work.units import UnitContext
 from tests.work import running

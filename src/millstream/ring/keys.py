@@ -36,7 +36,7 @@ from millstream.ring.key_types import (
     kinds_of,
 )
 from millstream.ring.scalars import conversion, plain_value
-from millstream.state.pieces import AT_ONCE, pieces
+from millstream.ring.strides import AT_ONCE, strides
 
 __all__ = [
     "NAN",
@@ -91,7 +91,7 @@ def decode_keys(array: pa.Array) -> list[object]:
     if len(array) <= AT_ONCE:
         return _decoded(array)
     keys: list[object] = []
-    for at in pieces(len(array)):
+    for at in strides(len(array)):
         keys += _decoded(array.slice(at.start, at.stop - at.start))
     return keys
 

@@ -24,7 +24,7 @@ from millstream.node.service import NodeOptions, NodeService
 from millstream.ring.ring import NodeId, RingError
 from millstream.ring.zones import Domain
 from millstream.sim.network import SimNet, World
-from millstream.sim.spilling import Disk
+from millstream.sim.spilling import ScratchDisk
 from millstream.sim.store import SimStore
 from millstream.sim.strain import Strain
 from millstream.sim.waiting import SimLock
@@ -49,7 +49,7 @@ class Size:
     durability: Durability
     log_limit: int = 4_000
     checkpoint_every: float = 2.0
-    disk: Disk | None = None
+    disk: ScratchDisk | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from millstream.sim.cluster import Size
 from millstream.sim.driver import Habits
 from millstream.sim.links import Faults
 from millstream.sim.spark import Malice, Shape
-from millstream.sim.spilling import Disk
+from millstream.sim.spilling import ScratchDisk
 from millstream.sim.strain import Strain
 from millstream.sim.workloads import CONSISTENT, drawn
 
@@ -54,7 +54,7 @@ class DurableScenario:
             replicas=rng.choice((0, 1, 1, 2)),
             durability=rng.choice(("epoch", "interval")),
             log_limit=rng.choice((500, 1_000_000)),
-            disk=Disk.of(seed),
+            disk=ScratchDisk.of(seed),
         )
         habits = Habits(
             shape=Shape(slots, rng.randint(1, 3), rng.randint(1, 2)),

@@ -30,7 +30,7 @@ from millstream.sim.network import World
 from millstream.sim.reader import Reader
 from millstream.sim.sinks import Shown
 from millstream.sim.spark import Malice, Shape, SparkBody
-from millstream.sim.spilling import Disk
+from millstream.sim.spilling import ScratchDisk
 from millstream.sim.strain import Strain
 from millstream.sim.tasks import Stalled
 from millstream.sim.workload import Moment
@@ -74,7 +74,7 @@ class Scenario:
             replicas=rng.choice((0, 1, 1, 1, 2)),
             durability=rng.choice(("epoch", "interval")),
             log_limit=rng.choice((500, 1_000_000)),
-            disk=Disk.of(seed),
+            disk=ScratchDisk.of(seed),
         )
         bad = rng.choice((0.0, 0.0, 0.01, 0.05))
         scenario = cls(

@@ -22,7 +22,7 @@ from millstream.state.spilling import Spilling, Table
 
 
 @dataclass(frozen=True, kw_only=True)
-class Disk:
+class ScratchDisk:
     """What a node may keep in memory, in bytes, before it uses its disk; how often that is full."""
 
     keys: int
@@ -30,7 +30,7 @@ class Disk:
     full: float = 0.0
 
     @classmethod
-    def of(cls, seed: int) -> Disk | None:
+    def of(cls, seed: int) -> ScratchDisk | None:
         """Draw it; half of the runs have enough memory."""
         rng = random.Random(f"disk {seed}")
         if rng.random() < 0.5:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from millstream.ring.masks import SlotMask
-from millstream.state.pieces import pieces
+from millstream.ring.strides import strides
 from millstream.state.values import ValueTypeError, unify
 
 Rows = npt.NDArray[np.int64]
@@ -117,7 +117,7 @@ class _Column:
 
     def put(self, rows: Rows, array: pa.Array) -> None:
         if not self.fixed:
-            for at in pieces(len(array)):
+            for at in strides(len(array)):
                 values = array.slice(at.start, at.stop - at.start).to_pylist()
                 self.data[rows[at]] = np.fromiter(values, object, len(values))
             return
@@ -131,7 +131,7 @@ class _Column:
 
     def take(self, rows: Rows) -> pa.Array:
         if not self.fixed:
-            parts = [pa.array(self.data[rows[at]].tolist(), self.kind) for at in pieces(len(rows))]
+            parts = [pa.array(self.data[rows[at]].tolist(), self.kind) for at in strides(len(rows))]
             return pa.concat_arrays(parts) if parts else pa.array([], self.kind)
         mask = self.null[rows]
         return pa.array(self.data[rows], type=self.kind, mask=mask if mask.any() else None)
@@ -207,7 +207,7 @@ class ColumnState:
     def find(self, keys: Sequence[Any]) -> Rows:
         """The row of each key, −1 where there is none."""
         rows, get = np.empty(len(keys), np.int64), self._index.get
-        for at in pieces(len(keys)):
+        for at in strides(len(keys)):
             rows[at] = np.fromiter(map(get, keys[at], repeat(-1)), np.int64, at.stop - at.start)
         return rows
 
@@ -300,7 +300,7 @@ class ColumnState:
 
     def _keys_at(self, rows: Rows) -> list[Any]:
         keys: list[Any] = []
-        for at in pieces(len(rows)):
+        for at in strides(len(rows)):
             keys += map(self._keys.__getitem__, rows[at].tolist())
         return keys
 

@@ -19,11 +19,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from millstream.ring.keys import NAN
+from millstream.ring.strides import AT_ONCE, strides
 from millstream.state.blocks import from_bytes, to_bytes
 from millstream.state.columns import ColumnFragment, cast_column, in_order, widened
 from millstream.state.keyed import Change, Entries, KeyedFragment, visits_of
 from millstream.state.pickling import dumps
-from millstream.state.pieces import AT_ONCE, pieces
 
 _Table = Mapping[int, Mapping[Any, Entries]]
 _Packed = tuple[list[int], list[int], list[Any], tuple[str, ...], list[Any]]
@@ -201,12 +201,12 @@ def _column_parts(fragment: ColumnFragment) -> Iterator[ColumnFragment]:
     if len(fragment.keys) + len(fragment.forgotten) <= AT_ONCE:
         yield fragment
         return
-    for at in pieces(len(fragment.keys)):
+    for at in strides(len(fragment.keys)):
         assert fragment.rows is not None
         rows = fragment.rows.slice(at.start, at.stop - at.start)
         keys, slots, times = fragment.keys[at], fragment.slots[at], fragment.times[at]
         yield ColumnFragment(keys, slots, rows, [], times)
-    for at in pieces(len(fragment.forgotten)):
+    for at in strides(len(fragment.forgotten)):
         yield ColumnFragment.without_rows(fragment.forgotten[at])
 
 

@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from millstream.flow.vertices import JobVertex
 from millstream.ring.keys import decode_keys
+from millstream.ring.strides import strides
 from millstream.state.blocks import KEY, SLOT
-from millstream.state.pieces import pieces
 from millstream.work.keying import one_key_type
 from millstream.work.lists import decode_lists
 
@@ -59,15 +59,15 @@ def _shares(blocks: Sequence[pa.RecordBatch]) -> Iterator[Sequence[pa.RecordBatc
             yield share
 
 
-def _pieces(block: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    for at in pieces(block.num_rows):
+def _strides(block: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    for at in strides(block.num_rows):
         yield block.slice(at.start, at.stop - at.start)
 
 
 def _gather(blocks: Sequence[pa.RecordBatch]) -> tuple[Groups, list[int]]:
     groups: Groups = {}
     slots: list[int] = []
-    for block in chain.from_iterable(map(_pieces, blocks)):
+    for block in chain.from_iterable(map(_strides, blocks)):
         keys = decode_keys(block.column(KEY))
         of_block = block.column(SLOT).to_numpy().tolist()
         if groups.keys().isdisjoint(keys):

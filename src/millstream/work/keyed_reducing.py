@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -35,7 +36,7 @@ from millstream.work.units import Reduced, UnitContext, ttl_of
 ACCUMULATOR = "accumulator"
 
 
-class _KeyedReducing:
+class _KeyedReducing(ABC):
     """What the reducers over Python state share: gathering, expiry, outputs."""
 
     step = 2_000
@@ -86,6 +87,33 @@ class _KeyedReducing:
             return {}
         idle = self._state.idle_since(unit.slots, unit.time - self._ttl)
         return {slot: set(keys) for slot, keys in idle.items()}
+
+    def reduce(self, blocks: Sequence[pa.RecordBatch], unit: UnitContext) -> Reduced[KeyedFragment]:
+        idle = self._idle(unit)
+        fragment = KeyedFragment(defaultdict(dict), defaultdict(dict))
+        touched: defaultdict[int, list[Any]] = defaultdict(list)
+        outputs: list[Any] = []
+        ends: list[int] = []
+        keys: list[Any] = []
+        for groups, slots in gathered(self._job, blocks):
+            self._call(groups, slots, idle, fragment, outputs, ends)
+            self._touch(touched, groups, slots)
+            keys += groups
+        self._finish(fragment, touched, idle, unit.time)
+        batches = self._encode(outputs, ends, keys, unit)
+        return Reduced(fragment, batches, len(keys))
+
+    @abstractmethod
+    def _call(
+        self,
+        groups: Groups,
+        slots: Sequence[int],
+        idle: dict[int, set[Any]],
+        fragment: KeyedFragment,
+        outputs: list[Any],
+        ends: list[int],
+    ) -> None:
+        """Reduce each key; ``ends`` tells how many outputs there are by then."""
 
     def _finish(
         self,
@@ -141,21 +169,6 @@ class FunctionReducing(_KeyedReducing):
         super().__init__(job, state)
         self._function = reducer.function
 
-    def reduce(self, blocks: Sequence[pa.RecordBatch], unit: UnitContext) -> Reduced[KeyedFragment]:
-        idle = self._idle(unit)
-        fragment = KeyedFragment(defaultdict(dict), defaultdict(dict))
-        touched: defaultdict[int, list[Any]] = defaultdict(list)
-        outputs: list[Any] = []
-        ends: list[int] = []
-        keys: list[Any] = []
-        for groups, slots in gathered(self._job, blocks):
-            self._call(groups, slots, idle, fragment, outputs, ends)
-            self._touch(touched, groups, slots)
-            keys += groups
-        self._finish(fragment, touched, idle, unit.time)
-        batches = self._encode(outputs, ends, keys, unit)
-        return Reduced(fragment, batches, len(keys))
-
     def _call(
         self,
         groups: Groups,
@@ -165,7 +178,6 @@ class FunctionReducing(_KeyedReducing):
         outputs: list[Any],
         ends: list[int],
     ) -> None:
-        """Call the function for every key; ``ends`` tells how many outputs there are by then."""
         plain, other = fragment.plain, fragment.other
         masters = self._state.reading(groups, slots)
         function, odd = self._function, self._state.odd
@@ -218,19 +230,6 @@ class CombiningReducing(_KeyedReducing):
         super().__init__(job, state)
         self._combinable = reducer.combinable
 
-    def reduce(self, blocks: Sequence[pa.RecordBatch], unit: UnitContext) -> Reduced[KeyedFragment]:
-        idle = self._idle(unit)
-        fragment = KeyedFragment(defaultdict(dict), defaultdict(dict))
-        touched: defaultdict[int, list[Any]] = defaultdict(list)
-        outputs: list[Any] = []
-        for groups, slots in gathered(self._job, blocks):
-            self._call(groups, slots, idle, fragment, outputs)
-            self._touch(touched, groups, slots)
-        self._finish(fragment, touched, idle, unit.time)
-        ends = list(range(1, len(outputs) + 1))
-        batches = self._encode(outputs, ends, [key for key, _ in outputs], unit)
-        return Reduced(fragment, batches, len(outputs))
-
     def _call(
         self,
         groups: Groups,
@@ -238,8 +237,8 @@ class CombiningReducing(_KeyedReducing):
         idle: dict[int, set[Any]],
         fragment: KeyedFragment,
         outputs: list[Any],
+        ends: list[int],
     ) -> None:
-        """Merge what every key has; each gives its result."""
         masters = self._state.reading(groups, slots)
         merge, result = self._combinable.merge, self._combinable.result
         key: Any = None
@@ -257,6 +256,7 @@ class CombiningReducing(_KeyedReducing):
                 state[ACCUMULATOR] = accumulator
                 called = result
                 outputs.append((key, result(accumulator)))
+                ends.append(len(outputs))
                 change = state.settle()
                 if change is not None and change.plain:
                     fragment.plain[slot][key] = change.writes

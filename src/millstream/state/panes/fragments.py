@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from millstream.ring.masks import SlotMask, common
+from millstream.ring.strides import AT_ONCE, strides
 from millstream.state.deltas import canonical, unpickled
 from millstream.state.panes.keys import Ids
 from millstream.state.panes.sliding import Slider
 from millstream.state.panes.tables import Algebra
 from millstream.state.pickling import dumps
-from millstream.state.pieces import AT_ONCE, pieces
 
 A = TypeVar("A")
 News = dict[int, npt.NDArray[np.int32]]
@@ -142,7 +142,7 @@ def _cut(part: Part[A], algebra: Algebra[A]) -> Iterator[tuple[list[Any], Any, A
     if len(part.keys) <= AT_ONCE:
         yield part.keys, part.slots, part.rows
         return
-    for at in pieces(len(part.keys)):
+    for at in strides(len(part.keys)):
         rows = algebra.take(part.rows, np.arange(at.start, at.stop))
         yield part.keys[at], part.slots[at], rows
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from millstream.ring.keys import encode_keys
 from millstream.ring.masks import SlotMask
-from millstream.state.pieces import pieces
+from millstream.ring.strides import strides
 from millstream.state.values import unify_nulls
 
 Ids = npt.NDArray[np.int64]
@@ -68,7 +68,7 @@ class KeyIds:
 
     def keys(self, ids: Ids) -> list[Any]:
         keys: list[Any] = []
-        for at in pieces(len(ids)):
+        for at in strides(len(ids)):
             keys += map(self._keys.__getitem__, ids[at].tolist())
         return keys
 

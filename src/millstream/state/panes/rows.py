@@ -17,12 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 from millstream.ring.masks import SlotMask
+from millstream.ring.strides import AT_ONCE, strides
 from millstream.state.aggregates.grouping import Bools, Ints
 from millstream.state.deltas import canonical, unpickled
 from millstream.state.panes.keys import Ids, KeyIds
 from millstream.state.panes.tables import Algebra
 from millstream.state.pickling import dumps
-from millstream.state.pieces import AT_ONCE, pieces
 
 A = TypeVar("A")
 _SPARE = 1024
@@ -123,7 +123,7 @@ def _cut(fragment: RowFragment[A], algebra: Algebra[A]) -> Iterator[RowFragment[
         yield fragment
         return
     ends = np.concatenate([[0], np.cumsum(fragment.counts)])
-    for at in pieces(len(fragment.keys)):
+    for at in strides(len(fragment.keys)):
         rows = slice(int(ends[at.start]), int(ends[at.stop]))
         taken = None
         if fragment.rows is not None:

@@ -1,4 +1,4 @@
-"""Large tables in pieces.
+"""Large tables a stride at a time.
 
 Python lets other threads run between two calls, never inside of one that makes, looks up or pickles
 objects: over a million of them it would hold the interpreter for a tenth of a second and more.
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 AT_ONCE = 8_192
 
 
-def pieces(count: int) -> Iterator[slice]:
+def strides(count: int) -> Iterator[slice]:
     """Slices that together cover so many objects, each of which takes a few milliseconds."""
     for start in range(0, count, AT_ONCE):
         yield slice(start, min(start + AT_ONCE, count))
