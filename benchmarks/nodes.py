@@ -19,11 +19,9 @@ import pyarrow as pa
 
 from millstream.checkpoints.manifest import Staged
 from millstream.coordinator.epochs import Attempt, EpochResult, run_epoch
-from millstream.coordinator.feeder import Feeder
-from millstream.coordinator.record import EpochRecord, JobTypes
 from millstream.coordinator.server import CoordinatorServer
 from millstream.coordinator.service import Coordinator, Member
-from millstream.flow.shipping import ship
+from millstream.flow.function_shipping import ship
 from millstream.flow.vertices import JobVertex
 from millstream.node.process import Launch, Started, launch
 from millstream.node.service import NodeOptions
@@ -32,10 +30,12 @@ from millstream.ring.zones import Domain
 from millstream.state.blocks import to_bytes
 from millstream.wire.auth import new_secret
 from millstream.wire.blocks import BLOCK_SCHEMA
+from millstream.wire.epoch_record import EpochRecord, JobTypes
 from millstream.wire.flight_net import FlightNet
 from millstream.work.chunk import Chunk
-from millstream.work.keying import keyed
-from millstream.work.packing import cut, packer_for
+from millstream.work.feeder import Feeder
+from millstream.work.keyed_values import keyed
+from millstream.work.packers import cut, packer_for
 
 JOB = 0
 SLOTS = 4096
@@ -147,7 +147,7 @@ class _Body:
     def discard(self, record: EpochRecord) -> None:
         return
 
-    def worth_another_try(self, problem: Exception) -> bool:
+    def is_retryable(self, problem: Exception) -> bool:
         return False
 
     def staged(self, record: EpochRecord) -> Staged:

@@ -18,12 +18,20 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from millstream.cli.zipf import ZipfText, words_of
-from millstream.coordinator.feeder import end_of
 from millstream.errors import Place
 from millstream.flow.reducers import reducer_of
 from millstream.flow.vertices import JobVertex
+from millstream.node.held_units import unit_digest
 from millstream.node.machine import NodeMachine
-from millstream.node.messages import (
+from millstream.node.server import NodeServer, digest_blocks, memory
+from millstream.node.service import NodeOptions, NodeService
+from millstream.ring.placement import Placement
+from millstream.ring.ring import NodeId, Ring
+from millstream.state.blocks import to_bytes
+from millstream.wire.auth import new_secret
+from millstream.wire.blocks import BLOCK_SCHEMA
+from millstream.wire.flight_net import FlightNet
+from millstream.wire.messages import (
     NOTHING_COMMITTED,
     Assign,
     Commit,
@@ -33,20 +41,12 @@ from millstream.node.messages import (
     Feed,
     NodeReport,
 )
-from millstream.node.server import NodeServer, digest_blocks, memory
-from millstream.node.service import NodeOptions, NodeService
-from millstream.node.units import unit_digest
-from millstream.ring.placement import Placement
-from millstream.ring.ring import NodeId, Ring
-from millstream.state.blocks import to_bytes
-from millstream.wire.auth import new_secret
-from millstream.wire.blocks import BLOCK_SCHEMA
-from millstream.wire.flight_net import FlightNet
 from millstream.wire.net import Delivery, Net
 from millstream.work.chunk import Chunk
-from millstream.work.keying import keyed
-from millstream.work.packing import packer_for
-from millstream.work.pausing import settle_node
+from millstream.work.collector import settle_node
+from millstream.work.feeder import end_of
+from millstream.work.keyed_values import keyed
+from millstream.work.packers import packer_for
 
 SLOTS = 4096
 EXPONENT = ZipfText(words=1).exponent

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from statistics import quantiles
 from unittest.mock import patch
 
-from millstream.stores.opening import open_store
+from millstream.stores.registry import open_store
 from millstream.stores.store import Store
 
 VALUE_BYTES = 1024

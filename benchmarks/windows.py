@@ -37,13 +37,13 @@ from millstream.flow.plan import plan
 from millstream.flow.vertices import JobVertex
 from millstream.observe.progress import EpochProgress
 from millstream.work.chunk import Chunk
-from millstream.work.clocks import JobClock
-from millstream.work.keying import keyed
-from millstream.work.packing import packer_for
-from millstream.work.reducing import reducing_for
-from millstream.work.timing import Gate
-from millstream.work.units import UnitContext
-from millstream.work.window_packing import window_packer_for
+from millstream.work.event_time_gate import Gate
+from millstream.work.job_clock import JobClock
+from millstream.work.keyed_values import keyed
+from millstream.work.packers import packer_for
+from millstream.work.reducers import reducing_for
+from millstream.work.unit import UnitContext
+from millstream.work.window_packers import window_packer_for
 
 SLOTS = 1024
 SECOND = 1_000_000

@@ -22,12 +22,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from millstream.checkpoints.chain import CommitUnknown, Superseded
-from millstream.checkpoints.evolution import WorkflowChanged, changes
-from millstream.coordinator.claiming import CheckpointDamaged, WouldWithdraw
+from millstream.checkpoints.chain import CommitUnknownError, SupersededError
+from millstream.checkpoints.evolution import WorkflowChangedError, changes
+from millstream.coordinator.claim import CheckpointDamagedError, WithdrawalRefusedError
 from millstream.coordinator.journal import CheckpointResult
-from millstream.coordinator.reading import RunEnded
-from millstream.coordinator.roster import StateLost
+from millstream.coordinator.roster import StateLostError
+from millstream.coordinator.state_reader import RunEndedError
 from millstream.errors import ConfigError, MillstreamError, WorkflowError
 from millstream.flow import read, write
 from millstream.flow.functions import arrow, dataframe, sql
@@ -44,7 +44,6 @@ from millstream.flow.windows import (
     tumbling,
 )
 from millstream.flow.workflow import Workflow
-from millstream.node.messages import NotDeterministic, ScanBroken
 from millstream.state.aggregates import (
     aggregate,
     approx_distinct,
@@ -58,14 +57,15 @@ from millstream.state.aggregates import (
     sum,
     top_k,
 )
-from millstream.stores.store import StoreError, StoreFull, StoreUnavailable
+from millstream.stores.store import StoreError, StoreFullError, StoreUnavailableError
+from millstream.wire.messages import NotDeterministicError, ScanBrokenError
 from millstream.work.failures import RecordError, UserFunctionError
 from millstream.work.windows.forms import CountedWindow, EndlessWindow, Window
 
 if TYPE_CHECKING:
     from millstream.spark.conform import SinkTypeError
-    from millstream.spark.engine import EpochFailed
-    from millstream.spark.gateway import SparkLost
+    from millstream.spark.engine import EpochFailedError
+    from millstream.spark.gateway import SparkLostError
     from millstream.spark.handle import Run
     from millstream.spark.run import run, start
     from millstream.spark.state_frame import read_state
@@ -73,47 +73,47 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _LAZY = {
-    "EpochFailed": "engine",
+    "EpochFailedError": "engine",
     "Run": "handle",
     "SinkTypeError": "conform",
-    "SparkLost": "gateway",
+    "SparkLostError": "gateway",
     "read_state": "state_frame",
     "run": "run",
     "start": "run",
 }
 
 __all__ = [
-    "CheckpointDamaged",
+    "CheckpointDamagedError",
     "CheckpointResult",
     "Combinable",
-    "CommitUnknown",
+    "CommitUnknownError",
     "ConfigError",
     "CountedWindow",
     "EndlessWindow",
-    "EpochFailed",
+    "EpochFailedError",
     "JobStream",
     "KeyedStream",
     "MillstreamError",
-    "NotDeterministic",
+    "NotDeterministicError",
     "RecordError",
     "Run",
-    "RunEnded",
-    "ScanBroken",
+    "RunEndedError",
+    "ScanBrokenError",
     "SinkTypeError",
-    "SparkLost",
-    "StateLost",
+    "SparkLostError",
+    "StateLostError",
     "StoreError",
-    "StoreFull",
-    "StoreUnavailable",
+    "StoreFullError",
+    "StoreUnavailableError",
     "Stream",
-    "Superseded",
+    "SupersededError",
     "UserFunctionError",
     "Window",
     "WindowedStream",
+    "WithdrawalRefusedError",
     "Workflow",
-    "WorkflowChanged",
+    "WorkflowChangedError",
     "WorkflowError",
-    "WouldWithdraw",
     "aggregate",
     "approx_distinct",
     "arrow",

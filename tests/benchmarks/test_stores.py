@@ -11,7 +11,7 @@ from benchmarks import stores
 from benchmarks.goals import Goal
 from benchmarks.peers.stores import SCHEMES
 from benchmarks.store_work import Share, Timed, drive, load
-from millstream.stores.opening import open_store
+from millstream.stores.registry import open_store
 
 SMALL = replace(
     stores.QUICK,

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import millstream as ms
-from millstream.node.keeping import BaseOptions
-from millstream.spark import checkpoint, starting
+from millstream.node.durability.unit_writer import BaseOptions
+from millstream.spark import checkpoint, startup
 from tests.chaos.driver_plans import DriverPlan, Start
 from tests.chaos.moments import arrange, wrap
 from tests.chaos.windowed import windowed_workflow
@@ -61,7 +61,7 @@ def main(arguments: list[str]) -> int:
 def _hurry() -> None:
     """Have bases, and deletion of what is old, every other epoch."""
     for module, name, changed in (
-        (starting, "NodeOptions", {"bases": BaseOptions(epochs=2)}),
+        (startup, "NodeOptions", {"bases": BaseOptions(epochs=2)}),
         (checkpoint, "Journal", {"tidy_every": 2}),
     ):
         setattr(module, name, partial(getattr(module, name), **changed))

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from millstream.coordinator.claiming import Recovery
+from millstream.coordinator.claim import Recovery
 from millstream.node.machine import Durability
 from tests.chaos import windowed, workload
 from tests.chaos.moments import RESTART, Blow, Moment, Point, points

@@ -30,9 +30,9 @@ from typing import Any
 
 import millstream
 from millstream.checkpoints.chain import Chain
-from millstream.checkpoints.checking import check
-from millstream.checkpoints.finding import open_checkpoint
-from millstream.checkpoints.reading import StoredState
+from millstream.checkpoints.location import open_checkpoint
+from millstream.checkpoints.stored_state import StoredState
+from millstream.checkpoints.verification import check
 from tests.chaos.driver_plans import DriverPlan, Outcome, Start, plan_of
 from tests.chaos.moments import MARK
 from tests.chaos.processes import marked, send
@@ -50,7 +50,7 @@ TOLD = 60
 _JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
-class Broken(Exception):
+class BrokenRunError(Exception):
     """A run did not do what it must."""
 
 
@@ -168,7 +168,7 @@ class _Chaos:
 
     def _one_after_the_other(self) -> None:
         if not any(self._is_over(start) for start in self._plan.starts):
-            raise Broken("no driver came to the end")
+            raise BrokenRunError("no driver came to the end")
 
     def _is_over(self, start: Start) -> bool:
         """Start a driver, and see it killed, or else come to the end."""
@@ -177,13 +177,13 @@ class _Chaos:
         if driver.told("moment"):
             self._outcome.landed += 1
         elif driver.ended != "finished":
-            raise Broken(f"driver {driver.number} ended as {driver.ended or 'killed'!r}")
+            raise BrokenRunError(f"driver {driver.number} ended as {driver.ended or 'killed'!r}")
         return driver.ended == "finished"
 
     def _two_at_once(self) -> None:
         *before_them, one, other = self._plan.starts
         if any(self._is_over(start) for start in before_them):
-            raise Broken("a driver that was to be killed came to the end")
+            raise BrokenRunError("a driver that was to be killed came to the end")
         first = self._begin(one)
         self._await(first, lambda: bool(first.told("moment")), "its moment")
         self._outcome.landed += 1
@@ -203,10 +203,12 @@ class _Chaos:
         if second.process.poll() is None:
             second.wake()
             self._await_end(second)
-        if first.ended != "Superseded" or len(first.told("manifest")) > before:
-            raise Broken(f"driver {first.number} was replaced, but ended as {first.ended!r}")
+        if first.ended != "SupersededError" or len(first.told("manifest")) > before:
+            raise BrokenRunError(
+                f"driver {first.number} was replaced, but ended as {first.ended!r}"
+            )
         if second.ended != "finished":
-            raise Broken(f"driver {second.number} ended as {second.ended!r}")
+            raise BrokenRunError(f"driver {second.number} ended as {second.ended!r}")
 
     def _begin(self, start: Start) -> Driver:
         driver = Driver(self._folder, self._plan, start, len(self.drivers) + 1)
@@ -221,11 +223,11 @@ class _Chaos:
             if driver.process.poll() is not None:
                 if done():
                     return
-                raise Broken(f"driver {driver.number} ended before {what}")
+                raise BrokenRunError(f"driver {driver.number} ended before {what}")
             if time.monotonic() > deadline:
                 send([driver.process.pid], signal.SIGUSR1)  # tells where it is
                 time.sleep(1.0)
-                raise Broken(f"driver {driver.number}: waited in vain for {what}")
+                raise BrokenRunError(f"driver {driver.number}: waited in vain for {what}")
             time.sleep(0.05)
 
     def _await_end(self, driver: Driver) -> None:

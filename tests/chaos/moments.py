@@ -49,12 +49,12 @@ class Point:
 
 _CHECKPOINT = "millstream.spark.checkpoint"
 _SERVICE = "millstream.coordinator.service:Coordinator"
-_INTERVALS = "millstream.coordinator.intervals:Intervals"
+_INTERVALS = "millstream.coordinator.interval_commits:Intervals"
 _JOURNAL = "millstream.coordinator.journal"
 _CHAIN = "millstream.checkpoints.chain:Chain"
-_SINK = "millstream.spark.sinks:FileWriter"
+_SINK = "millstream.spark.sink_writers:FileWriter"
 _ENGINE = "millstream.spark.engine:Engine"
-_NOTES = "millstream.spark.notes:SparkNotes"
+_NOTES = "millstream.spark.query_log_files:QueryLogs"
 
 _EPOCH = {
     "admitted": Point(f"{_SERVICE}.admit", "after"),
@@ -83,8 +83,8 @@ RESTART = {
     "claimed": Point(f"{_CHAIN}.claim", "after"),
     "deriving": Point("millstream.spark.folder:Folder.write", "before"),
     "derived": Point(f"{_NOTES}.derive", "after"),
-    "in line": Point(f"{_CHECKPOINT}:bring_in_line", "after"),
-    "launched": Point("millstream.spark.starting:start_nodes", "after"),
+    "in line": Point(f"{_CHECKPOINT}:reconcile_sinks", "after"),
+    "launched": Point("millstream.spark.startup:start_nodes", "after"),
     "restoring": Point(f"{_SERVICE}.await_restored", "before", 0.1),
     "restored": Point(f"{_SERVICE}.await_restored", "after"),
     "any time from claim": Point(f"{_CHAIN}.claim", "before", 3.0),

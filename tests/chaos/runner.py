@@ -32,7 +32,7 @@ import millstream as ms
 from millstream.node.machine import Durability
 from millstream.ring.ring import NodeId
 from millstream.spark.handle import NodeStatus, Run
-from millstream.spark.launch import ZoneFunction
+from millstream.spark.node_launch import ZoneFunction
 from tests.chaos.blows import LEFT, Blow, Mode, is_whole, schedule, victims
 from tests.chaos.clusters import Cluster, Master, cluster
 from tests.chaos.plans import Outcome, Plan
@@ -60,11 +60,11 @@ SLOW = 5.0
 SHOWN = 12
 
 
-class Broken(Exception):
+class BrokenRunError(Exception):
     """A run did not do what it must."""
 
 
-class Stuck(Broken):
+class StuckRunError(BrokenRunError):
     """A run does not even end: nothing more can be tried in this process."""
 
 
@@ -90,8 +90,8 @@ def run_once(there: Cluster, plan: Plan) -> Outcome:
     try:
         with tempfile.TemporaryDirectory(prefix="chaos-", ignore_cleanup_errors=True) as folder:
             _Chaos(there, plan, outcome, Path(folder), began).go()
-    except Stuck as problem:
-        raise Stuck(f"{problem}\n{outcome.report()}") from None
+    except StuckRunError as problem:
+        raise StuckRunError(f"{problem}\n{outcome.report()}") from None
     except Exception as problem:
         told = "".join(traceback.format_exception(problem, limit=-6)).strip()
         outcome.problems.append(f"  {type(problem).__name__} at the end:\n{told}")
@@ -156,7 +156,7 @@ class _Chaos:
             found = self._read(run)
             self._outcome.problems += self._judged(found)
             if plan.blows and not self._outcome.landed:
-                raise Broken("no blow was dealt")
+                raise BrokenRunError("no blow was dealt")
         except Exception:
             self._outcome.problems.append(f"  at the failure:\n{run.status().drawing}")
             raise
@@ -173,7 +173,7 @@ class _Chaos:
         left = gone_within(self._pids.values(), GONE_TIMEOUT)
         if left:
             send(left, signal.SIGKILL)
-            raise Broken(f"the processes {left} of nodes were left behind")
+            raise BrokenRunError(f"the processes {left} of nodes were left behind")
 
     def _count_fenced(self, lost: Sequence[str]) -> None:
         """Nodes that were neither killed nor stopped for longer than ``node_timeout``, and went."""
@@ -259,7 +259,7 @@ class _Chaos:
                 return True
             time.sleep(0.1)
         if is_whole(run.status(), self._plan.replicas, SLOTS):
-            raise Broken(f"{_names(hit)} of a whole ring hold all copies of some slots")
+            raise BrokenRunError(f"{_names(hit)} of a whole ring hold all copies of some slots")
         return False
 
     def _kill(self, run: Run, blow: Blow, hit: Sequence[NodeStatus]) -> None:
@@ -277,7 +277,9 @@ class _Chaos:
         """Nodes that were fenced while they were stopped must end when they wake up."""
         lost = set(run.status().lost)
         if gone_within([node.pid for node in hit if node.node in lost], GONE_TIMEOUT):
-            raise Broken(f"{_names(hit)} woke up after others took its slots, and did not go")
+            raise BrokenRunError(
+                f"{_names(hit)} woke up after others took its slots, and did not go"
+            )
 
     def _freeze(
         self,
@@ -323,9 +325,9 @@ class _Chaos:
             if self._hungry is not None:
                 raise self._hungry
             if run.await_termination(timedelta(0)):
-                raise Broken("the run ended by itself")
+                raise BrokenRunError("the run ended by itself")
             if time.monotonic() > deadline:
-                raise Broken(f"waited {seconds:.0f} s in vain for {what}")
+                raise BrokenRunError(f"waited {seconds:.0f} s in vain for {what}")
             time.sleep(0.05)
 
     def _await_whole(self, run: Run) -> None:
@@ -383,7 +385,7 @@ class _Chaos:
         if ending.is_alive():
             faulthandler.dump_traceback()
             send(self._pids.values(), signal.SIGKILL)
-            raise Stuck(f"stop() did not return within {STOP_TIMEOUT:.0f} s")
+            raise StuckRunError(f"stop() did not return within {STOP_TIMEOUT:.0f} s")
 
 
 def _rows_of(folder: Path) -> dict[int, list[tuple[Any, ...]]]:
@@ -454,7 +456,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for plan in plans(options):
                 try:
                     outcome = run_once(there, plan)
-                except Stuck as problem:
+                except StuckRunError as problem:
                     print(f"seed {plan.seed}: {problem}", flush=True)
                     send(descendants(os.getpid()), signal.SIGKILL)
                     os._exit(1)

@@ -72,7 +72,7 @@ def test_a_node_killed_without_a_copy_of_it_is_told_as_lost_state(sample: dict[s
     run = sample["no copies"]
 
     assert not run["exact"]
-    assert "StateLost" in run["report"]
+    assert "StateLostError" in run["report"]
 
 
 # -- what judges the runs ----------------------------------------------------------------------

@@ -6,15 +6,15 @@ from collections.abc import Iterable
 
 from millstream.checkpoints.lineage import EMPTY, Lineage, lineage_of
 from millstream.checkpoints.manifest import (
-    Base,
+    BaseRecord,
     Claim,
+    DeltaRecord,
     JobNote,
     Link,
     Manifest,
-    Piece,
     WorkflowNote,
 )
-from millstream.checkpoints.records import base_key, piece_key
+from millstream.checkpoints.records import base_key, delta_key
 
 SLOTS = 4
 ALL = range(SLOTS)
@@ -25,20 +25,22 @@ def claim(after: int = -1, incarnation: int = 1) -> Claim:
     return Claim(0, incarnation, after, 0, "host", 1, f"claim{incarnation}")
 
 
-def piece(epoch: int, slots: range = ALL, incarnation: int = 1) -> Piece:
-    key = piece_key(epoch, incarnation, 0, "count", slots, "node")
-    return Piece(key, "count", slots, epoch - 1, epoch, 100)
+def delta(epoch: int, slots: range = ALL, incarnation: int = 1) -> DeltaRecord:
+    key = delta_key(epoch, incarnation, 0, "count", slots, "node")
+    return DeltaRecord(key, "count", slots, epoch - 1, epoch, 100)
 
 
-def base(epoch: int, slots: range = ALL, reaches: int | None = None, incarnation: int = 1) -> Base:
+def base(
+    epoch: int, slots: range = ALL, reaches: int | None = None, incarnation: int = 1
+) -> BaseRecord:
     key = base_key(epoch, incarnation, slots, "node", 1)
-    return Base(key, slots, epoch, epoch if reaches is None else reaches, 1000)
+    return BaseRecord(key, slots, epoch, epoch if reaches is None else reaches, 1000)
 
 
 def manifest(
     epoch: int,
-    *bases: Base,
-    pieces: Iterable[Piece] | None = None,
+    *bases: BaseRecord,
+    deltas: Iterable[DeltaRecord] | None = None,
     incarnation: int = 1,
     published: int | None = None,
 ) -> Manifest:
@@ -51,7 +53,7 @@ def manifest(
         parent=epoch - 1,
         time=0,
         workflow=NOTE,
-        pieces=tuple([piece(epoch, incarnation=incarnation)] if pieces is None else pieces),
+        deltas=tuple([delta(epoch, incarnation=incarnation)] if deltas is None else deltas),
         bases=bases,
         staged=(),
         published=epoch - 1 if published is None else published,

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millstream.checkpoints.chain import PREFIX, Chain, CommitUnknown, Superseded
+from millstream.checkpoints.chain import PREFIX, Chain, CommitUnknownError, SupersededError
 from millstream.checkpoints.garbage import garbage, remove
 from millstream.checkpoints.lineage import EMPTY, Lineage, lineage_of
 from millstream.checkpoints.manifest import Claim, Link, Manifest, decode, encode
 from millstream.checkpoints.records import DATA
-from millstream.stores.store import CorruptRecord, Damage, Store, StoreUnavailable
+from millstream.stores.store import CorruptRecordError, Damage, Store, StoreUnavailableError
 from tests.checkpoints.links import base, manifest
 from tests.checkpoints.memory_store import MemoryStore
 from tests.checkpoints.turns import Turns
@@ -95,7 +95,7 @@ def test_a_damaged_or_missing_link_is_told_and_the_rest_is_read(
     found = Chain(store).read(told.append)
     assert [damage.key for damage in told] == [key(2)]
     assert [one.epoch for one in found.manifests] == [0, 2, 3] and found.position == 5
-    with pytest.raises(CorruptRecord, match=key(2)):
+    with pytest.raises(CorruptRecordError, match=key(2)):
         Chain(store).read()
 
 
@@ -110,7 +110,7 @@ def test_a_link_of_another_format_is_told_as_damage(store: MemoryStore) -> None:
     claimed(store)
     store.put_if_absent(key(1), b'{"format":99}')
 
-    with pytest.raises(CorruptRecord, match="format 99"):
+    with pytest.raises(CorruptRecordError, match="format 99"):
         Chain(store).read()
 
 
@@ -143,7 +143,9 @@ def test_who_was_replaced_cannot_commit_and_hears_by_whom(store: MemoryStore) ->
     old = committed(store, claimed(store))
     claimed(store, host="elsewhere", pid=77)
 
-    with pytest.raises(Superseded, match=r"incarnation 2 \(process 77 on elsewhere\)") as caught:
+    with pytest.raises(
+        SupersededError, match=r"incarnation 2 \(process 77 on elsewhere\)"
+    ) as caught:
         committed(store, old)
     assert (caught.value.incarnation, caught.value.by) == (1, 2)
     assert Chain(store).read().epoch == 0
@@ -155,7 +157,7 @@ def test_who_was_replaced_cannot_commit_later_either(store: MemoryStore) -> None
     new = committed(store, claimed(store), 3)
 
     for _ in range(2):
-        with pytest.raises(Superseded):
+        with pytest.raises(SupersededError):
             committed(store, old)
     assert Chain(store).read() == new
 
@@ -186,7 +188,7 @@ def test_a_driver_that_slept_while_its_place_was_deleted_is_refused(store: Memor
     new = collected(store, committed(store, claimed(store), 4))
     before = positions(store)
 
-    with pytest.raises(Superseded):
+    with pytest.raises(SupersededError):
         committed(store, old)
     assert positions(store) == before and Chain(store).read().manifests == new.manifests
 
@@ -215,7 +217,7 @@ def test_a_link_in_a_hole_does_not_bear_another(store: MemoryStore) -> None:
     lost = replace(next_of(first), position=first.position, token="lost")
     assert store.put_if_absent(key(first.position), encode(lost))
 
-    with pytest.raises(Superseded):
+    with pytest.raises(SupersededError):
         committed(store, second)
     assert Chain(store).read(lambda damage: None).newest == new.newest
 
@@ -247,7 +249,7 @@ def test_who_is_not_sure_whether_others_build_on_a_commit_says_so(store: MemoryS
             collected(store, claimed(store))
             return won
 
-    with pytest.raises(CommitUnknown):
+    with pytest.raises(CommitUnknownError):
         committed(Overtaken(store.held), lineage)
     assert Chain(store).read().epoch == 1
 
@@ -264,15 +266,15 @@ class Shy(MemoryStore):
 
     def put_if_absent(self, key: str, value: bytes) -> bool:
         if self.fails == "put" and self.before:
-            raise StoreUnavailable("gone")
+            raise StoreUnavailableError("gone")
         won = super().put_if_absent(key, value)
         if self.fails == "put":
-            raise StoreUnavailable("gone")
+            raise StoreUnavailableError("gone")
         return won
 
     def get(self, keys: object) -> dict[str, bytes]:
         if self.fails == "get":
-            raise StoreUnavailable("gone")
+            raise StoreUnavailableError("gone")
         return super().get(keys)  # type: ignore[arg-type]
 
 
@@ -285,13 +287,15 @@ def test_if_the_store_goes_away_it_is_not_known_whether_an_epoch_is_committed(
 ) -> None:
     lineage = claimed(store)
 
-    with pytest.raises(CommitUnknown, match=r"epoch 0 is committed is not known: gone") as caught:
+    with pytest.raises(
+        CommitUnknownError, match=r"epoch 0 is committed is not known: gone"
+    ) as caught:
         committed(Shy(store.held, fails, before), lineage)
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
     assert Chain(store).read().epoch == (0 if durable else -1)
     # Said again by the same driver, it is refused if it is there already: a restart tells.
     if durable:
-        with pytest.raises(Superseded):
+        with pytest.raises(SupersededError):
             committed(store, lineage)
     else:
         committed(store, lineage)
@@ -317,7 +321,7 @@ def test_who_finds_another_link_has_lost_also_if_it_cannot_be_read() -> None:
     store = Forgetful()
     old = committed(store, claimed(store))
     claimed(store)
-    with pytest.raises(Superseded, match="incarnation 2"):
+    with pytest.raises(SupersededError, match="incarnation 2"):
         committed(store, old)
 
     store.flip(key(2))
@@ -332,7 +336,7 @@ def test_a_driver_can_ask_whether_it_was_replaced(store: MemoryStore) -> None:
     Chain(store).require_newest(lineage)
 
     claimed(store)
-    with pytest.raises(Superseded, match="incarnation 2"):
+    with pytest.raises(SupersededError, match="incarnation 2"):
         Chain(store).require_newest(lineage)
 
 
@@ -361,7 +365,7 @@ def test_a_claim_is_withdrawn_unless_somebody_has_built_on_it(store: MemoryStore
 
     mine = claimed(store, after=0)
     newer = claimed(store)
-    with pytest.raises(Superseded, match="incarnation 3"):
+    with pytest.raises(SupersededError, match="incarnation 3"):
         Chain(store).withdraw(mine)
     assert Chain(store).read() == newer
 
@@ -386,7 +390,7 @@ def test_a_driver_that_slept_through_deletions_hears_that_it_was_replaced(
     lineage = committed(store, claimed(store))
     collected(store, committed(store, claimed(store), 4))
 
-    with pytest.raises(Superseded, match="a newer one"):
+    with pytest.raises(SupersededError, match="a newer one"):
         Chain(store).require_newest(lineage)
 
 
@@ -423,7 +427,7 @@ class Driver:
         try:
             for step in self.plan:
                 self._do(step, chain, store)
-        except (Superseded, CommitUnknown):
+        except (SupersededError, CommitUnknownError):
             return
 
     def _do(self, step: str, chain: Chain, store: Store) -> None:

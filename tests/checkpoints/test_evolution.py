@@ -10,7 +10,7 @@ import pytest
 
 from millstream.checkpoints.evolution import (
     Changes,
-    WorkflowChanged,
+    WorkflowChangedError,
     begin,
     changes,
     evolve,
@@ -43,7 +43,7 @@ def ids(found: WorkflowNote) -> dict[str, str]:
 def differences(
     old: WorkflowNote, new: WorkflowNote, meant: Changes | None = None
 ) -> tuple[str, ...]:
-    with pytest.raises(WorkflowChanged) as caught:
+    with pytest.raises(WorkflowChangedError) as caught:
         evolve(old, new, meant or Changes(), 2)
     return caught.value.differences
 
@@ -240,7 +240,7 @@ def test_words_that_contradict_each_other_are_refused(meant: Changes, words: str
 
 
 def test_all_differences_are_told_at_once_with_what_to_do() -> None:
-    with pytest.raises(WorkflowChanged) as caught:
+    with pytest.raises(WorkflowChangedError) as caught:
         evolve(stored("a"), replace(note("b"), slots=1), Changes(), 2)
 
     text = str(caught.value)

@@ -3,12 +3,12 @@ from __future__ import annotations
 import pytest
 
 from millstream.checkpoints.chain import Chain
+from millstream.checkpoints.epoch_contents import contents_of
 from millstream.checkpoints.garbage import Garbage, garbage, remove
 from millstream.checkpoints.manifest import encode
-from millstream.checkpoints.records import piece_key
-from millstream.checkpoints.restoring import contents_of
+from millstream.checkpoints.records import delta_key
 from millstream.errors import ConfigError
-from tests.checkpoints.links import ALL, base, chain_of, claim, manifest, numbered, piece
+from tests.checkpoints.links import ALL, base, chain_of, claim, delta, manifest, numbered
 from tests.checkpoints.memory_store import MemoryStore
 
 LOW, HIGH = range(0, 2), range(2, 4)
@@ -17,18 +17,18 @@ LOW, HIGH = range(0, 2), range(2, 4)
 def test_what_only_dropped_epochs_needed_is_garbage() -> None:
     old, new = base(0), base(2)
     lineage = chain_of(claim(), manifest(0), *(manifest(e, old) for e in (1, 2)), manifest(3, new))
-    keys = [old.key, new.key, *(piece(epoch).key for epoch in range(4))]
+    keys = [old.key, new.key, *(delta(epoch).key for epoch in range(4))]
 
     found = garbage(lineage, keys, retain=1)
 
     # Of epoch 2, which the base ends with, a record could still be on its way.
-    assert found == Garbage((old.key, piece(0).key, piece(1).key), links_before=4)
+    assert found == Garbage((old.key, delta(0).key, delta(1).key), links_before=4)
 
 
 def test_without_a_number_every_epoch_of_the_chain_can_still_be_brought_back() -> None:
     old, new = base(0), base(2)
     lineage = chain_of(claim(), manifest(0), manifest(1, old), manifest(2, old), manifest(3, new))
-    keys = [old.key, new.key, *(piece(epoch).key for epoch in range(4))]
+    keys = [old.key, new.key, *(delta(epoch).key for epoch in range(4))]
 
     found = garbage(lineage, keys)
 
@@ -39,20 +39,20 @@ def test_without_a_number_every_epoch_of_the_chain_can_still_be_brought_back() -
 def test_links_that_lead_from_a_base_to_a_retained_epoch_stay() -> None:
     lineage = chain_of(claim(), manifest(0), *(manifest(e, base(0)) for e in (1, 2, 3, 4)))
 
-    found = garbage(lineage, [piece(e).key for e in range(5)], retain=2)
+    found = garbage(lineage, [delta(e).key for e in range(5)], retain=2)
 
     assert found == Garbage((), links_before=2)
 
 
 def test_a_slot_without_a_base_keeps_everything_since_the_beginning() -> None:
     half = base(2, LOW)
-    pieces = {epoch: [piece(epoch, LOW), piece(epoch, HIGH)] for epoch in range(4)}
+    deltas = {epoch: [delta(epoch, LOW), delta(epoch, HIGH)] for epoch in range(4)}
     lineage = chain_of(
         claim(),
-        *(manifest(e, pieces=pieces[e]) for e in range(3)),
-        manifest(3, half, pieces=pieces[3]),
+        *(manifest(e, deltas=deltas[e]) for e in range(3)),
+        manifest(3, half, deltas=deltas[3]),
     )
-    keys = [piece.key for pair in pieces.values() for piece in pair]
+    keys = [delta.key for pair in deltas.values() for delta in pair]
 
     found = garbage(lineage, [*keys, half.key], retain=1)
 
@@ -62,7 +62,7 @@ def test_a_slot_without_a_base_keeps_everything_since_the_beginning() -> None:
 def test_of_the_newest_incarnation_younger_records_without_a_name_are_left_alone() -> None:
     """They may be on their way into the next manifest."""
     lineage = chain_of(claim(), *(manifest(e) for e in range(3)), manifest(3, base(2)))
-    under_way = [piece(4).key, piece_key(3, 1, 1, "count", ALL, "node"), base(3).key, base(2).key]
+    under_way = [delta(4).key, delta_key(3, 1, 1, "count", ALL, "node"), base(3).key, base(2).key]
 
     assert garbage(lineage, under_way, retain=1).records == ()
 
@@ -78,17 +78,17 @@ def test_a_base_that_counts_from_a_later_epoch_on_is_kept() -> None:
 
 def test_leftovers_of_older_incarnations_are_garbage_whatever_their_epoch() -> None:
     lineage = chain_of(claim(), manifest(0), manifest(1), manifest(2), claim(1, 2))
-    keys = [piece(e).key for e in range(4)]
+    keys = [delta(e).key for e in range(4)]
 
     found = garbage(lineage, keys)
 
-    assert found.records == (piece(2).key, piece(3).key)  # taken back, and never committed
+    assert found.records == (delta(2).key, delta(3).key)  # taken back, and never committed
 
 
 def test_records_of_an_incarnation_that_came_since_are_left_alone() -> None:
     lineage = chain_of(claim(), manifest(0), manifest(1, base(1)))
 
-    assert garbage(lineage, [piece(0, incarnation=2).key], retain=1).records == ()
+    assert garbage(lineage, [delta(0, incarnation=2).key], retain=1).records == ()
 
 
 def test_links_with_outputs_that_are_not_yet_published_stay() -> None:
@@ -111,8 +111,8 @@ def test_the_claim_is_kept_while_there_is_nothing_else() -> None:
 def test_keys_that_are_not_those_of_records_are_left_alone() -> None:
     lineage = chain_of(claim(), manifest(0), claim(0, 2))
 
-    assert garbage(lineage, ["data/strange", "other/000/000/x", piece(1).key]).records == (
-        piece(1).key,
+    assert garbage(lineage, ["data/strange", "other/000/000/x", delta(1).key]).records == (
+        delta(1).key,
     )
 
 
@@ -120,9 +120,9 @@ def test_an_epoch_that_lacks_its_past_keeps_what_it_names() -> None:
     first, *rest = numbered([claim(), *(manifest(e, incarnation=1) for e in range(4))])
     lineage = chain_of(first, *rest[2:], claim(3, 2))
 
-    assert garbage(lineage, [piece(e).key for e in range(4)]).records == (
-        piece(0).key,
-        piece(1).key,
+    assert garbage(lineage, [delta(e).key for e in range(4)]).records == (
+        delta(0).key,
+        delta(1).key,
     )
 
 
@@ -137,12 +137,12 @@ def test_removing_leaves_a_chain_that_reads_the_same_retained_epochs() -> None:
     links = numbered([claim(), manifest(0), manifest(1, base(0)), manifest(2, base(1))])
     for link in links:
         store.put_if_absent(f"chain/{link.position:012d}", encode(link))
-    keys = [base(0).key, base(1).key, *(piece(e).key for e in range(3))]
+    keys = [base(0).key, base(1).key, *(delta(e).key for e in range(3))]
     store.put(dict.fromkeys(keys, b"x"))
     lineage = Chain(store).read()
     before = contents_of(lineage, 2)
 
     remove(store, garbage(lineage, keys, retain=1))
 
-    assert set(store.scan()) == {"chain/000000000003", *before.keys, piece(1).key}
+    assert set(store.scan()) == {"chain/000000000003", *before.keys, delta(1).key}
     assert contents_of(Chain(store).read(), 2) == before

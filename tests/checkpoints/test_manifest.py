@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from millstream.checkpoints.manifest import (
     FORMAT,
-    BadManifest,
-    Base,
+    BadManifestError,
+    BaseRecord,
     Claim,
+    DeltaRecord,
     JobNote,
     Link,
     Manifest,
-    Piece,
     Staged,
     WorkflowNote,
     as_json,
@@ -49,8 +49,8 @@ MANIFEST = Manifest(
         ("lines (file)", "more (rate)"),
         "renamed",
     ),
-    pieces=(Piece("data/9/2/x", "count@1", range(0, 5), 7, 9, 123),),
-    bases=(Base("data/7/2/base", range(5, 16), 6, 7, 4567),),
+    deltas=(DeltaRecord("data/9/2/x", "count@1", range(0, 5), 7, 9, 123),),
+    bases=(BaseRecord("data/7/2/base", range(5, 16), 6, 7, 4567),),
     staged=(Staged(8, "2.0", ("out",)), Staged(9, "2.1")),
     published=7,
     token="other",
@@ -95,7 +95,7 @@ def test_any_names_and_numbers_come_back(
         parent=-1,
         time=time,
         workflow=note,
-        pieces=(Piece(text, text, range(0, slots), -1, epoch, size),),
+        deltas=(DeltaRecord(text, text, range(0, slots), -1, epoch, size),),
         bases=(),
         staged=(Staged(epoch, text, (text,)),),
         published=-1,
@@ -107,20 +107,22 @@ def test_any_names_and_numbers_come_back(
 def test_an_unknown_format_says_which_and_what_to_do() -> None:
     newer = {**json.loads(encode(CLAIM)), "format": FORMAT + 1}
 
-    with pytest.raises(BadManifest, match=rf"chain/3 has format {FORMAT + 1}.* reads {FORMAT}"):
+    with pytest.raises(
+        BadManifestError, match=rf"chain/3 has format {FORMAT + 1}.* reads {FORMAT}"
+    ):
         decode(json.dumps(newer).encode(), "chain/3")
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"null", b"[]", b"7", b"{}", b"\xff\xfe", b'"text"'])
 def test_what_is_not_json_of_ours_is_told_with_its_key(data: bytes) -> None:
-    with pytest.raises(BadManifest, match="chain/3 is not a link"):
+    with pytest.raises(BadManifestError, match="chain/3 is not a link"):
         decode(data, "chain/3")
 
 
 def test_a_kind_that_is_neither_is_refused() -> None:
     other = {**json.loads(encode(CLAIM)), "kind": "compaction"}
 
-    with pytest.raises(BadManifest):
+    with pytest.raises(BadManifestError):
         decode(json.dumps(other).encode(), "chain/3")
 
 
@@ -129,7 +131,7 @@ def test_every_field_is_needed(link: Link) -> None:
     whole: dict[str, Any] = json.loads(encode(link))
     for name in whole.keys() - {"clocks"}:
         less = {key: value for key, value in whole.items() if key != name}
-        with pytest.raises(BadManifest):
+        with pytest.raises(BadManifestError):
             decode(json.dumps(less).encode(), "chain/3")
 
 
@@ -141,7 +143,7 @@ def test_damage_is_found_or_harmless_but_never_another_error(data: st.DataObject
     whole[start:stop] = data.draw(st.binary(max_size=8))
     try:
         found = decode(bytes(whole), "chain/4")
-    except BadManifest as problem:
+    except BadManifestError as problem:
         assert "chain/4" in str(problem)
     else:
         assert isinstance(found, Manifest)
@@ -157,7 +159,7 @@ def test_damaged_types_are_found_or_harmless(data: st.DataObject) -> None:
     note["output"] = base64.b64encode(schema).decode()
     try:
         decode(json.dumps(whole).encode(), "chain/4")
-    except BadManifest as problem:
+    except BadManifestError as problem:
         assert "chain/4 is not a link" in str(problem)
 
 

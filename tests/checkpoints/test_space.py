@@ -12,10 +12,10 @@ import pytest
 from millstream.checkpoints.evolution import begin
 from millstream.checkpoints.manifest import JobNote, WorkflowNote
 from millstream.coordinator.journal import Journal
-from millstream.coordinator.record import JobTypes
-from millstream.node.keeping import BaseOptions, Keeping, Locks
-from millstream.node.safekeeper import Safekeeper
+from millstream.node.durability.unit_writer import BaseOptions, Locks, UnitWriter
+from millstream.node.durability.write_queue import WriteQueue
 from millstream.stores.log.store import LogStore
+from millstream.wire.epoch_record import JobTypes
 from millstream.wire.net import Net
 from tests.coordinator.journals import claimed, record
 from tests.node.machines import JOB, Node
@@ -59,8 +59,8 @@ class Checkpoint:
         note = begin(WorkflowNote("flow", SLOTS, (JobNote("newest", "stateful", "newest"),)), 1)
         assert note.jobs[0].id == self.id
         locks = Locks(net.lock(), net.lock())
-        keeper = Safekeeper(net, self.logs[0])
-        self.keeping = Keeping(self.node.machine, keeper, locks, BaseOptions(), net)
+        keeper = WriteQueue(net, self.logs[0])
+        self.keeping = UnitWriter(self.node.machine, keeper, locks, BaseOptions(), net)
         store = self.logs[1]
         self.journal = Journal(store, claimed(store), note, {"newest": JOB}, retain)
 
@@ -71,8 +71,8 @@ class Checkpoint:
         self.keeping.keep(self.node.units)
         receipts = self.node.receipts(epoch).receipts
         assert all(receipt.kept is not None and receipt.kept.key for receipt in receipts)
-        pieces = self.journal.pieces_of(receipts)
-        self.journal.commit(record(epoch), pieces, machine.bases, {JOB: JobTypes()}, [])
+        deltas = self.journal.deltas_of(receipts)
+        self.journal.commit(record(epoch), deltas, machine.bases, {JOB: JobTypes()}, [])
         self.journal.published = epoch
         self.node.seal(epoch)
         if self.keeping.base_is_due:
@@ -110,7 +110,7 @@ def test_the_space_of_steady_keys_does_not_grow_with_epochs() -> None:
     written = sum(log._writer.appended for log in checkpoint.logs)
     assert written > 5 * peak  # else the bound would say nothing
     needed = checkpoint.journal.restore()
-    keys = {base.key for base in needed.bases} | {piece.key for piece in needed.pieces}
+    keys = {base.key for base in needed.bases} | {delta.key for delta in needed.deltas}
     assert open_log(disk, "reader").get(keys).keys() == keys
 
 

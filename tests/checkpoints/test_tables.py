@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from millstream.checkpoints.exporting import export
-from millstream.checkpoints.reading import StoredState
+from millstream.checkpoints.parquet_export import export
+from millstream.checkpoints.stored_state import StoredState
 from millstream.checkpoints.tables import as_text
 from millstream.errors import ConfigError
 from millstream.flow.functions import arrow
@@ -192,7 +192,7 @@ def test_an_export_never_replaces_a_file_and_leaves_no_part_behind(tmp_path: Pat
     with pytest.raises(ConfigError, match="is there already"):
         export(state, tmp_path)
 
-    run.store.delete([piece.key for piece in manifest.pieces])
+    run.store.delete([delta.key for delta in manifest.deltas])
     with pytest.raises(Exception, match="missing"):
         export(state, tmp_path / "other")
     assert [file for file in tmp_path.rglob("*") if file.is_file()] == [tmp_path / "job.parquet"]

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import millstream as ms
-from millstream.checkpoints.reading import StoredState, UnreadableState
+from millstream.checkpoints.stored_state import StoredState, UnreadableStateError
 from millstream.checkpoints.tables import StateTable, settled
-from millstream.flow.describing import form_of, reducer_text, windows_text
+from millstream.flow.identity import form_of, reducer_text, windows_text
 from millstream.flow.reducers import JoinReducer
 from millstream.flow.vertices import JobVertex
 from millstream.flow.windows import Windowing, WithinWindow
@@ -154,5 +154,5 @@ def test_an_aggregate_that_is_not_built_in_is_refused_by_name() -> None:
     run.jobs["job"].reducer = "value=users.Own"
     run.commit({"job": [("key1", 1, 5)]})
 
-    with pytest.raises(UnreadableState, match=r"users\.Own is not built in"):
+    with pytest.raises(UnreadableStateError, match=r"users\.Own is not built in"):
         dict(stored(run).items())

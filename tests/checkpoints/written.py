@@ -11,16 +11,23 @@ import pyarrow as pa
 
 from millstream.checkpoints.chain import Chain
 from millstream.checkpoints.lineage import Lineage
-from millstream.checkpoints.manifest import Base, Form, JobNote, Manifest, Piece, WorkflowNote
-from millstream.checkpoints.records import Part, base_key, compressed, pack, piece_key
+from millstream.checkpoints.manifest import (
+    BaseRecord,
+    DeltaRecord,
+    Form,
+    JobNote,
+    Manifest,
+    WorkflowNote,
+)
+from millstream.checkpoints.records import Part, base_key, compressed, delta_key, pack
 from millstream.flow.vertices import JobVertex
 from millstream.ring.keys import infer_type
 from millstream.stores.store import Store
-from millstream.work.keying import Pairs as Keyed
-from millstream.work.reducing import reducing_for
-from millstream.work.timing import Timed
-from millstream.work.units import Reducing, UnitContext
-from millstream.work.window_packing import window_packer_for
+from millstream.work.event_time_gate import Timed
+from millstream.work.keyed_values import Pairs as Keyed
+from millstream.work.reducers import reducing_for
+from millstream.work.unit import Reducing, UnitContext
+from millstream.work.window_packers import window_packer_for
 from tests.work.running import ALL, SLOTS, blocks_of_pairs, job_of
 
 Pairs = Sequence[tuple[Any, ...]]
@@ -65,7 +72,7 @@ class Writer:
     cuts: Sequence[range] = HALVES
     incarnation: int = 0
     epoch: int = -1
-    bases: tuple[Base, ...] = ()
+    bases: tuple[BaseRecord, ...] = ()
 
     def __post_init__(self) -> None:
         self.lineage = self.claim()
@@ -82,10 +89,10 @@ class Writer:
         """Commit an epoch; a wide one has fragments that say more than their pieces."""
         given = pairs if isinstance(pairs, Mapping) else {"count": pairs}
         self.epoch += 1
-        pieces = [
-            piece
+        deltas = [
+            delta
             for name, job in self.jobs.items()
-            for piece in self._keep(name, job, given.get(name, ()), wide)
+            for delta in self._keep(name, job, given.get(name, ()), wide)
         ]
         note = WorkflowNote("flow", SLOTS, tuple(_note(*job) for job in self.jobs.items()), ("in",))
         manifest = Manifest(
@@ -96,7 +103,7 @@ class Writer:
             parent=self.epoch - 1,
             time=HOUR + self.epoch,
             workflow=note,
-            pieces=tuple(pieces),
+            deltas=tuple(deltas),
             bases=self.bases,
             staged=(),
             published=self.epoch - 1,
@@ -104,23 +111,23 @@ class Writer:
         self.lineage = Chain(self.store).commit(self.lineage, manifest)
         return manifest
 
-    def _keep(self, name: str, job: Job, pairs: Pairs, wide: bool) -> list[Piece]:
+    def _keep(self, name: str, job: Job, pairs: Pairs, wide: bool) -> list[DeltaRecord]:
         if not pairs:
             return []
         job.key_type = job.key_type or infer_type([pair[0] for pair in pairs])
         unit = UnitContext(range(SLOTS), self.epoch, epoch=self.epoch)
         reduced = job.reducing.reduce(_blocks(job.vertex, pairs), unit)
-        pieces = []
+        deltas = []
         for slots in self.cuts:
             part = reduced.fragment if wide else job.reducing.part(reduced.fragment, slots)
             data = compressed(job.reducing.encode(part))
-            key = piece_key(self.epoch, self.incarnation, 0, _id(name), slots, "node")
+            key = delta_key(self.epoch, self.incarnation, 0, _id(name), slots, "node")
             self.store.put({key: data})
-            pieces.append(Piece(key, _id(name), slots, self.epoch - 1, self.epoch, len(data)))
+            deltas.append(DeltaRecord(key, _id(name), slots, self.epoch - 1, self.epoch, len(data)))
         job.reducing.apply(reduced.fragment, ALL)
-        return pieces if job.durable else []
+        return deltas if job.durable else []
 
-    def base(self, slots: range = range(SLOTS), only: Sequence[str] | None = None) -> Base:
+    def base(self, slots: range = range(SLOTS), only: Sequence[str] | None = None) -> BaseRecord:
         """Write the whole state of some slots; the next manifest names it."""
         return self.put_base(self.parts(slots, only))
 
@@ -132,12 +139,12 @@ class Writer:
             if only is None or name in only
         ]
 
-    def put_base(self, parts: Sequence[Part]) -> Base:
+    def put_base(self, parts: Sequence[Part]) -> BaseRecord:
         slots = range(parts[0].slots.start, parts[-1].slots.stop)
         data, through = pack(parts), [part.through for part in parts]
         key = base_key(self.epoch, self.incarnation, slots, "node", 1)
         self.store.put({key: data})
-        base = Base(key, slots, min(through), max(through), len(data))
+        base = BaseRecord(key, slots, min(through), max(through), len(data))
         self.bases = (*self.bases, base)
         return base
 

@@ -13,16 +13,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from millstream.checkpoints.chain import Chain
-from millstream.checkpoints.checking import Findings, check_epoch
-from millstream.checkpoints.finding import open_checkpoint
 from millstream.checkpoints.garbage import Garbage, garbage, remove
 from millstream.checkpoints.lineage import Lineage
-from millstream.checkpoints.records import DATA, piece_key
+from millstream.checkpoints.location import open_checkpoint
+from millstream.checkpoints.records import DATA, delta_key
+from millstream.checkpoints.verification import Findings, check_epoch
 from millstream.cli import main
-from millstream.stores.opening import open_store
+from millstream.stores.registry import open_store
 from millstream.stores.store import Store
+from tests.checkpoints.spark_log_folders import note
 from tests.checkpoints.written import Job, Writer, count, counting
-from tests.coordinator.spark_notes import note
 from tests.work.running import SLOTS, job_of
 
 NAMES = [f"key{number}" for number in range(20)]
@@ -110,7 +110,7 @@ def test_show_tells_what_is_in_a_manifest(say: Say, ask: Ask) -> None:
     found = ask("show", 0)
 
     assert found["epoch"] == 0 and found["workflow"]["jobs"][0]["key_type"] == "string"
-    assert [piece["slots"] for piece in found["pieces"]] == [[0, 8], [8, 16]] * 2
+    assert [delta["slots"] for delta in found["pieces"]] == [[0, 8], [8, 16]] * 2
     told = say("show", 2)
     assert "epoch 2 (after 1), try 0 of incarnation 2" in told
     assert "base.node.1.0-16" in told and "0 to 7" in told
@@ -175,7 +175,7 @@ def test_verify_finds_a_whole_checkpoint_whole(say: Say, ask: Ask) -> None:
 
 
 def test_verify_finds_damage_with_file_and_offset(folder: Path, say: Say, ask: Ask) -> None:
-    key = max(ask("show", 2)["pieces"], key=lambda piece: piece["bytes"])["key"]
+    key = max(ask("show", 2)["pieces"], key=lambda delta: delta["bytes"])["key"]
     store = open_checkpoint(folder)
     value = store.get([key])[key]
     store.close()
@@ -199,7 +199,7 @@ def test_verify_finds_missing_manifests_and_half_written_epochs(
 ) -> None:
     store = open_checkpoint(folder)
     store.delete(["chain/000000000002"])
-    store.put({piece_key(3, 2, 0, "1.count", range(SLOTS), "node"): b"x"})
+    store.put({delta_key(3, 2, 0, "1.count", range(SLOTS), "node"): b"x"})
     store.close()
 
     found = ask("verify", status=1)
@@ -354,7 +354,7 @@ def test_gc_is_not_kept_from_its_work_by_commits(
 
         def go_on(seen: Lineage) -> None:
             assert seen.newest is not None
-            Chain(store).commit(seen, replace(seen.newest, epoch=3, parent=2, pieces=()))
+            Chain(store).commit(seen, replace(seen.newest, epoch=3, parent=2, deltas=()))
 
         gc_while(monkeypatch, go_on)
 

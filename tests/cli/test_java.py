@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream.cli.java import NoJava, find_java
+from millstream.cli.java import JavaNotFoundError, find_java
 
 
 def _java(folder: Path, version: str, status: int = 0) -> Path:
@@ -31,7 +31,7 @@ def test_java_home_comes_before_the_path(tmp_path: Path) -> None:
 
 
 def test_a_missing_java_is_told_with_what_to_install(tmp_path: Path) -> None:
-    with pytest.raises(NoJava) as caught:
+    with pytest.raises(JavaNotFoundError) as caught:
         find_java({"PATH": str(tmp_path)})
 
     assert "none was found" in str(caught.value)
@@ -42,17 +42,17 @@ def test_a_missing_java_is_told_with_what_to_install(tmp_path: Path) -> None:
 def test_an_old_java_is_named(tmp_path: Path, version: str) -> None:
     java = _java(tmp_path / "bin", version)
 
-    with pytest.raises(NoJava, match=f"{java} is Java (8|11)"):
+    with pytest.raises(JavaNotFoundError, match=f"{java} is Java (8|11)"):
         find_java({"PATH": str(tmp_path / "bin")})
 
 
 def test_a_java_that_fails_is_named(tmp_path: Path) -> None:
     _java(tmp_path / "bin", "17", status=1)
 
-    with pytest.raises(NoJava, match="does not run"):
+    with pytest.raises(JavaNotFoundError, match="does not run"):
         find_java({"PATH": str(tmp_path / "bin")})
 
 
 def test_a_java_home_without_java_is_told(tmp_path: Path) -> None:
-    with pytest.raises(NoJava, match="has no bin/java"):
+    with pytest.raises(JavaNotFoundError, match="has no bin/java"):
         find_java({"JAVA_HOME": str(tmp_path), "PATH": "/usr/bin"})

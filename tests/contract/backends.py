@@ -22,7 +22,7 @@ from typing import ClassVar, Literal
 
 import pytest
 
-from millstream.stores.opening import open_store
+from millstream.stores.registry import open_store
 from millstream.stores.store import Store
 
 SCHEMES = ("files", "log", "redis", "rocksdb", "postgresql")

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from millstream.stores.opening import open_store
+from millstream.stores.registry import open_store
 from millstream.stores.store import Store
 
 _ROOT = Path(__file__).parents[2]

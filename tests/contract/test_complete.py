@@ -7,7 +7,7 @@ import re
 import pytest
 
 from millstream.errors import ConfigError
-from millstream.stores.opening import open_store
+from millstream.stores.registry import open_store
 from tests.contract.backends import SCHEMES, Backend, backend_of, missing
 
 ABILITIES = ("outage", "crash", "power_cut", "damage", "fill_up")

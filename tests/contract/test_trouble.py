@@ -10,7 +10,7 @@ from contextlib import closing
 
 import pytest
 
-from millstream.stores.store import CorruptRecord, Store, StoreFull, StoreUnavailable
+from millstream.stores.store import CorruptRecordError, Store, StoreFullError, StoreUnavailableError
 from tests.contract.backends import Backend, Harm
 from tests.contract.children import value_of, writer
 
@@ -33,7 +33,7 @@ def test_a_damaged_record_is_found_and_others_are_not_hurt(
         [damage] = store.verify()
         assert damage.key == key
         assert damage.place and damage.offset >= 0 and damage.why
-        with pytest.raises(CorruptRecord) as raised:
+        with pytest.raises(CorruptRecordError) as raised:
             store.get(["a/1", key])
         assert raised.value.damage.key == key
         assert raised.value.damage.place == damage.place
@@ -56,7 +56,7 @@ def test_a_damaged_first_value_is_not_taken_for_absent(backend: Backend, harm: H
     backend.damage("manifest/1", harm)
 
     with closing(backend.open(writer())) as store:
-        with pytest.raises(CorruptRecord):
+        with pytest.raises(CorruptRecordError):
             store.get(["manifest/1"])
         assert not store.put_if_absent("manifest/1", b"other")
         assert store.scan("manifest/") == ["manifest/1", "manifest/2"]
@@ -70,9 +70,9 @@ def test_a_full_store_says_so_and_goes_on_when_there_is_space(small_backend: Bac
         store.put({"before": large})
         with backend.fill_up():
             for _ in range(2):
-                with pytest.raises(StoreFull):
+                with pytest.raises(StoreFullError):
                     store.put({"during/1": large, "during/2": large})
-                with pytest.raises(StoreFull):
+                with pytest.raises(StoreFullError):
                     store.put_if_absent("first", large)
             assert store.get(["before"]) == {"before": large}
         store.put({"after": large, "during/1": b"small"})
@@ -121,7 +121,7 @@ def test_a_store_that_is_away_for_too_long_is_given_up(backend: Backend) -> None
         store.put({"old": b"value"})
         with backend.outage():
             for call in calls:
-                with pytest.raises(StoreUnavailable, match="patience"):
+                with pytest.raises(StoreUnavailableError, match="patience"):
                     call(store)
     with closing(backend.open(writer())) as store:
         store.put({"later": b"value"})

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from millstream.errors import ConfigError
-from millstream.stores.opening import open_store
-from millstream.stores.store import BadKey, Store
+from millstream.stores.registry import open_store
+from millstream.stores.store import BadStoreKeyError, Store
 from tests.contract.backends import Backend, with_option
 from tests.contract.children import value_of, writer
 
@@ -141,7 +141,7 @@ def test_bad_keys_are_refused(backend: Backend, key: Any) -> None:
         lambda store: store.delete([key]),
     ]
     for call in refused:
-        with pytest.raises(BadKey):
+        with pytest.raises(BadStoreKeyError):
             call(store)
     store.close()
 

@@ -9,15 +9,15 @@ from typing import Any, TypeVar
 
 from millstream.checkpoints.manifest import Staged
 from millstream.coordinator.epochs import EpochResult, run_epoch
-from millstream.coordinator.reading import StateReader
-from millstream.coordinator.record import EpochRecord
+from millstream.coordinator.state_reader import StateReader
 from millstream.node.machine import Durability
 from millstream.ring.ring import NodeId
 from millstream.sim import World
 from millstream.sim.cluster import DRIVER, Cluster, Size
-from millstream.sim.sinks import Shown
+from millstream.sim.sink_models import Shown
 from millstream.sim.spark import Malice, Shape, SparkAttempt, SparkBody
 from millstream.sim.workload import Pair, Reference, records
+from millstream.wire.epoch_record import EpochRecord
 
 T = TypeVar("T")
 N0, N1, N2, N3 = (NodeId(f"node-{number}") for number in range(4))
@@ -122,8 +122,8 @@ class Body:
         self._run.reached("discard")
         self._inner.discard(record)
 
-    def worth_another_try(self, problem: Exception) -> bool:
-        return self._inner.worth_another_try(problem)
+    def is_retryable(self, problem: Exception) -> bool:
+        return self._inner.is_retryable(problem)
 
     def staged(self, record: EpochRecord) -> Staged:
         return self._inner.staged(record)

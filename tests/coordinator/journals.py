@@ -8,15 +8,15 @@ from typing import Any
 from millstream.checkpoints.chain import Chain
 from millstream.checkpoints.evolution import begin
 from millstream.checkpoints.lineage import Lineage
-from millstream.checkpoints.manifest import Base, JobNote, Piece, Staged, WorkflowNote
-from millstream.checkpoints.records import base_key, piece_key
+from millstream.checkpoints.manifest import BaseRecord, DeltaRecord, JobNote, Staged, WorkflowNote
+from millstream.checkpoints.records import base_key, delta_key
 from millstream.coordinator.journal import Journal
-from millstream.coordinator.record import EpochRecord, JobTypes
 from millstream.coordinator.roster import Roster
-from millstream.node.messages import NOTHING_COMMITTED
 from millstream.ring.ring import NodeId
 from millstream.ring.zones import Domain
 from millstream.stores.store import Store
+from millstream.wire.epoch_record import EpochRecord, JobTypes
+from millstream.wire.messages import NOTHING_COMMITTED
 
 SLOTS = 4
 ALL, LEFT, RIGHT = range(SLOTS), range(0, 2), range(2, 4)
@@ -59,20 +59,22 @@ def staged(epoch: int, incarnation: int = 1) -> Staged:
     return Staged(epoch, f"{incarnation}.0", ("out",))
 
 
-def piece(epoch: int, since: int | None = None, incarnation: int = 1) -> Piece:
-    key = piece_key(epoch, incarnation, 0, "count@1", ALL, "node")
-    return Piece(key, "count@1", ALL, epoch - 1 if since is None else since, epoch, 10)
+def delta(epoch: int, since: int | None = None, incarnation: int = 1) -> DeltaRecord:
+    key = delta_key(epoch, incarnation, 0, "count@1", ALL, "node")
+    return DeltaRecord(key, "count@1", ALL, epoch - 1 if since is None else since, epoch, 10)
 
 
-def base(epoch: int, slots: range = ALL, reaches: int | None = None, incarnation: int = 1) -> Base:
+def base(
+    epoch: int, slots: range = ALL, reaches: int | None = None, incarnation: int = 1
+) -> BaseRecord:
     key = base_key(epoch, incarnation, slots, "node", 1)
-    return Base(key, slots, epoch, epoch if reaches is None else reaches, 100)
+    return BaseRecord(key, slots, epoch, epoch if reaches is None else reaches, 100)
 
 
-def commit(journal: Journal, epoch: int, *bases: Base, types: Any = None) -> None:
+def commit(journal: Journal, epoch: int, *bases: BaseRecord, types: Any = None) -> None:
     """Commit an epoch with its piece, and write all that it names."""
     number = journal.incarnation
-    made = piece(epoch, incarnation=number)
+    made = delta(epoch, incarnation=number)
     journal._store.put({made.key: b"piece", **{one.key: b"base" for one in bases}})
     known = types or {COUNT: JobTypes(), SUM: JobTypes()}
     journal.commit(record(epoch, number), [made], bases, known, [staged(epoch, number)])

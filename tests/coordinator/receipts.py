@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from millstream.coordinator.ledger import Ledger
-from millstream.coordinator.record import JobTypes
 from millstream.coordinator.roster import Roster
-from millstream.node.messages import CopyReceipt, NodeReport, Receipt, Receipts
 from millstream.ring.ring import NodeId
 from millstream.ring.zones import Domain
+from millstream.wire.epoch_record import JobTypes
+from millstream.wire.messages import CopyReceipt, NodeReport, Receipt, Receipts
 
 A, B, GONE = NodeId("a"), NodeId("b"), NodeId("gone")
 SLOTS = 8

@@ -8,16 +8,16 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pytest
 
-from millstream.coordinator.intervals import Triggers
+from millstream.coordinator.interval_commits import Triggers
 from millstream.coordinator.ledger import Closing
-from millstream.coordinator.record import JobTypes
 from millstream.coordinator.service import Coordinator, Member
-from millstream.node.messages import NodeReport, NotNow, Persist, Persisted, Receipts
 from millstream.ring.ring import NodeId
 from millstream.ring.zones import Domain
 from millstream.sim import World
+from millstream.wire.epoch_record import JobTypes
+from millstream.wire.messages import NodeReport, NotReadyError, Persist, Persisted, Receipts
 from tests.checkpoints.memory_store import MemoryStore
-from tests.coordinator.journals import COUNT, JOBS, SLOTS, SUM, A, B, commit, journal_of, piece
+from tests.coordinator.journals import COUNT, JOBS, SLOTS, SUM, A, B, commit, delta, journal_of
 from tests.coordinator.journals import record as record_of
 from tests.coordinator.journals import staged as staged_of
 
@@ -60,8 +60,8 @@ class Scene:
         placement = self.coordinator.roster.placement
         runs = tuple(s.slots for s in placement.shares(range(SLOTS)) if s.owner == node)
         if not runs:
-            raise NotNow("nothing is owned here")
-        return Persisted((piece(order.committed.epoch, order.since),), (), runs)
+            raise NotReadyError("nothing is owned here")
+        return Persisted((delta(order.committed.epoch, order.since),), (), runs)
 
     def run(self, main: Callable[[], T], seconds: float = 2000.0) -> T:
         def begun() -> T:

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from millstream.checkpoints.chain import Superseded
+from millstream.checkpoints.chain import SupersededError
 from millstream.coordinator.epoch_folders import (
     STAGED,
     WITHDRAWN,
     EpochFolders,
-    OutputLost,
+    OutputLostError,
     staged_folder,
 )
 from millstream.coordinator.sink_layout import epoch_folder
@@ -71,7 +71,7 @@ def test_what_a_late_task_writes_does_not_replace_what_is_published(tree: LocalT
 
 
 def test_a_committed_epoch_that_is_nowhere_is_told(tree: LocalTree) -> None:
-    with pytest.raises(OutputLost, match=r"epoch 3, attempt 1\.0"):
+    with pytest.raises(OutputLostError, match=r"epoch 3, attempt 1\.0"):
         EpochFolders(tree, "sink").publish(3, "1.0")
 
 
@@ -87,11 +87,11 @@ def test_whoever_was_replaced_withdraws_nothing(tree: LocalTree) -> None:
 
     def require_claim() -> None:
         assert held, "a successor may withdraw and publish until the lock is ours"
-        raise Superseded(1, 2, "")
+        raise SupersededError(1, 2, "")
 
     tree.write(epoch_folder(3), "of a successor")
 
-    with pytest.raises(Superseded):
+    with pytest.raises(SupersededError):
         Locked(tree, "sink").withdraw([3], require_claim)
     assert tree.read(3) == "of a successor"
 

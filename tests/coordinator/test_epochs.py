@@ -9,13 +9,13 @@ import pytest
 
 from millstream.checkpoints.manifest import Staged
 from millstream.coordinator.epochs import EpochResult, run_epoch
-from millstream.coordinator.ledger import Closing, Ledger, MissingReceipts, TypeConflict
-from millstream.coordinator.record import EpochRecord
+from millstream.coordinator.ledger import Closing, Ledger, MissingReceiptsError, TypeConflictError
 from millstream.coordinator.service import Coordinator
-from millstream.node.messages import NodeReport, NotDeterministic
+from millstream.wire.epoch_record import EpochRecord
+from millstream.wire.messages import NodeReport, NotDeterministicError
 from tests.coordinator.receipts import A, B, give, ledger_of
 
-MISSING = MissingReceipts(0, {"words": 1})
+MISSING = MissingReceiptsError(0, {"words": 1})
 TRIES = 4
 
 
@@ -92,7 +92,7 @@ class Body:
         self.speaker.does("discard")
         self.discarded.append(record.try_)
 
-    def worth_another_try(self, problem: Exception) -> bool:
+    def is_retryable(self, problem: Exception) -> bool:
         return problem in self.worth
 
     def staged(self, record: EpochRecord) -> Staged:
@@ -142,11 +142,11 @@ def test_types_that_do_not_agree_are_found_before_anything_is_shown(
     speaker: Speaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def conflict(ledger: Ledger) -> None:
-        raise TypeConflict("words", "keys", "int64 and string")
+        raise TypeConflictError("words", "keys", "int64 and string")
 
     monkeypatch.setattr(Ledger, "check_types", conflict)
 
-    with pytest.raises(TypeConflict):
+    with pytest.raises(TypeConflictError):
         run(speaker)
 
     assert "call back" not in speaker.events and "commit" not in speaker.events
@@ -167,7 +167,7 @@ def test_an_epoch_is_tried_four_times_and_no_more(speaker: Speaker) -> None:
     speaker.problems["receipts"] = [MISSING] * TRIES
     body = Body(speaker)
 
-    with pytest.raises(MissingReceipts):
+    with pytest.raises(MissingReceiptsError):
         run(speaker, body)
 
     assert body.discarded == [0, 1, 2, 3] and speaker.events[-1] == "discard"
@@ -190,7 +190,7 @@ def test_tries_that_takeovers_have_disturbed_do_not_count(speaker: Speaker) -> N
 
 
 def test_what_is_excused_or_worth_it_makes_another_try(speaker: Speaker) -> None:
-    excused, worth = NotDeterministic("words", 0, "0 to 3"), RuntimeError("blocks were lost")
+    excused, worth = NotDeterministicError("words", 0, "0 to 3"), RuntimeError("blocks were lost")
     speaker.problems["stage"] = [excused, worth]
     speaker.excused = [excused]
 
@@ -200,9 +200,9 @@ def test_what_is_excused_or_worth_it_makes_another_try(speaker: Speaker) -> None
 
 
 def test_what_is_not_excused_is_raised(speaker: Speaker) -> None:
-    speaker.problems["stage"] = [NotDeterministic("words", 0, "0 to 3")]
+    speaker.problems["stage"] = [NotDeterministicError("words", 0, "0 to 3")]
 
-    with pytest.raises(NotDeterministic):
+    with pytest.raises(NotDeterministicError):
         run(speaker)
 
     assert "retry" not in speaker.events

@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from millstream.coordinator.clocks import Clocks, Counted
-from millstream.coordinator.commits import Commits, EveryEpoch
-from millstream.coordinator.intervals import Intervals, Triggers
+from millstream.coordinator.commit_modes import CommitMode, EpochCommits
+from millstream.coordinator.interval_commits import IntervalCommits, Triggers
 from millstream.coordinator.journal import Journal
 from millstream.coordinator.ledger import Closing, Ledger
 from millstream.coordinator.roster import Roster
-from millstream.coordinator.waiting import Waits
-from millstream.node.messages import Persist, Persisted, Receipt
+from millstream.coordinator.wait_log import WaitLog
+from millstream.coordinator.watermarks import Counted, Watermarks
 from millstream.ring.ring import NodeId
 from millstream.ring.zones import Domain
 from millstream.sim import World
-from millstream.work.clocks import BEGINNING, END, JobClock, Tally
+from millstream.wire.messages import Persist, Persisted, Receipt
+from millstream.work.job_clock import BEGINNING, END, JobClock, Tally
 from tests.checkpoints.memory_store import MemoryStore
 from tests.coordinator import journals
 from tests.coordinator.receipts import HIGH, JOBS, LOW, WORDS, A, B, receipt, roster_of, said
@@ -35,7 +35,7 @@ def ledger_of(roster: Roster | None = None, **options: Any) -> Ledger:
         roster or roster_of(A, B),
         {A: "address a", B: "address b"},
         {},
-        clocks=Clocks(TIMINGS),
+        clocks=Watermarks(TIMINGS),
         **options,
     )
 
@@ -138,12 +138,12 @@ class Driver:
         self.world = world
         self.net = world.process(f"driver {journal.incarnation}")
         nodes = {n: Domain("zone", str(n), "executor") for n in (journals.A, journals.B)}
-        self.roster, self.waits = Roster(nodes, journals.SLOTS, 0), Waits(self.net)
+        self.roster, self.waits = Roster(nodes, journals.SLOTS, 0), WaitLog(self.net)
         self.is_over = False
-        self.commits: Commits = (
-            Intervals(self, journal, Triggers(seconds=1e9), lambda _: None)
+        self.commits: CommitMode = (
+            IntervalCommits(self, journal, Triggers(seconds=1e9), lambda _: None)
             if intervals
-            else EveryEpoch(self.net, journal)
+            else EpochCommits(self.net, journal)
         )
         self.ledger = Ledger(
             self.commits.incarnation,

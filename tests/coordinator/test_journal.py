@@ -9,16 +9,15 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pytest
 
-from millstream.checkpoints.chain import Chain, CommitUnknown, Superseded
+from millstream.checkpoints.chain import Chain, CommitUnknownError, SupersededError
+from millstream.checkpoints.epoch_contents import Contents, EpochIncompleteError, contents_of
 from millstream.checkpoints.lineage import Lineage
-from millstream.checkpoints.manifest import Piece
+from millstream.checkpoints.manifest import DeltaRecord
 from millstream.checkpoints.records import DATA
-from millstream.checkpoints.restoring import Contents, EpochIncomplete, contents_of
 from millstream.coordinator.journal import CheckpointResult, Journal
-from millstream.coordinator.record import JobTypes
-from millstream.node.messages import NOTHING_COMMITTED, Commit, Receipt
-from millstream.node.safekeeper import Kept
-from millstream.stores.store import StoreUnavailable
+from millstream.stores.store import StoreUnavailableError
+from millstream.wire.epoch_record import JobTypes
+from millstream.wire.messages import NOTHING_COMMITTED, Commit, Kept, Receipt
 from tests.checkpoints.memory_store import MemoryStore
 from tests.coordinator.journals import (
     COUNT,
@@ -28,8 +27,8 @@ from tests.coordinator.journals import (
     base,
     claimed,
     commit,
+    delta,
     journal_of,
-    piece,
     record,
     staged,
 )
@@ -53,19 +52,19 @@ def test_before_the_first_commit_there_is_nothing(store: MemoryStore) -> None:
     assert (journal.incarnation, journal.published) == (1, -1)
     assert journal.committed == NOTHING_COMMITTED and journal.unpublished == []
     assert journal.types() == {}
-    with pytest.raises(EpochIncomplete):
+    with pytest.raises(EpochIncompleteError):
         journal.restore()
 
 
 def test_a_manifest_says_all_about_an_epoch(store: MemoryStore) -> None:
     journal = journal_of(store)
     types = {COUNT: JobTypes(pa.string(), pa.schema([("n", pa.int64())])), SUM: JobTypes()}
-    journal.commit(record(0, try_=2), [piece(0)], [], types, [staged(0)])
+    journal.commit(record(0, try_=2), [delta(0)], [], types, [staged(0)])
 
     found = Chain(store).read().newest
     assert found is not None and found == journal.lineage.newest
     assert (found.epoch, found.try_, found.parent, found.time) == (0, 2, -1, 1000)
-    assert found.pieces == (piece(0),) and found.staged == (staged(0),)
+    assert found.deltas == (delta(0),) and found.staged == (staged(0),)
     assert found.published == -1 and found.incarnation == 1
     count, total = found.workflow.jobs
     assert (count.id, count.key_type) == ("count@1", pa.string()) and total.key_type is None
@@ -75,7 +74,7 @@ def test_a_manifest_says_all_about_an_epoch(store: MemoryStore) -> None:
 def test_each_manifest_builds_on_the_last_also_over_several_epochs(store: MemoryStore) -> None:
     journal = journal_of(store)
     commit(journal, 0)
-    journal.commit(record(4), [piece(4, since=0)], [], {}, [staged(e) for e in range(1, 5)])
+    journal.commit(record(4), [delta(4, since=0)], [], {}, [staged(e) for e in range(1, 5)])
 
     found = Chain(store).read()
     assert [(one.parent, one.epoch) for one in found.manifests] == [(-1, 0), (0, 4)]
@@ -104,10 +103,10 @@ def test_who_was_replaced_knows_no_more_than_before(store: MemoryStore) -> None:
     commit(journal, 0)
     claimed(store)
 
-    with pytest.raises(Superseded):
+    with pytest.raises(SupersededError):
         commit(journal, 1)
     assert journal.committed == Commit(0, 0) and epochs(journal) == [0]
-    with pytest.raises(Superseded):
+    with pytest.raises(SupersededError):
         journal.require_claim()
 
 
@@ -117,11 +116,11 @@ def test_a_commit_of_which_nothing_is_known_is_not_taken_for_one(
     journal = journal_of(store)
 
     def away(key: str, value: bytes) -> bool:
-        raise StoreUnavailable("gone")
+        raise StoreUnavailableError("gone")
 
     with monkeypatch.context() as patch:
         patch.setattr(store, "put_if_absent", away)
-        with pytest.raises(CommitUnknown):
+        with pytest.raises(CommitUnknownError):
             commit(journal, 0)
     assert journal.committed == NOTHING_COMMITTED
     commit(journal, 0)
@@ -137,9 +136,9 @@ def test_receipts_become_pieces_unless_nothing_was_kept(store: MemoryStore) -> N
         replace(plain, job=COUNT, slots=RIGHT, kept=Kept("data/y", 3)),
     ]
 
-    assert journal.pieces_of(receipts) == [
-        Piece("data/x", "sum@1", LEFT, 3, 4, 12),
-        Piece("data/y", "count@1", RIGHT, 3, 4, 3),
+    assert journal.deltas_of(receipts) == [
+        DeltaRecord("data/x", "sum@1", LEFT, 3, 4, 12),
+        DeltaRecord("data/y", "count@1", RIGHT, 3, 4, 3),
     ]
 
 
@@ -228,7 +227,7 @@ def test_an_order_to_restore_names_the_records_of_the_newest_commit(store: Memor
 
     found = journal_of(store).restore()
     assert (found.incarnation, found.committed) == (2, Commit(2, 0))
-    assert found.bases == (base(1),) and found.pieces == (piece(2),)
+    assert found.bases == (base(1),) and found.deltas == (delta(2),)
 
 
 def test_an_order_to_restore_is_of_one_epoch_also_if_another_is_committed_meanwhile(
@@ -244,7 +243,7 @@ def test_an_order_to_restore_is_of_one_epoch_also_if_another_is_committed_meanwh
 
     monkeypatch.setattr("millstream.coordinator.journal.contents_of", meanwhile)
     found = journal.restore()
-    assert found.committed.epoch == max(one.through for one in found.pieces) == 0
+    assert found.committed.epoch == max(one.through for one in found.deltas) == 0
 
 
 # -- what is not needed any more -------------------------------------------------------------------
@@ -273,15 +272,15 @@ def test_what_no_retained_epoch_needs_is_deleted_and_the_run_goes_on(
     commit(journal, 6, base(5))
     journal.collect()
     assert epochs(journal)[-1] == 6 and Chain(store).read().epoch == 6
-    assert set(journal.restore().pieces) == {piece(6)}
+    assert set(journal.restore().deltas) == {delta(6)}
     missing = [key for key in contents_keys(journal) if key not in store.scan("data/")]
     assert missing == []
-    assert journal_of(store).restore().pieces == journal.restore().pieces
+    assert journal_of(store).restore().deltas == journal.restore().deltas
 
 
 def contents_keys(journal: Journal) -> list[str]:
     found = journal.restore()
-    return [*(one.key for one in found.bases), *(one.key for one in found.pieces)]
+    return [*(one.key for one in found.bases), *(one.key for one in found.deltas)]
 
 
 def test_it_is_tidied_up_now_and_then(store: MemoryStore) -> None:
@@ -302,12 +301,12 @@ def test_a_store_that_is_away_is_no_matter(
     journal = filled(store, tidy_every=1)
 
     def away(prefix: str = "") -> list[str]:
-        raise StoreUnavailable("gone")
+        raise StoreUnavailableError("gone")
 
     monkeypatch.setattr(store, "scan", away)
     with caplog.at_level(logging.WARNING, "millstream"):
         journal.tidy()
-    assert "could not delete" in caplog.text and not journal._collecting
+    assert "could not delete" in caplog.text and not journal._receipts_of_epoch
 
 
 def test_who_was_replaced_deletes_nothing_that_its_successor_may_have_gone_back_to(

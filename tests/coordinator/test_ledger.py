@@ -8,8 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from millstream.coordinator.ledger import EpochOrderError, Ledger, MissingReceipts, TypeConflict
-from millstream.node.messages import (
+from millstream.coordinator.ledger import (
+    EpochOrderError,
+    Ledger,
+    MissingReceiptsError,
+    TypeConflictError,
+)
+from millstream.ring.ring import NodeId
+from millstream.wire.messages import (
     NOTHING_COMMITTED,
     Commit,
     CommittedUnit,
@@ -17,7 +23,6 @@ from millstream.node.messages import (
     Receipt,
     Receipts,
 )
-from millstream.ring.ring import NodeId
 from tests.coordinator.receipts import (
     GONE,
     HIGH,
@@ -177,7 +182,7 @@ def test_receipts_from_before_a_change_of_the_ring_are_asked_for_again() -> None
     ledger.closing()
     roster.placement = roster.placement.at(roster.placement.version + 1)
 
-    with pytest.raises(MissingReceipts, match="the ring that is in force now"):
+    with pytest.raises(MissingReceiptsError, match="the ring that is in force now"):
         ledger.closing()
 
 
@@ -200,7 +205,7 @@ def missing_after(given: Mapping[NodeId, Receipts], jobs: dict[int, str] | None 
     for node, found in given.items():
         ledger.receive(node, found)
     missing = ledger.missing()
-    with pytest.raises(MissingReceipts) as caught:
+    with pytest.raises(MissingReceiptsError) as caught:
         ledger.commit(ledger.closing())
     assert ledger.committed == NOTHING_COMMITTED and ledger.record is not None
     assert caught.value.missing == {JOBS[job]: count for job, count in missing.items()}
@@ -393,7 +398,11 @@ def test_a_backup_that_was_not_in_sync_before_does_not_lag() -> None:
 
 @pytest.mark.parametrize(
     "error",
-    [EpochOrderError(3, 1), TypeConflict("words", "keys", "x"), MissingReceipts(1, {"words": 3})],
+    [
+        EpochOrderError(3, 1),
+        TypeConflictError("words", "keys", "x"),
+        MissingReceiptsError(1, {"words": 3}),
+    ],
     ids=lambda error: type(error).__name__,
 )
 def test_errors_survive_pickling(error: Exception) -> None:

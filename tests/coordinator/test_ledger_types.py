@@ -5,10 +5,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from millstream.coordinator.ledger import TypeConflict
-from millstream.coordinator.record import JobTypes
+from millstream.coordinator.ledger import TypeConflictError
 from millstream.ring.key_types import describe
 from millstream.state.records import encode_records
+from millstream.wire.epoch_record import JobTypes
 from tests.coordinator.receipts import A, B, give, learnt, ledger_of
 
 
@@ -74,7 +74,7 @@ def test_keys_of_several_types_are_a_typed_error(kinds: tuple[pa.DataType, pa.Da
     ledger.admit(0, 0)
     give(ledger, key_type={A: kinds[0], B: kinds[1]})
 
-    with pytest.raises(TypeConflict) as caught:
+    with pytest.raises(TypeConflictError) as caught:
         ledger.check_types()
 
     assert (caught.value.job, caught.value.what) == ("words", "keys")
@@ -87,7 +87,7 @@ def test_the_error_for_keys_of_several_types_shows_one_of_them() -> None:
     give(ledger, key_type={A: pa.int64(), B: pa.float64()}, key={A: "1", B: "1.0"})
 
     with pytest.raises(
-        TypeConflict, match=r"'words' has keys of types float and int \(such as 1.0, float"
+        TypeConflictError, match=r"'words' has keys of types float and int \(such as 1.0, float"
     ):
         ledger.check_types()
 
@@ -106,7 +106,7 @@ def test_keys_of_another_type_than_before_are_a_typed_error() -> None:
     ledger.admit(0, 0)
     give(ledger, key_type={A: pa.int64(), B: None})
 
-    with pytest.raises(TypeConflict, match="int and str"):
+    with pytest.raises(TypeConflictError, match="int and str"):
         ledger.check_types()
 
 
@@ -115,7 +115,7 @@ def test_outputs_of_several_types_are_a_typed_error() -> None:
     ledger.admit(0, 0)
     give(ledger, output={A: outputs(("a", 1)), B: outputs(("a", "x"))})
 
-    with pytest.raises(TypeConflict) as caught:
+    with pytest.raises(TypeConflictError) as caught:
         ledger.check_types()
 
     assert caught.value.what == "outputs 'value'"

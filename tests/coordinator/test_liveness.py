@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from millstream.coordinator.suspicions import Patience
-from millstream.node.messages import UnitCopy
+from millstream.coordinator.failure_evidence import Patience
 from millstream.ring.ring import NodeId
 from millstream.sim import World
+from millstream.wire.messages import UnitCopy
 from tests.coordinator.clusters import N0, N1, SLOTS, Run
 
 SILENCE = Patience().silence

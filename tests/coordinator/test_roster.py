@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.coordinator.roster import Missing, Roster, StateLost, from_runs
+from millstream.coordinator.roster import Missing, Roster, StateLostError, from_runs
 from millstream.ring.masks import SlotMask
 from millstream.ring.placement import Placement
 from millstream.ring.ring import NodeId, RingError
@@ -98,7 +98,7 @@ def test_before_the_first_commit_nothing_can_be_lost() -> None:
 
     assert owners(roster) == "dddddddd" and roster.missing(spare_owners=False) == []
     only(roster)
-    with pytest.raises(StateLost):
+    with pytest.raises(StateLostError):
         roster.lose([D])
 
 
@@ -180,7 +180,7 @@ def test_several_nodes_go_at_once() -> None:
 def test_a_node_that_goes_does_not_inherit_from_another_that_goes_with_it() -> None:
     roster = roster_of([A, B, C])
 
-    with pytest.raises(StateLost):
+    with pytest.raises(StateLostError):
         roster.lose([A, B])
 
 
@@ -210,7 +210,7 @@ def test_state_is_lost_with_the_last_complete_copy_and_the_error_says_what_and_w
     roster = roster_of([A, B, C, D], replicas=1)
     only(roster, b=mask(1))
 
-    with pytest.raises(StateLost) as caught:
+    with pytest.raises(StateLostError) as caught:
         roster.lose([A])
 
     lost = caught.value
@@ -218,17 +218,17 @@ def test_state_is_lost_with_the_last_complete_copy_and_the_error_says_what_and_w
     assert "the state of 1 of 8 slots is lost with the nodes a:" in str(lost)
     assert "all copies went before new ones were made (replicas=1)" in str(lost)
     copy = pickle.loads(pickle.dumps(lost))
-    assert (type(copy), str(copy)) == (StateLost, str(lost))
+    assert (type(copy), str(copy)) == (StateLostError, str(lost))
 
 
 def test_the_error_names_all_nodes_that_went_and_advises_copies_where_there_were_none() -> None:
     roster = roster_of([A, B, C, D], replicas=1)
     roster.lose([C])
-    with pytest.raises(StateLost, match="2 of 8 slots is lost with the nodes c, d"):
+    with pytest.raises(StateLostError, match="2 of 8 slots is lost with the nodes c, d"):
         roster.lose([D])
 
     alone = roster_of([A, B], replicas=0)
-    with pytest.raises(StateLost, match=r"4 of 8 .* nodes b: state had no second copy"):
+    with pytest.raises(StateLostError, match=r"4 of 8 .* nodes b: state had no second copy"):
         alone.lose([B])
 
 
@@ -287,7 +287,7 @@ def test_who_was_given_slots_from_the_store_can_be_lost_in_turn() -> None:
 def test_without_anybody_left_even_a_store_does_not_help() -> None:
     roster = roster_of([A, B])
 
-    with pytest.raises(StateLost, match="8 of 8 slots is lost with the nodes a, b"):
+    with pytest.raises(StateLostError, match="8 of 8 slots is lost with the nodes a, b"):
         roster.lose([A, B], restorable=True)
 
 
@@ -302,7 +302,7 @@ def test_after_a_restart_owners_have_their_slots_from_the_store_and_backups_have
         (B, C),
         (C, A),
     }
-    with pytest.raises(StateLost):
+    with pytest.raises(StateLostError):
         roster.lose([A])
     roster.lose([A], restorable=True)
     assert "a" not in owners(roster)
@@ -455,7 +455,7 @@ def test_whatever_happens_owners_are_in_sync_and_no_copy_is_dropped_that_is_need
         if kind == "lose":
             gone = {roster.nodes[other % len(roster.nodes)]}
             if len(roster.nodes) == 1 or not (stored or roster.survives(gone)):
-                with pytest.raises(StateLost):
+                with pytest.raises(StateLostError):
                     roster.lose(gone, restorable=stored)
                 return
             roster.lose(gone, restorable=stored)

@@ -9,25 +9,25 @@ import numpy as np
 import pytest
 
 from millstream.checkpoints.manifest import Staged
-from millstream.coordinator import reading
-from millstream.coordinator.ledger import MissingReceipts
-from millstream.coordinator.reading import RunEnded, StateReader
-from millstream.coordinator.roster import StateLost
-from millstream.coordinator.service import StaleTask
-from millstream.node.messages import (
-    NOTHING_COMMITTED,
-    BrokenFeed,
-    Commit,
-    FeedRefused,
-    Fenced,
-    NotDeterministic,
-    NotHeld,
-    Recut,
-    UnitCopy,
-)
+from millstream.coordinator import state_reader
+from millstream.coordinator.ledger import MissingReceiptsError
+from millstream.coordinator.roster import StateLostError
+from millstream.coordinator.service import StaleTaskError
+from millstream.coordinator.state_reader import RunEndedError, StateReader
 from millstream.ring.ring import NodeId
 from millstream.sim import World
 from millstream.sim.workload import JOBS
+from millstream.wire.messages import (
+    NOTHING_COMMITTED,
+    BrokenFeedError,
+    Commit,
+    FeedRefusedError,
+    FencedError,
+    NotDeterministicError,
+    RecutError,
+    SlotsNotHeldError,
+    UnitCopy,
+)
 from tests.coordinator.clusters import N0, N1, N2, N3, SLOTS, Run
 
 
@@ -63,7 +63,7 @@ def test_every_node_is_told_the_first_placement(run: Run) -> None:
 def test_a_scan_is_of_one_epoch_while_others_are_committed(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "_SLOTS_AT_ONCE", 1)  # many calls, with epochs in between
+    monkeypatch.setattr(state_reader, "_SLOTS_AT_ONCE", 1)  # many calls, with epochs in between
 
     def main() -> None:
         for _ in range(3):
@@ -82,7 +82,7 @@ def test_a_scan_is_of_one_epoch_while_others_are_committed(
 
 
 def test_a_scan_goes_on_when_a_node_dies(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "_SLOTS_AT_ONCE", 1)
+    monkeypatch.setattr(state_reader, "_SLOTS_AT_ONCE", 1)
 
     def main() -> None:
         for _ in range(3):
@@ -183,7 +183,7 @@ def test_a_body_that_never_feeds_cannot_commit(run: Run) -> None:
     def main() -> None:
         run.coordinator.admit(0, 0)
         evaluated: list[int] = []
-        with pytest.raises(MissingReceipts, match="12 slots of job 'remember'"):
+        with pytest.raises(MissingReceiptsError, match="12 slots of job 'remember'"):
             run.coordinator.make_whole(lambda: evaluated.append(1))
         assert len(evaluated) == 3
 
@@ -196,7 +196,7 @@ def losing_copies(run: Run, node: NodeId) -> Callable[[], None]:
     take = machine.take_copy
 
     def lose(copy: UnitCopy) -> None:
-        raise FeedRefused("lost", stale=False)
+        raise FeedRefusedError("lost", stale=False)
 
     def end() -> None:
         machine.take_copy = take  # type: ignore[method-assign]
@@ -292,7 +292,7 @@ def take_over(run: Run) -> None:
     run.world.crash(N1)
     run.coordinator.suspect(N1)
     assert run.coordinator.ledger.missing() != {}
-    with pytest.raises(MissingReceipts):
+    with pytest.raises(MissingReceiptsError):
         run.coordinator.commit(Staged(0, "1.0"))
 
 
@@ -352,7 +352,7 @@ def test_a_node_that_stays_silent_is_replaced_and_fenced_when_it_comes_back(run:
         assert run.coordinator.roster.lost == (N1,)
         assert 10.0 <= run.world.now - started < 14.0
         for action, body in [("ping", N1), ("assign", N1), ("suspect", (N0, N1, 1))]:
-            with pytest.raises(Fenced):
+            with pytest.raises(FencedError):
                 run.coordinator.act(action, body)
         run.world.resume(N1)
         run.epoch()
@@ -449,7 +449,7 @@ def test_no_more_living_nodes_are_fenced_than_there_are_copies_until_those_are_m
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = Run(world, nodes=4, replicas=1)
-    monkeypatch.setattr(run.coordinator._healing, "heal", lambda: None)
+    monkeypatch.setattr(run.coordinator._rereplication, "heal", lambda: None)
 
     def main() -> None:
         run.epoch()
@@ -514,13 +514,13 @@ def test_the_last_complete_copy_that_goes_ends_the_run_with_the_error_that_says_
     def main() -> None:
         run.epoch()
         world.crash(N1)
-        with pytest.raises(StateLost):
+        with pytest.raises(StateLostError):
             run.epoch()
         lost = run.coordinator.lost
-        assert isinstance(lost, StateLost) and lost.nodes == (N1,)
+        assert isinstance(lost, StateLostError) and lost.nodes == (N1,)
         assert run.coordinator.failure() is lost
         for action, body in [("record", (1, 0)), ("suspect", (N2, None, 1))]:
-            with pytest.raises(StateLost):
+            with pytest.raises(StateLostError):
                 run.coordinator.act(action, body)
 
     run.main(main)
@@ -593,16 +593,16 @@ def test_the_watch_goes_on_after_an_error(run: Run, monkeypatch: pytest.MonkeyPa
 def test_a_node_that_answers_with_an_error_is_alive(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = run.coordinator._asking.ask
+    asked = run.coordinator._rpc.ask
 
     def ask(node: NodeId, action: str, body: object, timeout: float = 5.0) -> Any:
         if (node, action) == (N1, "ping"):
-            raise BrokenFeed("it has trouble of its own")
+            raise BrokenFeedError("it has trouble of its own")
         return asked(node, action, body, timeout)
 
     def main() -> None:
         run.epoch()
-        monkeypatch.setattr(run.coordinator._asking, "ask", ask)
+        monkeypatch.setattr(run.coordinator._rpc, "ask", ask)
         run.coordinator.suspect(N1)
         assert run.coordinator.roster.lost == ()
 
@@ -613,13 +613,13 @@ def test_a_read_that_waits_says_why_and_ends_with_the_run(
     run: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
     def require_current(slots: range) -> None:
-        raise NotHeld("it replays what it took over")
+        raise SlotsNotHeldError("it replays what it took over")
 
     def main() -> None:
         run.epoch()
         run.cluster.machines[N1].require_current = require_current  # type: ignore[method-assign]
         run.world.at(30.0, lambda: setattr(run.coordinator, "_closed", True))
-        with pytest.raises(RunEnded):
+        with pytest.raises(RunEndedError):
             StateReader(run.coordinator).get(1, "a0")
 
     run.main(main)
@@ -651,12 +651,12 @@ def test_slots_move_to_a_backup_at_the_next_epoch_and_state_goes_with_them(run: 
 def test_tasks_get_the_record_of_the_try_under_way_only(run: Run) -> None:
     def main() -> None:
         act = run.coordinator.act
-        with pytest.raises(StaleTask):
+        with pytest.raises(StaleTaskError):
             act("record", (0, 0))
         record = run.coordinator.admit(0, 5)
         assert act("record", (0, 0)) is record
         run.coordinator.retry()
-        with pytest.raises(StaleTask):
+        with pytest.raises(StaleTaskError):
             act("record", (0, 0))
         assert act("record", (0, 1)).try_ == 1
 
@@ -666,7 +666,7 @@ def test_tasks_get_the_record_of_the_try_under_way_only(run: Run) -> None:
 def test_failures_of_the_try_under_way_explain_it_and_others_do_not(run: Run) -> None:
     def main() -> None:
         coordinator = run.coordinator
-        first, second = BrokenFeed("first"), BrokenFeed("second")
+        first, second = BrokenFeedError("first"), BrokenFeedError("second")
         coordinator.act("failed", (0, 0, first))
         assert coordinator.failure() is None
         coordinator.admit(0, 0)
@@ -688,7 +688,7 @@ def test_a_takeover_that_cuts_units_in_two_explains_other_input_behind_another_j
 
     def main() -> None:
         coordinator = run.coordinator
-        behind, first = (NotDeterministic(job, 0, "0 to 3") for job in ("add-up", "remember"))
+        behind, first = (NotDeterministicError(job, 0, "0 to 3") for job in ("add-up", "remember"))
         coordinator.admit(0, 0)
         assert not coordinator.is_retryable(behind)
         run.world.crash(N1)
@@ -714,9 +714,9 @@ def test_a_takeover_that_cuts_units_in_two_explains_other_input_behind_another_j
 def test_units_that_cannot_be_compared_are_worth_another_try(run: Run) -> None:
     def main() -> None:
         run.coordinator.admit(0, 0)
-        recut = Recut("remember", 0, "0 to 3")
+        recut = RecutError("remember", 0, "0 to 3")
         assert run.coordinator.is_retryable(recut)
-        for problem in (recut, BrokenFeed("another task's")):
+        for problem in (recut, BrokenFeedError("another task's")):
             run.coordinator.act("failed", (0, 0, problem))
         assert run.coordinator.is_retryable(RuntimeError("Spark's words for it"))
 
@@ -728,7 +728,7 @@ def test_nodes_that_arrive_are_counted_once(run: Run) -> None:
 
 
 def test_an_unknown_action_is_refused(run: Run) -> None:
-    with pytest.raises(StaleTask, match="no action 'dance'"):
+    with pytest.raises(StaleTaskError, match="no action 'dance'"):
         run.coordinator.act("dance", None)
     assert run.coordinator.act("ping", N0) is None
 
@@ -740,9 +740,9 @@ def test_the_end_stops_all_nodes_and_state_cannot_be_read_any_more(run: Run) -> 
         run.coordinator.close()
         run.rest(1.0)
         assert not any(run.world.alive(node) for node in (N0, N1, N2))
-        with pytest.raises(RunEnded):
+        with pytest.raises(RunEndedError):
             StateReader(run.coordinator).get(1, "a0")
-        with pytest.raises(RunEnded):
+        with pytest.raises(RunEndedError):
             next(StateReader(run.coordinator).items(1))
         run.coordinator.suspect(N0)  # nobody is looked for any more
         assert run.coordinator.roster.lost == ()

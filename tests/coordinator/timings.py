@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from millstream.coordinator.clocks import Clocks, Counted
-from millstream.coordinator.record import EpochRecord
-from millstream.flow.timing import JobTiming, Tracked
+from millstream.coordinator.watermarks import Counted, Watermarks
+from millstream.flow.time_origins import JobTiming, Tracked
 from millstream.flow.windows import TimeWindow, Windowing
-from millstream.work.clocks import BEGINNING, JobClock, Tally
+from millstream.wire.epoch_record import EpochRecord
+from millstream.work.job_clock import BEGINNING, JobClock, Tally
 from tests.coordinator.journals import COUNT, SUM
 from tests.coordinator.journals import record as plain_record
 
@@ -39,8 +39,8 @@ def tally(origin: int = LEFT, latest: int = BEGINNING, rows: int = 1, **counts: 
 class Story:
     """Epochs one after the other, at times that a test gives in seconds; so are event times."""
 
-    def __init__(self, *timings: JobTiming, clocks: Clocks | None = None) -> None:
-        self.clocks = clocks or Clocks(timings)
+    def __init__(self, *timings: JobTiming, clocks: Watermarks | None = None) -> None:
+        self.clocks = clocks or Watermarks(timings)
         self.incarnation = 1
         self.number = 0
         self.record: EpochRecord = plain_record(0)
@@ -67,7 +67,7 @@ class Story:
     def restart(self, note: dict[str, Any] | None = None) -> None:
         """Go on from a note as the next incarnation does."""
         note = self.clocks.to_note(IDS) if note is None else note
-        self.clocks = Clocks.from_note(self.clocks.timings, note, IDS)
+        self.clocks = Watermarks.from_note(self.clocks.timings, note, IDS)
         self.incarnation += 1
 
 

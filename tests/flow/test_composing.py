@@ -13,7 +13,7 @@ import millstream as ms
 from millstream.errors import WorkflowError
 from millstream.flow.plan import plan
 from millstream.flow.streams import Stream
-from millstream.flow.timing import timings_of
+from millstream.flow.time_origins import timings_of
 from millstream.flow.vertices import BranchVertex, JobVertex, RecordStep, SplitVertex, UnionVertex
 from millstream.flow.workflow import Workflow
 from tests.flow.places import line_of_call

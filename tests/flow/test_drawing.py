@@ -17,7 +17,7 @@ from millstream.flow.drawing import Drawing, links_of, stages_of
 from millstream.flow.layout import Box, Link, lay_out
 from millstream.flow.plan import plan
 from millstream.flow.workflow import Workflow
-from tests.flow.test_explaining import averages, orders, word_count
+from tests.flow.test_explanation import averages, orders, word_count
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -15,7 +15,7 @@ from millstream.flow.joins import JoinSide
 from millstream.flow.plan import plan
 from millstream.flow.reducers import JoinKind, JoinReducer
 from millstream.flow.streams import Stream
-from millstream.flow.timing import timings_of
+from millstream.flow.time_origins import timings_of
 from millstream.flow.vertices import JobVertex
 from millstream.flow.windows import WithinWindow
 from tests.flow.places import line_of, line_of_call

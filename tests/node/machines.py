@@ -12,8 +12,15 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.flow.vertices import JobVertex
+from millstream.node.held_units import Block, Unit, Work
 from millstream.node.machine import Durability, NodeMachine
-from millstream.node.messages import (
+from millstream.ring.masks import SlotMask
+from millstream.ring.placement import Placement
+from millstream.ring.ring import NodeId, Ring
+from millstream.state.blocks import Origin, slices, to_bytes
+from millstream.state.records import decode_records
+from millstream.state.spill import Spilling
+from millstream.wire.messages import (
     Assign,
     Commit,
     CommittedUnit,
@@ -22,13 +29,6 @@ from millstream.node.messages import (
     NodeReport,
     Receipts,
 )
-from millstream.node.units import Block, Unit, Work
-from millstream.ring.masks import SlotMask
-from millstream.ring.placement import Placement
-from millstream.ring.ring import NodeId, Ring
-from millstream.state.blocks import Origin, slices, to_bytes
-from millstream.state.records import decode_records
-from millstream.state.spilling import Spilling
 from tests.work.running import SLOTS, blocks_of_pairs, job_of
 
 ME, OTHER, THIRD = NodeId("me"), NodeId("other"), NodeId("third")

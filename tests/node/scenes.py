@@ -8,12 +8,10 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from millstream.coordinator.feeder import end_of
 from millstream.errors import MillstreamError
+from millstream.node.durability.write_queue import WriteQueue
 from millstream.node.machine import Durability, NodeMachine
-from millstream.node.messages import Assign, Commit, Feed, Receipts, Restore
-from millstream.node.outputs import OutputSpool
-from millstream.node.safekeeper import Safekeeper
+from millstream.node.output_spool import OutputSpool
 from millstream.node.server import digest_blocks
 from millstream.node.service import NodeOptions, NodeService
 from millstream.ring.placement import Placement
@@ -23,7 +21,9 @@ from millstream.state.blocks import slices, to_bytes
 from millstream.state.records import decode_records
 from millstream.stores.store import Store
 from millstream.wire.blocks import BLOCK_SCHEMA
+from millstream.wire.messages import Assign, Commit, Feed, Receipts, Restore
 from millstream.wire.net import Delivery
+from millstream.work.feeder import end_of
 from tests.node.machines import ALL, HISTORY, JOB, ME, OTHER, THIRD, commit_of, placed
 from tests.work.running import SLOTS, blocks_of_pairs
 
@@ -81,7 +81,7 @@ class Scene:
             self.options,
             memory=lambda: MEMORY,
             stop=lambda: self.stopped.append(node),
-            keeper=None if self.store is None else Safekeeper(net, self.store),
+            keeper=None if self.store is None else WriteQueue(net, self.store),
             spool=self.spool,
         )
 

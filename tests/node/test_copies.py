@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 
 from millstream.flow.vertices import JobVertex
-from millstream.node.messages import (
-    BrokenFeed,
+from millstream.ring.ring import Ring
+from millstream.wire.messages import (
+    BrokenFeedError,
     Commit,
     CopyReceipt,
     End,
-    FeedRefused,
-    NotDeterministic,
-    Recut,
+    FeedRefusedError,
+    NotDeterministicError,
+    RecutError,
 )
-from millstream.ring.ring import Ring
 from tests.node.machines import (
     ALL,
     HIGH,
@@ -140,7 +140,7 @@ def test_a_copy_of_an_older_try_or_a_committed_epoch_is_void() -> None:
     backup.machine.take_copy(replace(copy, receipt=newer))
 
     for _ in range(2):
-        with pytest.raises(FeedRefused) as caught:
+        with pytest.raises(FeedRefusedError) as caught:
             backup.machine.take_copy(copy)
         assert caught.value.stale
         backup.seal(0, try_=1)
@@ -151,7 +151,7 @@ def test_a_node_that_owns_the_slots_takes_no_copy_of_the_owner_before_it() -> No
     primary.run(0, [("a", 1)])
     backup.assign(TAKEN_OVER)
 
-    with pytest.raises(FeedRefused, match="since ring 1, after ring 0") as caught:
+    with pytest.raises(FeedRefusedError, match="since ring 1, after ring 0") as caught:
         primary.copy_to(backup)
 
     assert caught.value.stale
@@ -193,7 +193,7 @@ def test_a_feed_that_is_cut_otherwise_than_what_was_copied_is_not_taken(slots: r
     primary.copy_to(heir)
     heir.assign(TAKEN_OVER)
 
-    with pytest.raises(Recut) as caught:
+    with pytest.raises(RecutError) as caught:
         heir.run(0, MANY, slots=slots)
 
     assert caught.value.job == "job" and heir.units == []
@@ -213,7 +213,7 @@ def test_what_leaves_a_takeover_in_two_cuts_is_not_committed() -> None:
     assert heir.receipts(0).receipts == ()
     heir.assign(placed([THIRD], 1))
 
-    with pytest.raises(Recut):
+    with pytest.raises(RecutError):
         heir.receipts(0)
 
 
@@ -277,7 +277,7 @@ def test_an_owner_with_two_versions_of_a_unit_says_so() -> None:
     heir.copy_to(last)
     last.assign(placed([THIRD], 2))
 
-    with pytest.raises(NotDeterministic):
+    with pytest.raises(NotDeterministicError):
         last.receipts(0)
 
 
@@ -425,7 +425,7 @@ def test_a_broken_log_is_not_kept() -> None:
     _, backup = logging_pair()
     blocks = backup.blocks([("a", 1)], [("b", 2)])
 
-    with pytest.raises(BrokenFeed):
+    with pytest.raises(BrokenFeedError):
         backup.machine.take_log(backup.feed(0, copy=True), blocks[:1], End(2, digest(blocks)))
 
     assert backup.receipts(0).copies == ()
@@ -435,7 +435,7 @@ def test_a_log_from_the_owner_before_is_void_for_the_owner() -> None:
     _, backup = logging_pair()
     backup.assign(TAKEN_OVER)
 
-    with pytest.raises(FeedRefused) as caught:
+    with pytest.raises(FeedRefusedError) as caught:
         backup.log(0, [("a", 1)], ring=0)
 
     assert caught.value.stale
@@ -527,7 +527,7 @@ def test_a_delta_from_the_owner_before_is_void_for_the_owner() -> None:
     [due] = primary.machine.due()
     backup.assign(TAKEN_OVER)
 
-    with pytest.raises(FeedRefused) as caught:
+    with pytest.raises(FeedRefusedError) as caught:
         backup.machine.take_delta(primary.machine.delta(due, due.slots))
 
     assert caught.value.stale and backup.held() == {}
@@ -633,5 +633,5 @@ def test_a_snapshot_of_another_incarnation_is_refused() -> None:
     primary, backup = pair()
     [snapshot] = primary.machine.view(ALL)
 
-    with pytest.raises(FeedRefused):
+    with pytest.raises(FeedRefusedError):
         backup.machine.install(replace(snapshot, incarnation=9))

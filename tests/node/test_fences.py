@@ -4,16 +4,16 @@ from typing import Any
 
 import pytest
 
+from millstream.node.held_units import Work
 from millstream.node.machine import NodeMachine
-from millstream.node.messages import (
+from millstream.node.slot_store import UnknownJobError
+from millstream.ring.ring import Ring
+from millstream.wire.messages import (
     NOTHING_COMMITTED,
     Commit,
-    FeedRefused,
+    FeedRefusedError,
     Receipts,
 )
-from millstream.node.store import UnknownJob
-from millstream.node.units import Work
-from millstream.ring.ring import Ring
 from tests.node.machines import (
     ALL,
     HIGH,
@@ -35,8 +35,8 @@ def node() -> Node:
     return Node()
 
 
-def refused(node: Node, **options: Any) -> FeedRefused:
-    with pytest.raises(FeedRefused) as caught:
+def refused(node: Node, **options: Any) -> FeedRefusedError:
+    with pytest.raises(FeedRefusedError) as caught:
         node.run(0, [("a", 1)], **options)
     node.seal(0)
     assert node.state() == {}
@@ -56,7 +56,7 @@ def test_a_feed_of_a_newer_incarnation_waits_for_its_ring(node: Node) -> None:
 def test_a_ring_of_an_older_incarnation_is_refused(node: Node) -> None:
     node.assign(placed([ME]), incarnation=2)
 
-    with pytest.raises(FeedRefused):
+    with pytest.raises(FeedRefusedError):
         node.assign(placed([OTHER], 9), incarnation=1)
 
     assert node.run(0, [("a", 1)], incarnation=2) == [("a", [1])]
@@ -70,7 +70,7 @@ def test_a_newer_incarnation_fences_the_older_whatever_its_ring_version() -> Non
     node.assign(placed([ME]), incarnation=2)
 
     assert node.state() == {} and node.machine.committed == NOTHING_COMMITTED
-    with pytest.raises(FeedRefused):
+    with pytest.raises(FeedRefusedError):
         node.run(1, [("a", 1)], ring=7, try_=3)
     assert node.receipts(1, 3).receipts == ()
     assert node.run(0, [("a", 2)], incarnation=2, ring=0) == [("a", [2])]
@@ -94,7 +94,7 @@ def test_slots_gained_after_the_senders_ring_are_refused() -> None:
     node.assign(placed(ring.moved(range(8, 10), ME), 1))
 
     for slots in (range(8, 10), range(0, 9)):
-        with pytest.raises(FeedRefused) as caught:
+        with pytest.raises(FeedRefusedError) as caught:
             node.machine.admit(node.feed(0, slots=slots, ring=0))
         assert not caught.value.stale
     node.machine.admit(node.feed(0, slots=LOW, ring=0))
@@ -109,7 +109,7 @@ def test_slots_lost_and_gained_again_count_from_the_second_time() -> None:
     node.assign(placed(second.moved(range(0, 2), ME), 2))
 
     for version in (0, 1):
-        with pytest.raises(FeedRefused):
+        with pytest.raises(FeedRefusedError):
             node.machine.admit(node.feed(0, slots=range(0, 2), ring=version))
     node.machine.admit(node.feed(0, slots=range(0, 2), ring=2))
 
@@ -119,7 +119,7 @@ def test_an_older_ring_that_arrives_late_changes_nothing() -> None:
 
     node.assign(placed([ME, OTHER], 0))
 
-    with pytest.raises(FeedRefused):
+    with pytest.raises(FeedRefusedError):
         node.machine.admit(node.feed(0, slots=LOW, ring=5))
     assert node.machine.version == 1
 
@@ -134,7 +134,7 @@ def test_a_node_that_was_told_no_ring_refuses_all() -> None:
     node = Node()
     fresh = NodeMachine(ME, {JOB: HISTORY}, SLOTS, digest, lambda: 0.0)
 
-    with pytest.raises(FeedRefused) as caught:
+    with pytest.raises(FeedRefusedError) as caught:
         fresh.admit(node.feed(0))
 
     assert not caught.value.stale and fresh.version == -1
@@ -144,7 +144,7 @@ def test_a_feed_whose_base_is_not_the_nodes_own_is_refused_until_it_is(node: Nod
     # The seal of epoch 0 implies nothing here: the units of it went to another try.
     node.run(0, [("a", 1)], try_=1)
 
-    with pytest.raises(FeedRefused, match="is at epoch -1, not at 0") as caught:
+    with pytest.raises(FeedRefusedError, match="is at epoch -1, not at 0") as caught:
         node.run(1, [("a", 2)], committed=Commit(0, 0))
 
     assert not caught.value.stale
@@ -158,7 +158,7 @@ def test_an_attempt_that_lost_its_slots_while_it_reduced_freezes_nothing() -> No
     reduced, receipt = node.machine.reduce(work)
     node.assign(placed([OTHER], 1, me=ALL))
 
-    with pytest.raises(FeedRefused) as caught:
+    with pytest.raises(FeedRefusedError) as caught:
         node.machine.freeze(work, reduced, receipt)
 
     assert not caught.value.stale
@@ -166,5 +166,5 @@ def test_an_attempt_that_lost_its_slots_while_it_reduced_freezes_nothing() -> No
 
 
 def test_an_unknown_job_is_refused(node: Node) -> None:
-    with pytest.raises(UnknownJob):
+    with pytest.raises(UnknownJobError):
         node.run(0, [("a", 1)], job=99)

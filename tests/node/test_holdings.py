@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from millstream.node.holdings import EMPTY, UNKNOWN, Holdings
-from millstream.node.messages import Commit, Feed, FeedRefused
 from millstream.ring.ring import Ring
+from millstream.wire.messages import Commit, Feed, FeedRefusedError
 from tests.node.machines import ALL, HIGH, LOW, ME, OTHER, mask_of, placed
 from tests.work.running import SLOTS
 
@@ -98,7 +98,7 @@ def test_a_feed_of_other_slots_is_refused_and_the_first_of_them_named(
 ) -> None:
     holdings = holdings_of(placed(HALVES, me=HIGH))
 
-    with pytest.raises(FeedRefused, match=told) as caught:
+    with pytest.raises(FeedRefusedError, match=told) as caught:
         holdings.fence(feed(slots))
 
     assert not caught.value.stale
@@ -110,7 +110,9 @@ def test_a_feed_over_another_epoch_than_the_state_is_at_is_refused(committed: in
     holdings.through[:] = 5
     holdings.fence(feed(ALL, committed=5))
 
-    with pytest.raises(FeedRefused, match=f"slot 0 of node me is at epoch 5, not at {committed}"):
+    with pytest.raises(
+        FeedRefusedError, match=f"slot 0 of node me is at epoch 5, not at {committed}"
+    ):
         holdings.fence(feed(ALL, committed=committed))
 
 
@@ -124,7 +126,7 @@ def test_ownership_counts_from_the_placement_that_gave_it() -> None:
     holdings.fence(feed(LOW, ring=0))
     for ring in (3, 4, 9):
         holdings.fence(feed(range(8, 10), ring))
-    with pytest.raises(FeedRefused, match="under ring 2"):
+    with pytest.raises(FeedRefusedError, match="under ring 2"):
         holdings.fence(feed(range(8, 10), ring=2))
 
 
@@ -133,6 +135,6 @@ def test_copies_are_taken_for_slots_that_are_not_owned() -> None:
 
     holdings.fence_copy(HIGH, ring=2)
     for slots in (LOW, range(7, 9)):
-        with pytest.raises(FeedRefused, match="since ring 2, after ring 1") as caught:
+        with pytest.raises(FeedRefusedError, match="since ring 2, after ring 1") as caught:
             holdings.fence_copy(slots, ring=1)
         assert caught.value.stale

@@ -11,16 +11,16 @@ import pytest
 
 import millstream as ms
 from millstream.errors import MillstreamError, Place
-from millstream.node.messages import (
+from millstream.wire.messages import (
     NOTHING_COMMITTED,
-    BrokenFeed,
+    BrokenFeedError,
     Commit,
     End,
-    FeedRefused,
-    Fenced,
-    NotDeterministic,
-    NotHeld,
+    FeedRefusedError,
+    FencedError,
+    NotDeterministicError,
     Receipt,
+    SlotsNotHeldError,
 )
 from millstream.work.failures import UserFunctionError
 from tests.node.machines import (
@@ -101,7 +101,7 @@ def test_blocks_that_arrive_in_another_order_give_the_same_outputs_and_state() -
 def test_another_input_for_the_same_unit_is_told_as_not_deterministic(node: Node) -> None:
     node.run(0, [("a", 1)])
 
-    with pytest.raises(NotDeterministic) as caught:
+    with pytest.raises(NotDeterministicError) as caught:
         node.run(0, [("a", 2)], attempt=2)
     assert "job 'job'" in str(caught.value) and "slots 0 to 15 of epoch 0" in str(caught.value)
     node.seal(0)
@@ -131,7 +131,7 @@ def test_a_feed_whose_end_marker_is_wrong_applies_nothing(node: Node, wrong: str
     else:
         feed_blocks, end = blocks[:1], right
 
-    with pytest.raises(BrokenFeed):
+    with pytest.raises(BrokenFeedError):
         node.finish(node.feed(0), feed_blocks, end)
     assert node.receipts(0).receipts == ()
     node.seal(0)
@@ -213,7 +213,7 @@ def test_an_attempt_of_an_older_try_is_refused_also_when_it_was_let_in_before(no
     node.machine.admit(old)
     node.run(0, [("b", 2)], try_=1)
 
-    with pytest.raises(FeedRefused) as caught:
+    with pytest.raises(FeedRefusedError) as caught:
         node.finish(old, node.blocks([("a", 1)]))
     assert caught.value.stale
     node.seal(0, try_=1)
@@ -259,7 +259,7 @@ def test_a_committed_epoch_is_not_fed_again(node: Node) -> None:
     node.seal(0)
 
     for try_ in (0, 1):
-        with pytest.raises(FeedRefused, match="epoch 0 is committed") as caught:
+        with pytest.raises(FeedRefusedError, match="epoch 0 is committed") as caught:
             node.run(0, [("a", 1)], try_=try_)
         assert caught.value.stale
 
@@ -358,12 +358,12 @@ def test_every_form_is_applied_exactly_once_through_retries(reduce: Any) -> None
 @pytest.mark.parametrize(
     "error",
     [
-        FeedRefused("slot 3 is not owned", False),
-        FeedRefused("epoch 3 is committed", True),
-        NotDeterministic("job", 3, "0 to 5"),
-        BrokenFeed("x"),
-        NotHeld("x"),
-        Fenced("x"),
+        FeedRefusedError("slot 3 is not owned", False),
+        FeedRefusedError("epoch 3 is committed", True),
+        NotDeterministicError("job", 3, "0 to 5"),
+        BrokenFeedError("x"),
+        SlotsNotHeldError("x"),
+        FencedError("x"),
     ],
     ids=lambda error: type(error).__name__,
 )

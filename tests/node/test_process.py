@@ -13,12 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from millstream.coordinator.record import JobTypes
 from millstream.coordinator.server import CoordinatorServer
 from millstream.coordinator.service import Coordinator, Member
 from millstream.errors import Place
+from millstream.flow.function_shipping import ship
 from millstream.flow.reducers import reducer_of
-from millstream.flow.shipping import ship
 from millstream.flow.vertices import JobVertex
 from millstream.node import process
 from millstream.node.process import Launch, Started, launch
@@ -28,6 +27,7 @@ from millstream.ring.zones import Domain
 from millstream.state.aggregates import count
 from millstream.wire.auth import new_secret
 from millstream.wire.calls import call
+from millstream.wire.epoch_record import JobTypes
 from millstream.wire.flight_net import FlightNet
 from millstream.wire.tls import Identity, new_identity
 

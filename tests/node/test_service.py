@@ -10,32 +10,32 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from millstream.coordinator.feeder import end_of
-from millstream.node import keeping as keeping_module
 from millstream.node import peers as peers_module
-from millstream.node import store
-from millstream.node.messages import (
-    Assign,
-    BrokenFeed,
-    Commit,
-    CopyOrder,
-    FeedRefused,
-    Fenced,
-    NodeReport,
-    NotHeld,
-    NotNow,
-    OpenScan,
-    ScanBroken,
-    UnitCopy,
-)
-from millstream.node.service import BackgroundFailed
+from millstream.node import slot_store
+from millstream.node.durability import unit_writer as keeping_module
+from millstream.node.service import BackgroundTaskError
 from millstream.ring.placement import Placement
 from millstream.ring.ring import NodeId
 from millstream.sim import World
 from millstream.state.pickling import loads
 from millstream.state.records import decode_records
+from millstream.wire.messages import (
+    Assign,
+    BrokenFeedError,
+    Commit,
+    CopyOrder,
+    FeedRefusedError,
+    FencedError,
+    NodeReport,
+    NotReadyError,
+    OpenScan,
+    ScanBrokenError,
+    SlotsNotHeldError,
+    UnitCopy,
+)
 from millstream.wire.net import Delivery
-from millstream.work.keyed_reducing import FunctionReducing
+from millstream.work.feeder import end_of
+from millstream.work.keyed_reducers import FunctionReducing
 from tests.node.machines import ALL, HIGH, JOB, LOW, MANY, ME, OTHER, THIRD, placed
 from tests.node.scenes import MEMORY, Scene, rows_of
 
@@ -72,7 +72,7 @@ def test_without_backups_nothing_is_serialised(
     def encode(*_: object) -> bytes:
         raise AssertionError("encoded for nobody")
 
-    monkeypatch.setattr(type(scene.machines[ME].store.reducing[JOB]), "encode", encode)
+    monkeypatch.setattr(type(scene.machines[ME].slot_store.reducing[JOB]), "encode", encode)
 
     assert scene.feed(0, [("a", 1)]) == [("a", [1])]
 
@@ -96,7 +96,7 @@ def test_a_feed_that_breaks_off_before_its_end_marker_is_void(scene: Scene) -> N
     def broken() -> None:
         scene.services[ME].exchange(scene.header(0), iter(batches))
 
-    with pytest.raises(BrokenFeed):
+    with pytest.raises(BrokenFeedError):
         scene.run(broken, ME)
     assert scene.receipts(ME, 0).receipts == ()
 
@@ -189,7 +189,7 @@ def test_calls_that_fail_side_by_side_are_one_round(world: World) -> None:
 
 
 def test_a_node_that_hears_it_is_fenced_stops(scene: Scene) -> None:
-    scene.problem = Fenced("out")
+    scene.problem = FencedError("out")
     scene.world.crash(OTHER)
 
     scene.feed(0, MANY)
@@ -227,7 +227,7 @@ def test_a_node_answers_with_its_name_and_stops_when_told(scene: Scene) -> None:
     assert scene.call(ME, "ping") == ME
     scene.call(ME, "stop")
     assert scene.stopped == [ME]
-    with pytest.raises(BrokenFeed, match="no action 'dance'"):
+    with pytest.raises(BrokenFeedError, match="no action 'dance'"):
         scene.call(ME, "dance")
 
 
@@ -258,7 +258,7 @@ def test_a_scan_sees_the_epoch_at_which_it_began(scene: Scene) -> None:
 
     assert scanned(scene, scene.committed) == before  # the scan was opened before
     scene.call(ME, "unscan", "scan")
-    with pytest.raises(ScanBroken):
+    with pytest.raises(ScanBrokenError):
         scanned(scene, None)
     assert scanned(scene, scene.committed)["new"] == {"seen": [1]}
 
@@ -279,7 +279,7 @@ def test_a_node_that_is_past_an_epoch_opens_no_scan_of_it(scene: Scene) -> None:
     before = scene.committed
     scene.commit(1, MANY)
 
-    with pytest.raises(NotNow):
+    with pytest.raises(NotReadyError):
         scanned(scene, before)
 
 
@@ -290,7 +290,7 @@ def test_a_scan_that_nobody_reads_is_given_up(scene: Scene) -> None:
 
     scene.call(ME, "scan", OpenScan("scan", JOB, scene.committed))
 
-    with pytest.raises(ScanBroken):
+    with pytest.raises(ScanBrokenError):
         scene.call(ME, "items", ("forgotten", ALL, -1))
 
 
@@ -311,7 +311,7 @@ def test_logs_are_replayed_as_soon_as_a_node_is_told_that_it_owns_them(world: Wo
     assert scene.feed(2, [("1", 9)]) == [("1", [1, 1, 9])]
 
 
-@pytest.mark.parametrize("problem", [MemoryError("no more"), BrokenFeed("typed")])
+@pytest.mark.parametrize("problem", [MemoryError("no more"), BrokenFeedError("typed")])
 def test_what_a_replay_ends_with_is_raised_to_whoever_waits_for_it(
     world: World, monkeypatch: pytest.MonkeyPatch, problem: Exception
 ) -> None:
@@ -327,7 +327,7 @@ def test_what_a_replay_ends_with_is_raised_to_whoever_waits_for_it(
     scene.call(OTHER, "assign", scene.assignment())
     scene.rest(0.5)
 
-    expected = BackgroundFailed if isinstance(problem, MemoryError) else BrokenFeed
+    expected = BackgroundTaskError if isinstance(problem, MemoryError) else BrokenFeedError
     for action, body in [("receipts", (1, 0, -1)), ("items", ("scan", ALL, -1))]:
         with pytest.raises(expected, match=str(problem)):
             scene.call(OTHER, action, body)
@@ -341,9 +341,9 @@ def test_state_is_read_only_after_the_replay(world: World, monkeypatch: pytest.M
     monkeypatch.setattr(scene.machines[OTHER], "next_replay", lambda: None)
     scene.call(OTHER, "assign", scene.assignment())
 
-    with pytest.raises(NotHeld):
+    with pytest.raises(SlotsNotHeldError):
         scanned(scene, scene.committed, OTHER)
-    with pytest.raises(NotHeld):
+    with pytest.raises(SlotsNotHeldError):
         scene.call(OTHER, "get", (JOB, "1", -1))
 
     monkeypatch.undo()
@@ -417,7 +417,7 @@ def test_a_backup_that_missed_a_delta_gets_a_snapshot(world: World) -> None:
     scene = Scene(world, durability="interval")
     scene.commit(0, MANY)
     scene.machines[ME].delivered(OTHER, ALL, 0)  # it was not: the backup has only the log of it
-    scene.machines[OTHER].store.shelf.clear()
+    scene.machines[OTHER].slot_store.shelf.clear()
     scene.commit(1, MANY)
 
     scene.call(ME, "checkpoint")
@@ -484,7 +484,7 @@ def test_a_node_that_is_alone_or_not_in_the_ring_watches_nobody(world: World) ->
 
 
 def test_refusals_travel_with_their_type(scene: Scene) -> None:
-    with pytest.raises(FeedRefused) as caught:
+    with pytest.raises(FeedRefusedError) as caught:
         scene.feed(0, MANY, incarnation=0)
 
     assert caught.value.stale
@@ -513,7 +513,7 @@ def test_a_large_seal_lets_others_be_answered_between_its_steps(
     monkeypatch.setattr(FunctionReducing, "step", 5)
     scene.feed(0, MANY)
     service = scene.services[ME]
-    counting = service._books = Counting(service._books)
+    counting = service._metadata = Counting(service._metadata)
 
     scene.call(ME, "seal", scene.commit_of(0))
 
@@ -549,9 +549,9 @@ def test_a_read_does_not_wait_for_ever_for_a_merge_that_stands_still(scene: Scen
     scene.feed(1, MANY)
     machine = scene.machines[ME]
     machine.commit(scene.commit_of(1))
-    machine.store.is_merging = True
+    machine.slot_store.is_merging = True
 
-    with pytest.raises(NotHeld, match="has not brought all of its slots to epoch 1"):
+    with pytest.raises(SlotsNotHeldError, match="has not brought all of its slots to epoch 1"):
         scene.call(ME, "get", (JOB, "7", -1))
 
 
@@ -566,7 +566,7 @@ def test_what_was_merged_is_freed_table_by_table(
             table = tables.pop()
             counts.append(sys.getrefcount(table) - 1)  # less the argument
 
-    monkeypatch.setattr(store, "let_go", let_go)
+    monkeypatch.setattr(slot_store, "let_go", let_go)
     scene.feed(0, MANY)
 
     scene.call(ME, "seal", scene.commit_of(0))

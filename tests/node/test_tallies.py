@@ -9,11 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from millstream.node.units import Block, Work
+from millstream.node.held_units import Block, Work
 from millstream.state.blocks import KEY, TIME, WINDOW, Origin, to_bytes
-from millstream.work.clocks import JobClock, Tally, tally_block
+from millstream.work.job_clock import JobClock, Tally, tally_block
 from millstream.work.parcels import opened, with_late
-from millstream.work.units import Reduced, UnitContext
+from millstream.work.unit import Reduced, UnitContext
 from tests.node.machines import ALL, HIGH, JOB, LOW, MANY, ME, OTHER, Node, end_of, placed
 
 COUNTED = Tally(4, rows=40, latest=9, late=2)

@@ -8,8 +8,8 @@ from typing import Any, NoReturn
 import pytest
 
 from millstream.errors import ConfigError
-from millstream.sim import Crashed, Faults, Stalled, World
-from millstream.sim.waiting import Promise
+from millstream.sim import Crashed, Faults, StalledError, World
+from millstream.sim.promises import Promise
 from millstream.wire.net import Net
 
 NEVER = 1e6
@@ -169,7 +169,7 @@ def test_a_deadlock_is_told(world: World) -> None:
     def main() -> None:
         net.gather([lambda: both(one, two), lambda: both(two, one)])
 
-    with pytest.raises(Stalled) as stalled:
+    with pytest.raises(StalledError) as stalled:
         world.run(main, "driver", until=NEVER)
     text = str(stalled.value)
     assert "nothing can happen any more" in text
@@ -181,14 +181,14 @@ def test_a_deadlock_is_told(world: World) -> None:
 def test_a_run_that_takes_too_long_is_stalled(world: World) -> None:
     net = world.process("driver")
     world.note("something odd")
-    with pytest.raises(Stalled, match=r"(?s)t=60.000 is over.*driver/main waits 1 s.*odd"):
+    with pytest.raises(StalledError, match=r"(?s)t=60.000 is over.*driver/main waits 1 s.*odd"):
         world.run(forever(net), "driver", until=60)
     assert world.now <= 60
 
 
 def test_a_stalled_task_goes_on_in_the_next_run_and_does_not_end_it(world: World) -> None:
     net = world.process("driver")
-    with pytest.raises(Stalled):
+    with pytest.raises(StalledError):
         world.run(lambda: net.sleep(100), "driver", until=60)
     world.run(lambda: net.sleep(100), "driver", until=NEVER)
     assert world.now == pytest.approx(160, abs=0.01)
@@ -444,7 +444,7 @@ def test_no_threads_are_left() -> None:
             for number in range(20):
                 net.spawn(work, f"work {number}")
             if seed == 1:
-                with pytest.raises(Stalled):
+                with pytest.raises(StalledError):
                     world.run(forever(net), "driver", until=250)
             elif seed == 2:
                 world.run(lambda net=net: net.sleep(1), "driver", until=250)  # type: ignore[misc]
@@ -471,7 +471,7 @@ def test_a_task_that_waits_for_something_real_is_told(monkeypatch: pytest.Monkey
     world.process("driver")
     before = threading.active_count()
     with real:
-        with pytest.raises(Stalled, match=r"(?s)driver/main never waits.*real\.acquire"):
+        with pytest.raises(StalledError, match=r"(?s)driver/main never waits.*real\.acquire"):
             world.run(lambda: real.acquire(), "driver", until=1)
     world.close()
     assert threading.active_count() == before

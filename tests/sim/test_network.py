@@ -14,7 +14,7 @@ import pytest
 from millstream.errors import MillstreamError, Place, WorkflowError
 from millstream.sim import Faults, World
 from millstream.sim.brief import brief
-from millstream.wire.calls import Unreachable
+from millstream.wire.calls import UnreachableError
 from millstream.wire.net import Delivery, Net
 
 NEVER = 1e6
@@ -84,8 +84,8 @@ class Scene:
     def call(self, action: str, body: object = None, timeout: float = 30.0) -> Any:
         return self.driver.call("at node-0", action, body, timeout)
 
-    def failing(self, action: str, body: object = None, timeout: float = 30.0) -> Unreachable:
-        with pytest.raises(Unreachable) as failure:
+    def failing(self, action: str, body: object = None, timeout: float = 30.0) -> UnreachableError:
+        with pytest.raises(UnreachableError) as failure:
             self.call(action, body, timeout)
         return failure.value
 
@@ -159,7 +159,7 @@ def test_a_crashed_server_refuses(scene: Scene) -> None:
     assert "connect" in failure.reason
     assert failure.address == "at node-0"
     assert scene.world.now < 1
-    with pytest.raises(Unreachable, match="connect"):
+    with pytest.raises(UnreachableError, match="connect"):
         scene.run(lambda: scene.driver.call("nowhere", "echo"))
     again = scene.start("node-0")
     assert scene.run(lambda: scene.call("echo", 7)) == 7
@@ -221,7 +221,7 @@ def test_a_cut_loses_requests_in_one_direction(scene: Scene) -> None:
     assert scene.nodes[0].acted == []
     backward = lambda: scene.nodes[0].net.call("at driver", "echo", 5)  # noqa: E731
     world.serve("driver", "at driver", lambda action, body: None)
-    with pytest.raises(Unreachable, match="Deadline"):
+    with pytest.raises(UnreachableError, match="Deadline"):
         world.run(backward, "node-0", until=NEVER)
     world.heal("driver", "node-0")
     assert scene.run(lambda: scene.call("echo", 7)) == 7
@@ -322,7 +322,7 @@ def test_a_feed_may_break_off_midway() -> None:
         with Scene(seed, nodes=2, faults=Faults(break_feed=1.0)) as scene:
 
             def main(scene: Scene = scene) -> None:
-                with pytest.raises(Unreachable, match="closed"):
+                with pytest.raises(UnreachableError, match="closed"):
                     scene.feed(copies=1)
 
             scene.run(main)
@@ -342,7 +342,7 @@ def test_feeds_break_independently() -> None:
             def main(scene: Scene = scene) -> bool:
                 try:
                     return scene.feed(copies=1) == [10]
-                except Unreachable:
+                except UnreachableError:
                     return False
 
             answered = scene.run(main)
@@ -403,7 +403,7 @@ def test_a_feed_that_is_given_up_never_completes() -> None:
             world = scene.world
 
             def main(scene: Scene = scene) -> None:
-                with pytest.raises(Unreachable):
+                with pytest.raises(UnreachableError):
                     scene.feed(abandoned=lambda: True)
 
             on_read(scene, lambda world=world: world.cut("driver", "node-0"))  # type: ignore[misc]
@@ -432,9 +432,9 @@ def test_copies_of_a_refused_feed_complete_or_break_off() -> None:
 
 def test_a_crash_of_the_primary_breaks_the_feed(scene: Scene) -> None:
     on_read(scene, lambda: scene.world.crash("node-0"))
-    with pytest.raises(Unreachable, match="closed"):
+    with pytest.raises(UnreachableError, match="closed"):
         scene.run(scene.feed)
-    with pytest.raises(Unreachable, match="connect"):
+    with pytest.raises(UnreachableError, match="connect"):
         scene.run(scene.feed)
 
 
@@ -448,7 +448,7 @@ def test_a_feed_to_a_silent_primary_is_given_up_when_abandoned() -> None:
             return len(asked) == 4
 
         scene.world.pause("node-0")
-        with pytest.raises(Unreachable, match="abandoned"):
+        with pytest.raises(UnreachableError, match="abandoned"):
             scene.run(lambda: scene.feed(abandoned=abandoned))
         assert asked == pytest.approx([1, 2, 3, 4], abs=0.5)
         scene.world.resume("node-0")
@@ -476,7 +476,7 @@ def test_a_feed_survives_a_short_cut_or_breaks() -> None:
                 def main(scene: Scene = scene) -> str:
                     try:
                         return f"{scene.feed()}"
-                    except Unreachable as failure:
+                    except UnreachableError as failure:
                         return failure.reason.split()[-1]
 
                 outcomes.add(scene.run(main))
@@ -486,7 +486,7 @@ def test_a_feed_survives_a_short_cut_or_breaks() -> None:
 def test_lost_feeds_fail_in_the_end() -> None:
     for faults in (Faults(lose_request=1.0), Faults(lose_answer=1.0)):
         with Scene(faults=faults) as scene:
-            with pytest.raises(Unreachable, match="closed"):
+            with pytest.raises(UnreachableError, match="closed"):
                 scene.run(scene.feed)
             scene.rest(1)
             assert len(scene.nodes[0].fed) == (1 if faults.lose_answer else 0)

@@ -15,42 +15,42 @@ import pytest
 from millstream.checkpoints.chain import Chain, key_of
 from millstream.checkpoints.lineage import Lineage
 from millstream.checkpoints.manifest import Link, Manifest, Staged, encode
-from millstream.coordinator import sinks
-from millstream.coordinator.clocks import Clocks
+from millstream.coordinator import sink_recovery
 from millstream.coordinator.epoch_folders import EpochFolders, staged_folder
-from millstream.coordinator.healing import Healing
+from millstream.coordinator.failure_evidence import FailureEvidence, Verdict
 from millstream.coordinator.journal import Journal
 from millstream.coordinator.ledger import Closing, Ledger
-from millstream.coordinator.record import EpochRecord
+from millstream.coordinator.rereplication import Rereplication
 from millstream.coordinator.roster import Roster
 from millstream.coordinator.service import Coordinator
 from millstream.coordinator.sink_layout import epoch_folder
-from millstream.coordinator.suspicions import Suspicions, Verdict
+from millstream.coordinator.watermarks import Watermarks
 from millstream.node import service
+from millstream.node.durability.slot_operations import SlotOperations
+from millstream.node.held_units import Block, Unit, Work
 from millstream.node.holdings import Holdings
 from millstream.node.machine import NodeMachine
-from millstream.node.messages import End, Feed, Snapshot
-from millstream.node.primitives import Primitives
-from millstream.node.shelf import Shelf
-from millstream.node.store import SlotStore
-from millstream.node.units import Block, Unit, Work
-from millstream.node.views import View, Views
+from millstream.node.pending_epochs import PendingEpochs
+from millstream.node.scan_views import View, Views
+from millstream.node.slot_store import SlotStore
 from millstream.ring.masks import SlotMask
 from millstream.sim.scenario import play
+from millstream.sim.scratch_disk import ScratchDisk
 from millstream.sim.search import Kind, first_broken, in_memory, stored
 from millstream.sim.spark import SparkBody
-from millstream.sim.spilling import ScratchDisk
 from millstream.sim.store import StoreView
 from millstream.sim.strain import Strain
 from millstream.state.blocks import PANE
 from millstream.state.keyed import GONE, Change, KeyedFragment, State
 from millstream.state.panes.fragments import PaneFragment, decode_panes
 from millstream.state.panes.state import PaneState
-from millstream.state.spilling import SpillingState
-from millstream.stores.store import StoreFull
-from millstream.work.keyed_reducing import FunctionReducing
-from millstream.work.units import Reduced, UnitContext
-from millstream.work.windows.time_reducing import TimeWindowReducing
+from millstream.state.spill import SpillingState
+from millstream.stores.store import StoreFullError
+from millstream.wire.epoch_record import EpochRecord
+from millstream.wire.messages import End, Feed, Snapshot
+from millstream.work.keyed_reducers import FunctionReducing
+from millstream.work.unit import Reduced, UnitContext
+from millstream.work.windows.time_windows import TimeWindowReducing
 
 pytestmark = pytest.mark.slow
 
@@ -106,9 +106,11 @@ def no_end_markers(patch: Patch) -> None:
 
 def no_eviction_by_epoch(patch: Patch) -> None:
     """A checkpoint evicts whatever is there, not only what it covers."""
-    evict = Shelf.evict
+    evict = PendingEpochs.evict
     patch.setattr(
-        Shelf, "evict", lambda shelf, held, through: evict(shelf, np.zeros_like(held), through)
+        PendingEpochs,
+        "evict",
+        lambda pending_epochs, held, through: evict(pending_epochs, np.zeros_like(held), through),
     )
 
 
@@ -223,7 +225,7 @@ def no_receipts_for_what_is_kept(patch: Patch) -> None:
 
 def no_respect_for_successors(patch: Patch) -> None:
     """A driver that wakes up while it starts cleans the sinks of the one that replaced it."""
-    patch.setattr(sinks, "incarnation_of", lambda attempt: 0)
+    patch.setattr(sink_recovery, "incarnation_of", lambda attempt: 0)
     patch.setattr(Journal, "require_claim", lambda journal: None)
 
 
@@ -249,7 +251,7 @@ def no_news_of_full_disks(patch: Patch) -> None:
     put = StoreView.put
 
     def optimistic(store: StoreView, items: Mapping[str, bytes]) -> None:
-        with suppress(StoreFull):
+        with suppress(StoreFullError):
             put(store, items)
 
     patch.setattr(StoreView, "put", optimistic)
@@ -272,7 +274,7 @@ def no_watermark_in_the_record(patch: Patch) -> None:
 
 
 def no_clocks_in_the_manifest(patch: Patch) -> None:
-    patch.setattr(Journal, "clocks", lambda journal, timings: Clocks(tuple(timings)))
+    patch.setattr(Journal, "clocks", lambda journal, timings: Watermarks(tuple(timings)))
 
 
 def no_eviction_by_slot(patch: Patch) -> None:
@@ -301,30 +303,32 @@ def no_news_with_copies(patch: Patch) -> None:
     def without_news(data: Any, algebra: Any) -> PaneFragment[Any]:
         return replace(decode_panes(data, algebra), news=[])
 
-    patch.setattr("millstream.work.windows.time_reducing.decode_panes", without_news)
+    patch.setattr("millstream.work.windows.time_windows.decode_panes", without_news)
 
 
 def no_patience(patch: Patch) -> None:
     """A node that misses a ping is declared dead."""
-    patch.setattr(Suspicions, "failed", lambda suspicions, *_: Verdict.DEAD)
+    patch.setattr(FailureEvidence, "failed", lambda suspicions, *_: Verdict.DEAD)
 
 
 def no_healing(patch: Patch) -> None:
-    patch.setattr(Healing, "heal", lambda healing: None)
+    patch.setattr(Rereplication, "heal", lambda healing: None)
 
 
 def no_locks_for_copies(patch: Patch) -> None:
     """State is read for a copy while somebody else may change it."""
 
-    def checkpoint(primitives: Primitives, slots: range) -> Iterator[Snapshot]:
+    def checkpoint(primitives: SlotOperations, slots: range) -> Iterator[Snapshot]:
         yield from primitives._machine.view(slots)
 
-    patch.setattr(Primitives, "checkpoint", checkpoint)
+    patch.setattr(SlotOperations, "checkpoint", checkpoint)
 
 
 def no_locks_for_sizes(patch: Patch) -> None:
     """Logs are weighed while others may add to them."""
-    patch.setattr(service.NodeService, "_mind_the_logs", lambda served: served._machine.log_bytes)
+    patch.setattr(
+        service.NodeService, "_relieve_log_pressure", lambda served: served._machine.log_bytes
+    )
 
 
 def no_views(patch: Patch) -> None:

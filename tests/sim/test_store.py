@@ -9,7 +9,7 @@ import pytest
 
 from millstream.sim.network import SimNet, World
 from millstream.sim.store import SimStore, StoreView
-from millstream.stores.store import Store, StoreFull, StoreUnavailable
+from millstream.stores.store import Store, StoreFullError, StoreUnavailableError
 
 ITEMS = {f"data/{number}": b"value" for number in range(6)}
 
@@ -71,7 +71,7 @@ def test_without_space_some_items_are_refused_and_all_is_well_again_with_it() ->
             def work(net: SimNet, store: SimStore = store) -> None:
                 view = store.view(net)
                 store.fill_up(5.0, "asker")
-                with pytest.raises(StoreFull):
+                with pytest.raises(StoreFullError):
                     view.put(ITEMS)
                 left[len(view.scan("data/"))] += 1
                 net.sleep(5.0)
@@ -120,7 +120,7 @@ def test_a_store_that_is_away_for_long_may_have_done_it_all_the_same() -> None:
 
         def work(net: SimNet) -> None:
             store.go_away(50.0, "asker")
-            with pytest.raises(StoreUnavailable):
+            with pytest.raises(StoreUnavailableError):
                 store.view(net).put_if_absent("a", b"b")
             assert not store.scan()
             net.sleep(50.0)
@@ -136,7 +136,7 @@ def test_an_answer_may_be_lost_with_the_effect_there_or_not() -> None:
             store = SimStore(world, lose=1.0)
 
             def work(net: SimNet, store: SimStore = store) -> None:
-                with pytest.raises(StoreUnavailable):
+                with pytest.raises(StoreUnavailableError):
                     store.view(net).put_if_absent("a", b"b")
 
             ask(world, work)

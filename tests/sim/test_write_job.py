@@ -7,7 +7,7 @@ import pytest
 from millstream.coordinator.epoch_folders import STAGED
 from millstream.sim.disk import Disk, DiskView
 from millstream.sim.network import SimNet, World
-from millstream.sim.sinks import FileSink, visible
+from millstream.sim.sink_models import FileSink, visible
 from millstream.sim.workload import Outputs
 from millstream.sim.write_job import TaskPool
 

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
 from millstream.cli import main
-from millstream.coordinator.sink_layout import SinkBusy, epoch_folder, locked
+from millstream.coordinator.sink_layout import SinkBusyError, epoch_folder, locked
 from millstream.errors import ConfigError
 from millstream.flow import write
 from millstream.spark import compaction
@@ -26,11 +26,11 @@ from millstream.spark.compaction import (
     MANY,
     SMALL,
     Compacted,
-    CompactionUnsupported,
+    CompactionUnsupportedError,
     compact,
     merge_staged,
 )
-from millstream.spark.sinks import FileWriter, open_sink
+from millstream.spark.sink_writers import FileWriter, open_sink
 
 FILES = 4
 ROWS = 50
@@ -220,7 +220,7 @@ def test_files_whose_types_would_change_are_refused_and_left_alone(tmp_path: Pat
     sink = sink_of(tmp_path / "out")
     publish(sink, 0, [pa.table({"n": [1]}), pa.table({"n": ["one"]})])
 
-    with pytest.raises(CompactionUnsupported, match="types"):
+    with pytest.raises(CompactionUnsupportedError, match="types"):
         compact(str(sink))
 
     assert files_in(sink) == {"epoch=000000000000": 2}
@@ -260,7 +260,7 @@ def test_two_compactions_at_once_are_refused(tmp_path: Path) -> None:
     sink = sink_of(tmp_path / "out")
     publish(sink, 0)
 
-    with locked(sink, "compaction"), pytest.raises(SinkBusy, match="try again"):
+    with locked(sink, "compaction"), pytest.raises(SinkBusyError, match="try again"):
         compact(str(sink))
 
     assert files_in(sink) == {"epoch=000000000000": FILES}
@@ -273,7 +273,7 @@ def test_a_file_system_without_an_exchange_is_refused(
     publish(sink, 0)
     monkeypatch.setattr(compaction, "_RENAME_EXCHANGE", 1 << 20)
 
-    with pytest.raises(CompactionUnsupported, match="in one step"):
+    with pytest.raises(CompactionUnsupportedError, match="in one step"):
         compact(str(sink))
 
     assert files_in(sink) == {"epoch=000000000000": FILES}

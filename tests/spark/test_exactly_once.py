@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import millstream as ms
-from millstream.coordinator.collecting import Collecting
+from millstream.coordinator.receipts import ReceiptCollector
 from millstream.errors import MillstreamError
 from millstream.wire.flight_net import FlightNet
 from millstream.work.failures import UserFunctionError
@@ -288,14 +288,14 @@ def test_arrow_reducers_keep_state_rows(spark: SparkSession, books: Path) -> Non
 def test_an_epoch_without_all_receipts_runs_again_as_the_next_try(
     spark: SparkSession, books: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    collect = Collecting._collect
+    collect = ReceiptCollector._collect
 
-    def forgetful(self: Collecting) -> Any:
+    def forgetful(self: ReceiptCollector) -> Any:
         record = self._run.ledger.record
         assert record is not None
         return {} if record.at == (1, 0) else collect(self)
 
-    monkeypatch.setattr(Collecting, "_collect", forgetful)
+    monkeypatch.setattr(ReceiptCollector, "_collect", forgetful)
     seen = Outcome()
     with ms.start(counting(books, seen), spark=spark, nodes=2, partitions=4) as run:
         run.await_termination()

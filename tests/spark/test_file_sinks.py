@@ -11,10 +11,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from millstream.coordinator.epoch_folders import OutputLost
+from millstream.coordinator.epoch_folders import OutputLostError
 from millstream.errors import ConfigError, WorkflowError
 from millstream.flow import sinks, write
-from millstream.spark.sinks import FileWriter, open_sink
+from millstream.spark.sink_writers import FileWriter, open_sink
 
 pytestmark = pytest.mark.spark
 
@@ -257,7 +257,7 @@ def test_what_was_discarded_cannot_be_published(spark: SparkSession, tmp_path: P
     writer.discard(3, "1-0")
     writer.discard(3, "1-0")
 
-    with pytest.raises(OutputLost, match="epoch 3, attempt 1-0"):
+    with pytest.raises(OutputLostError, match="epoch 3, attempt 1-0"):
         writer.publish(3, "1-0")
 
 

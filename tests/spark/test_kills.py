@@ -117,7 +117,7 @@ def test_without_copies_killing_an_executor_ends_its_nodes_and_stops_the_run(
         assert gone_within([first], 3.0)
         _, errors = process.communicate(timeout=60)
         assert process.returncode == 1
-        assert "StateLost" in errors and "the state of 2048 of 4096 slots is lost" in errors
+        assert "StateLostError" in errors and "the state of 2048 of 4096 slots is lost" in errors
         assert gone_within([second], 3.0)
 
 
@@ -222,7 +222,7 @@ def test_a_killed_jvm_under_a_living_driver_is_a_typed_error_and_the_run_can_sta
 
     said = output.splitlines()
     answers = [line for line in said if line.split()[0] in ("wait", "get", "items", "status")]
-    typed = "SparkLost the JVM of Spark's driver ended"
+    typed = "SparkLostError the JVM of Spark's driver ended"
     for line in answers:
         told = line.partition(" ")[2]
         assert told == "failed" if line.startswith("status") else told.startswith(typed), line

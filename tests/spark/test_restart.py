@@ -16,17 +16,17 @@ from pyspark.sql import DataFrame, SparkSession
 
 import millstream as ms
 from millstream.checkpoints.chain import Chain
-from millstream.checkpoints.finding import open_checkpoint
+from millstream.checkpoints.epoch_contents import EpochIncompleteError
 from millstream.checkpoints.lineage import Lineage
-from millstream.checkpoints.restoring import EpochIncomplete
-from millstream.coordinator.claiming import Recovery
+from millstream.checkpoints.location import open_checkpoint
+from millstream.coordinator.claim import Recovery
 from millstream.coordinator.service import Coordinator
 from millstream.errors import ConfigError
 from millstream.flow.plan import plan
 from millstream.node.machine import Durability
 from millstream.spark.compaction import compact
-from millstream.spark.notes import EpochNotRetained, SparkNotes
-from millstream.spark.sinks import FileWriter
+from millstream.spark.query_log_files import EpochNotRetainedError, QueryLogs
+from millstream.spark.sink_writers import FileWriter
 from tests.contract.backends import Harm
 from tests.contract.log_backend import LogBackend
 from tests.spark.words import count, split
@@ -161,7 +161,7 @@ def test_an_epoch_that_is_not_there_cannot_be_gone_back_to(place: Place) -> None
     place.add(TEXTS[0])
     place.run()
 
-    with pytest.raises(EpochIncomplete, match="epoch 7 cannot be brought back"):
+    with pytest.raises(EpochIncompleteError, match="epoch 7 cannot be brought back"):
         place.run(restore_epoch=7)
 
     assert place.lineage().incarnation == 1
@@ -173,7 +173,7 @@ def test_an_epoch_that_spark_has_no_notes_of_is_refused_with_nothing_changed(pla
     for kind in ("offsets", "commits"):
         (place.checkpoint / "spark" / "000001" / kind / "0").unlink()
 
-    with pytest.raises(EpochNotRetained, match="no offsets of epoch 0, only of epochs 1 to 2"):
+    with pytest.raises(EpochNotRetainedError, match="no offsets of epoch 0, only of epochs 1 to 2"):
         place.run(restore_epoch=0)
 
     assert place.lineage().incarnation == 1
@@ -189,9 +189,11 @@ def test_jobs_that_changed_are_refused_until_it_is_said_what_was_meant(place: Pl
     place.run()
     place.add(TEXTS[1])
 
-    with pytest.raises(ms.WorkflowChanged, match=r"a function \(.*, and the reducer is .*sum"):
+    with pytest.raises(ms.WorkflowChangedError, match=r"a function \(.*, and the reducer is .*sum"):
         place.run(place.flow(reduce=ms.sum()))
-    with pytest.raises(ms.WorkflowChanged, match=r"job 'count' is gone.*\n.*job 'tally' is new"):
+    with pytest.raises(
+        ms.WorkflowChangedError, match=r"job 'count' is gone.*\n.*job 'tally' is new"
+    ):
         place.run(place.flow("tally"))
     assert place.lineage().incarnation == 1
 
@@ -234,7 +236,7 @@ def test_a_damaged_epoch_is_computed_anew_from_the_one_before(
     place.run(store=backend.url)
     newest = place.lineage().newest
     assert newest is not None
-    backend.damage(newest.pieces[0].key, harm)
+    backend.damage(newest.deltas[0].key, harm)
     place.add(TEXTS[3])
 
     with caplog.at_level(logging.WARNING, "millstream"):
@@ -316,7 +318,7 @@ def test_a_run_that_was_replaced_says_so_and_publishes_nothing(
     monkeypatch.setattr(FileWriter, "stage", replaced_meanwhile)
     place.add(*TEXTS[:2])
 
-    with pytest.raises(ms.Superseded, match=r"incarnation 1 .* replaced by incarnation 2"):
+    with pytest.raises(ms.SupersededError, match=r"incarnation 1 .* replaced by incarnation 2"):
         place.run(durability=durability)
 
     assert 1 not in place.rows()
@@ -326,7 +328,7 @@ def test_a_run_that_was_replaced_says_so_and_publishes_nothing(
 
 
 @pytest.mark.parametrize(
-    "function", [(SparkNotes, "prune"), (Coordinator, "await_restored")], ids=lambda f: f[1]
+    "function", [(QueryLogs, "prune"), (Coordinator, "await_restored")], ids=lambda f: f[1]
 )
 def test_a_run_that_was_replaced_while_it_began_says_so(
     place: Place, function: tuple[type, str], monkeypatch: pytest.MonkeyPatch
@@ -338,7 +340,7 @@ def test_a_run_that_was_replaced_while_it_began_says_so(
     place.add(*TEXTS[:2])
     monkeypatch.setattr(*function, gone)
 
-    with pytest.raises(ms.Superseded, match=r"incarnation 1 .* replaced by incarnation 2"):
+    with pytest.raises(ms.SupersededError, match=r"incarnation 1 .* replaced by incarnation 2"):
         place.run()
 
     monkeypatch.undo()
@@ -359,7 +361,7 @@ def test_after_a_publication_that_failed_none_follows_until_a_restart(
     monkeypatch.setattr(FileWriter, "publish", broken)
     place.add(*TEXTS[:4])
 
-    with pytest.raises(ms.EpochFailed, match="no space left"):
+    with pytest.raises(ms.EpochFailedError, match="no space left"):
         place.run(durability=durability, checkpoint_changes=1)
 
     assert set(place.rows()) == {0}

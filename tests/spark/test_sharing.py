@@ -30,7 +30,7 @@ def timed(row: Any) -> Iterator[tuple[str, int, datetime]]:
     yield row.name, row.n, row.at
 
 
-def is_odd(row: Any) -> bool:
+def is_slow_path(row: Any) -> bool:
     return bool(row.n % 2)
 
 
@@ -38,7 +38,7 @@ def test_both_sides_of_a_split_and_jobs_with_one_map_give_the_batch_answer(
     spark: SparkSession,
 ) -> None:
     flow = ms.Workflow("split")
-    odd, even = flow.source("rows", ms.read.replay(ROWS, rows_per_epoch=40)).split(is_odd)
+    odd, even = flow.source("rows", ms.read.replay(ROWS, rows_per_epoch=40)).split(is_slow_path)
     odd.map_reduce("odd", map=named, reduce=ms.sum())
     even.map_reduce("even", map=named, reduce=ms.sum())
     even.map_reduce("even_count", map=named, reduce=ms.count())

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from millstream.errors import WorkflowError
 from millstream.flow import sinks, write
-from millstream.spark.sinks import describe_epoch, open_sink
+from millstream.spark.sink_writers import describe_epoch, open_sink
 
 pytestmark = pytest.mark.spark
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream.spark.starting import _socket_folder
+from millstream.spark.startup import _socket_folder
 
 
 @pytest.mark.parametrize(("length", "beside"), [(20, True), (120, False)])

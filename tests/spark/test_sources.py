@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from millstream.errors import ConfigError, WorkflowError
 from millstream.flow import read, sources
-from millstream.spark.sources import open_source
+from millstream.spark.source_frames import open_source
 
 pytestmark = pytest.mark.spark
 

@@ -13,10 +13,7 @@ import pytest
 from pyspark import TaskContext
 
 import millstream as ms
-from millstream.coordinator.feeder import Feeder
-from millstream.coordinator.record import EpochRecord
 from millstream.flow.plan import plan
-from millstream.node.messages import Commit
 from millstream.ring.placement import Placement
 from millstream.ring.ring import NodeId, Ring
 from millstream.spark.stage import StageTask, _Stage
@@ -24,8 +21,11 @@ from millstream.state.blocks import KEY, PANE, TIME, WINDOW, from_bytes
 from millstream.state.records import decode_records
 from millstream.wire.blocks import BLOCK_SCHEMA, MARK
 from millstream.wire.calls import Endpoint
-from millstream.work.clocks import JobClock, Tally, tallies_of
+from millstream.wire.epoch_record import EpochRecord
+from millstream.wire.messages import Commit
 from millstream.work.failures import RecordError
+from millstream.work.feeder import Feeder
+from millstream.work.job_clock import JobClock, Tally, tallies_of
 from millstream.work.program import Packed, Program, program_of
 
 MINUTE = 60_000_000

@@ -9,11 +9,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 import millstream as ms
-from millstream.checkpoints.finding import NoCheckpoint, log_url
-from millstream.checkpoints.reading import NotThere, UnreadableState
+from millstream.checkpoints.location import NoCheckpointError, log_url
+from millstream.checkpoints.stored_state import NotInCheckpointError, UnreadableStateError
 from millstream.cli import main
 from millstream.spark import state_frame
-from millstream.stores.opening import open_store
+from millstream.stores.registry import open_store
 from tests.checkpoints.written import Job, Writer, counting
 from tests.work.running import job_of
 
@@ -112,11 +112,11 @@ def test_a_run_is_seen_as_it_was_and_goes_on_from_an_epoch_that_was_restored(
 
 
 def test_what_is_not_there_is_told_before_anything_runs(spark: SparkSession, folder: Path) -> None:
-    with pytest.raises(NotThere, match="the jobs are count, mixed"):
+    with pytest.raises(NotInCheckpointError, match="the jobs are count, mixed"):
         ms.read_state(folder, "cuont", spark=spark)
-    with pytest.raises(NotThere, match="the epochs are 0, 1"):
+    with pytest.raises(NotInCheckpointError, match="the epochs are 0, 1"):
         ms.read_state(folder, "count", epoch=7, spark=spark)
-    with pytest.raises(NoCheckpoint):
+    with pytest.raises(NoCheckpointError):
         ms.read_state(folder / "store", "count", spark=spark)
 
 
@@ -126,5 +126,5 @@ def test_an_error_in_a_task_comes_back_typed(spark: SparkSession, folder: Path) 
     store.put({key: b"no pickle"})
     store.close()
 
-    with pytest.raises(UnreadableState, match="job 'count'"):
+    with pytest.raises(UnreadableStateError, match="job 'count'"):
         ms.read_state(folder, "count", spark=spark)

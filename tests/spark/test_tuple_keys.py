@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import millstream as ms
-from millstream.spark.sinks import ColumnNotSupported
+from millstream.spark.sink_writers import UnsupportedColumnError
 from tests.spark.words import run_to_end
 
 pytestmark = pytest.mark.spark
@@ -97,7 +97,7 @@ def test_csv_says_how_to_write_a_tuple_key(spark: SparkSession, tmp_path: Path) 
     flow, counts = counting(ms.count())
     counts.sink("csv", ms.write.csv(tmp_path / "csv"))
 
-    with pytest.raises(ColumnNotSupported, match="csv cannot hold column 'key' of type struct"):
+    with pytest.raises(UnsupportedColumnError, match="csv cannot hold column 'key' of type struct"):
         run_to_end(spark, flow)
 
     flow, counts = counting(ms.count())

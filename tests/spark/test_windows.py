@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import millstream as ms
-from millstream.checkpoints.evolution import WorkflowChanged
+from millstream.checkpoints.evolution import WorkflowChangedError
 
 pytestmark = pytest.mark.spark
 
@@ -336,7 +336,9 @@ def test_open_windows_go_on_after_a_restart_and_changed_ones_are_refused(
     # The first of these finds its short window closed, and its long one open.
     lines.add("a 64 3", "a 8 26", "b 16 40", "b 32 70")
     for changed in ({"short": short}, {"short": short, "long": ms.tumbling(2 * MINUTE)}):
-        with pytest.raises(WorkflowChanged, match=r"job 'short' \(with those of long\) is for win"):
+        with pytest.raises(
+            WorkflowChangedError, match=r"job 'short' \(with those of long\) is for win"
+        ):
             start(flow(follow=False, sizes=changed))
     with start(flow(follow=False, sizes=both)) as run:
         run.await_termination()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import millstream as ms
-from millstream.checkpoints.evolution import Changes, WorkflowChanged, begin, changes, evolve
+from millstream.checkpoints.evolution import Changes, WorkflowChangedError, begin, changes, evolve
 from millstream.checkpoints.manifest import WorkflowNote
 from millstream.flow.plan import plan
 from millstream.spark.checkpoint import note_of
@@ -45,7 +45,7 @@ def one(**options: Any) -> WorkflowNote:
 def differences(
     old: WorkflowNote, new: WorkflowNote, meant: Changes | None = None
 ) -> tuple[str, ...]:
-    with pytest.raises(WorkflowChanged) as caught:
+    with pytest.raises(WorkflowChangedError) as caught:
         evolve(begin(old, 1), new, meant or changes(), 2)
     return caught.value.differences
 

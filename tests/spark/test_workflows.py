@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 import millstream as ms
-from millstream.coordinator.reading import RunEnded
+from millstream.coordinator.state_reader import RunEndedError
 from millstream.errors import ConfigError, MillstreamError, WorkflowError
 from tests.spark.words import count, expected_counts, run_to_end, split, write_books
 
@@ -363,5 +363,5 @@ def test_objects_are_read_back_key_by_key_until_the_run_ends(spark: SparkSession
     with ms.start(flow, spark=spark, nodes=2) as run:
         run.await_termination()
         assert run.state("keep").get("k1")["basket"].things == ["k1"] * 4
-    with pytest.raises(RunEnded, match="read state before stop"):
+    with pytest.raises(RunEndedError, match="read state before stop"):
         run.state("keep").get("k1")

@@ -12,7 +12,7 @@ import pytest
 
 from millstream.errors import ConfigError
 from millstream.state import aggregates as agg
-from millstream.state.aggregates import AggregateSet, UnsupportedValue
+from millstream.state.aggregates import AggregateSet, UnsupportedValueError
 
 SCHEMA = pa.schema([("temp", pa.float32()), ("value", pa.int32())])
 VALUES = {
@@ -122,7 +122,7 @@ def test_a_missing_column_is_named_with_those_that_exist() -> None:
 def test_adding_strings_names_the_aggregate_the_type_and_what_is_allowed(
     make: Callable[[], Any],
 ) -> None:
-    with pytest.raises(UnsupportedValue, match=f"{make.__name__}.*string.*integer, float"):
+    with pytest.raises(UnsupportedValueError, match=f"{make.__name__}.*string.*integer, float"):
         make().accumulators(pa.string())
 
 
@@ -133,14 +133,14 @@ def test_adding_strings_names_the_aggregate_the_type_and_what_is_allowed(
 )
 @pytest.mark.parametrize("type", [pa.list_(pa.int64()), pa.null(), pa.month_day_nano_interval()])
 def test_values_without_an_order_are_refused(aggregate: Any, type: pa.DataType) -> None:
-    with pytest.raises(UnsupportedValue):
+    with pytest.raises(UnsupportedValueError):
         aggregate.accumulators(type)
 
 
 def test_an_unsupported_value_is_a_config_error_and_survives_pickling() -> None:
-    assert issubclass(UnsupportedValue, ConfigError)
+    assert issubclass(UnsupportedValueError, ConfigError)
 
-    error = pickle.loads(pickle.dumps(UnsupportedValue("sum", "string", ("integer", "float"))))
+    error = pickle.loads(pickle.dumps(UnsupportedValueError("sum", "string", ("integer", "float"))))
 
     assert (error.aggregate, error.type, error.allowed) == ("sum", "string", ("integer", "float"))
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.state import aggregates as agg
-from millstream.state.aggregates import SumOverflow
+from millstream.state.aggregates import SumOverflowError
 
 MAX, MIN = 2**63 - 1, -(2**63)
 EXTREMES = st.sampled_from([MAX, MAX - 1, MIN, MIN + 1, -1, 0, 1, 2**32, -(2**32), 2**62])
@@ -30,7 +30,7 @@ def test_an_integer_sum_is_exact_or_an_overflow(values: list[int]) -> None:
     if MIN <= sum(values) <= MAX:
         assert fold_one_group(values, pa.int64()) == sum(values)
     else:
-        with pytest.raises(SumOverflow):
+        with pytest.raises(SumOverflowError):
             fold_one_group(values, pa.int64())
 
 
@@ -39,7 +39,7 @@ def test_an_unsigned_sum_is_an_int64_or_an_overflow(values: list[int]) -> None:
     if sum(values) <= MAX:
         assert fold_one_group(values, pa.uint64()) == sum(values)
     else:
-        with pytest.raises(SumOverflow):
+        with pytest.raises(SumOverflowError):
             fold_one_group(values, pa.uint64())
 
 
@@ -49,7 +49,7 @@ def test_a_decimal_sum_is_exact_or_an_overflow(values: list[int]) -> None:
     if abs(sum(values)) < 10**38:
         assert fold_one_group(cents, pa.decimal128(38, 0)) == Decimal(sum(values))
     else:
-        with pytest.raises(SumOverflow):
+        with pytest.raises(SumOverflowError):
             fold_one_group(cents, pa.decimal128(38, 0))
 
 
@@ -58,17 +58,17 @@ def test_the_largest_decimals_still_fit(edge: int) -> None:
     step = 1 if edge > 0 else -1
 
     assert fold_one_group([Decimal(edge - step), Decimal(step)], pa.decimal128(38, 0)) == edge
-    with pytest.raises(SumOverflow):
+    with pytest.raises(SumOverflowError):
         fold_one_group([Decimal(edge), Decimal(step)], pa.decimal128(38, 0))
 
 
 def test_merging_sums_that_do_not_fit_is_an_overflow() -> None:
-    with pytest.raises(SumOverflow):
+    with pytest.raises(SumOverflowError):
         agg.sum().merge([pa.array([MAX, 1])], np.zeros(2, np.int64), 1)
 
 
 def test_an_overflow_names_the_column_and_the_group_and_survives_pickling() -> None:
-    with pytest.raises(SumOverflow) as caught:
+    with pytest.raises(SumOverflowError) as caught:
         agg.sum("bytes").fold(pa.array([5, MAX, 1]), None, np.array([0, 1, 1]), 2)
 
     error = pickle.loads(pickle.dumps(caught.value))

@@ -111,7 +111,7 @@ def keyed_contents(state: KeyedState, slots: Sequence[int], until: int) -> Any:
             for slot in slots
         },
         {slot: state.keys(only(slot)) for slot in slots},
-        {key for slot in slots for key, _ in state.items(only(slot)) if key in state.odd},
+        {key for slot in slots for key, _ in state.items(only(slot)) if key in state.slow_path},
         [{slot: sorted(keys) for slot, keys in found.items()} for found in idle],
     )
 

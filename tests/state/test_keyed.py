@@ -52,7 +52,7 @@ def open_view(state: KeyedState) -> View:
     base = state.slots.get(0, {}).get("k")
     if base is None:
         return {}
-    return State(base) if "k" in state.odd.get(0, ()) else dict(base)
+    return State(base) if "k" in state.slow_path.get(0, ()) else dict(base)
 
 
 def len_or_none(entries: dict[str, Any] | None) -> str:
@@ -612,7 +612,7 @@ def test_of_a_fragment_only_the_part_of_the_given_slots_arrives() -> None:
     state.apply(some_of_everything(), only(1, 2))
 
     assert state.slots == {1: {"b": {"n": 2}, "k": {"v": [2]}}}
-    assert state.odd == {1: {"k"}}
+    assert state.slow_path == {1: {"k"}}
     assert state.idle_since(range(SLOTS), before=6) == {1: ["b", "k"]}
     state.apply(part, only())
     assert list(state.slots) == [1]
@@ -634,7 +634,7 @@ def test_a_state_whose_slots_were_all_dropped_is_as_new() -> None:
     state.apply(some_of_everything())
 
     state.drop(only(1))
-    assert state.odd == {0: {"m", "l"}}
+    assert state.slow_path == {0: {"m", "l"}}
     state.drop(only(0, 3))
 
     assert vars(state) == vars(KeyedState())
@@ -673,7 +673,7 @@ def test_a_snapshot_has_the_given_slots_and_does_not_change_with_the_state() -> 
     copied.apply(snapshot)
 
     assert copied.slots == {1: {"b": {"n": 2}, "k": {"v": [2]}}}
-    assert copied.odd == {1: {"k"}}
+    assert copied.slow_path == {1: {"k"}}
     assert copied.idle_since(range(SLOTS), before=6) == {1: ["b", "k"]}
 
 
@@ -699,6 +699,6 @@ def test_a_key_is_odd_only_as_long_as_it_has_a_mutable_value_or_many_entries() -
     fewer = Change(dict.fromkeys(list(MANY_ENTRIES)[3:], GONE), plain=False)
     state.apply(KeyedFragment({}, {0: {"m": fewer}}))
 
-    assert state.odd == {1: {"k"}}
+    assert state.slow_path == {1: {"k"}}
     state.apply(KeyedFragment({0: {"a": dict(MANY_ENTRIES)}}))
-    assert state.odd == {0: {"a"}, 1: {"k"}}
+    assert state.slow_path == {0: {"a"}, 1: {"k"}}

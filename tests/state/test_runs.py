@@ -19,7 +19,7 @@ SLOTS = 4
 def fragment(epoch: int, keys: list[int], mark: str = "") -> PaneFragment[Any]:
     slots = np.array([key % SLOTS for key in keys], np.int32)
     rows = objects([([f"{key}/{epoch}{mark}"], [epoch]) for key in keys])
-    return PaneFragment(loose={(0, epoch): Part(keys, slots, rows)})
+    return PaneFragment(raw={(0, epoch): Part(keys, slots, rows)})
 
 
 def values(tables: Sequence[Table[Any]]) -> list[str]:
@@ -32,7 +32,7 @@ def test_many_epochs_become_few_tables() -> None:
     for epoch in range(200):
         state.apply(fragment(epoch, [epoch % 7, 7]))
 
-        assert values(runs.of(0)) == values(state.all_loose(0))
+        assert values(runs.of(0)) == values(state.all_raw(0))
         assert len(runs.of(0)) <= 9
     assert all((np.diff(table.ids) >= 0).all() for table in runs.of(0))
 
@@ -46,10 +46,10 @@ def test_what_is_replaced_or_dropped_in_the_state_is_so_in_the_runs() -> None:
 
     state.apply(fragment(4, [2], "again"))
     assert "2/4again" in values(runs.of(0))
-    assert values(runs.of(0)) == values(state.all_loose(0))
+    assert values(runs.of(0)) == values(state.all_raw(0))
 
     state.drop(np.arange(SLOTS) == 3)
-    assert values(runs.of(0)) == values(state.all_loose(0))
+    assert values(runs.of(0)) == values(state.all_raw(0))
 
     state.drop(np.ones(SLOTS, bool))
     runs.tidy()

@@ -10,7 +10,7 @@ import pytest
 from millstream.errors import ConfigError
 from millstream.stores.file_format import name_of, record
 from millstream.stores.files import FileStore, open_store
-from millstream.stores.store import CorruptRecord, StoreError, StoreUnavailable
+from millstream.stores.store import CorruptRecordError, StoreError, StoreUnavailableError
 from tests.contract.disks import power_cut
 
 LONG = "é" * 200
@@ -63,7 +63,7 @@ def test_a_file_that_is_torn_to_nothing_is_damage(store: FileStore, root: Path) 
         [damage] = store.verify()
         assert (damage.key, damage.place) == ("key", str(file))
         assert "torn" in damage.why
-        with pytest.raises(CorruptRecord):
+        with pytest.raises(CorruptRecordError):
             store.get(["key"])
 
 
@@ -76,7 +76,7 @@ def test_any_flipped_bit_is_damage(store: FileStore, root: Path) -> None:
             file.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
             [damage] = store.verify()
             assert damage.place == str(file) and damage.offset <= place
-            with pytest.raises(CorruptRecord):
+            with pytest.raises(CorruptRecordError):
                 store.get([key])
         store.delete([key])
 
@@ -95,7 +95,7 @@ def test_a_long_key_that_cannot_be_read_is_told_by_its_file(store: FileStore, ro
 def test_a_value_that_turns_up_under_another_key_is_damage(store: FileStore, root: Path) -> None:
     store.put({"one": b"1", "two": b"2"})
     shutil.copy(file_of(root, "one"), file_of(root, "two"))
-    with pytest.raises(CorruptRecord, match="not the one that the file is named for"):
+    with pytest.raises(CorruptRecordError, match="not the one that the file is named for"):
         store.get(["two"])
     assert store.get(["one"]) == {"one": b"1"}
 
@@ -114,15 +114,15 @@ def test_an_unmounted_folder_is_not_an_empty_store(store: FileStore, root: Path)
     store.put({"key": b"value"})
     root.rename(root.with_name("elsewhere"))
     root.mkdir()
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(StoreUnavailableError):
         store.get(["key"])
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(StoreUnavailableError):
         store.scan()
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(StoreUnavailableError):
         store.delete(["key"])
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(StoreUnavailableError):
         list(store.verify())
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(StoreUnavailableError):
         store.put({"other": b"value"})
     assert not list(root.iterdir())
 
@@ -133,7 +133,7 @@ def test_a_missing_folder_is_found(store: FileStore, root: Path) -> None:
     shutil.rmtree(folder)
     [damage] = store.verify()
     assert (damage.key, damage.place) == (None, str(folder))
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(StoreUnavailableError):
         store.get(["key"])
 
 

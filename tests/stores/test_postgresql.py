@@ -13,11 +13,11 @@ from typing import cast
 import pytest
 
 from millstream.errors import ConfigError
-from millstream.stores.opening import open_store
 from millstream.stores.postgresql.address import Address
 from millstream.stores.postgresql.sessions import synchronous_standbys
 from millstream.stores.postgresql.store import PostgresStore
-from millstream.stores.store import CorruptRecord, Store, StoreError, StoreUnavailable
+from millstream.stores.registry import open_store
+from millstream.stores.store import CorruptRecordError, Store, StoreError, StoreUnavailableError
 from tests.contract.children import children, value_of, writer
 from tests.stores.postgres_servers import PostgresServer, PostgresServers, wait_until
 
@@ -147,7 +147,7 @@ def test_without_standbys_writes_wait_are_given_up_and_go_on_later(
         kill_standbys(servers)
         written = pool.submit(patient.put, {"patient": b"1"})
         for _ in range(4):
-            with pytest.raises(StoreUnavailable, match="patience"):
+            with pytest.raises(StoreUnavailableError, match="patience"):
                 impatient.put({"impatient": b"2"})
         assert not written.done()
         assert reader.scan() == []
@@ -181,15 +181,15 @@ def test_what_only_a_crashed_primary_has_is_not_read_before_a_standby_has_it(
 ) -> None:
     with opened(url, "patience=0.5") as store:
         kill_standbys(servers)
-        with pytest.raises(StoreUnavailable):
+        with pytest.raises(StoreUnavailableError):
             store.put({"a": b"1"})
         servers.primary.kill()
         servers.primary.start()
 
         assert servers.primary.ask(f"SELECT count(*) FROM {table}") == 1
-        with pytest.raises(StoreUnavailable):
+        with pytest.raises(StoreUnavailableError):
             store.get(["a"])
-        with pytest.raises(StoreUnavailable):
+        with pytest.raises(StoreUnavailableError):
             opened(url, "patience=0.5")
         servers.heal()
         assert store.get(["a"]) == {"a": b"1"}
@@ -217,7 +217,7 @@ def test_a_server_that_hangs_is_given_up_and_used_again(servers: PostgresServers
     with opened(url, "patience=0.5") as store:
         store.put({"a": b"1"})
         with servers.primary.frozen():
-            with pytest.raises(StoreUnavailable):
+            with pytest.raises(StoreUnavailableError):
                 store.get(["a"])
         store.put({"b": b"2"})
         assert store.get(["a", "b"]) == {"a": b"1", "b": b"2"}
@@ -253,7 +253,7 @@ def test_a_server_that_confirms_too_little_after_a_failover_is_waited_for(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
                 "WHERE application_name LIKE 'millstream %'"
             )
-            with pytest.raises(StoreUnavailable, match="synchronous_standby_names"):
+            with pytest.raises(StoreUnavailableError, match="synchronous_standby_names"):
                 store.put({"a": b"1"})
         store.put({"b": b"2"})
         assert store.scan() == ["b"]
@@ -279,7 +279,7 @@ def test_large_values_are_kept_in_parts(servers: PostgresServers, table: str, ur
         servers.primary.tell(f"DELETE FROM {table} WHERE key = 'd' AND part = 3")
         [damage] = store.verify()
         assert (damage.key, damage.why) == ("d", "of 6 parts, [3] are missing")
-        with pytest.raises(CorruptRecord, match="parts"):
+        with pytest.raises(CorruptRecordError, match="parts"):
             store.get(["d"])
 
 
@@ -305,7 +305,7 @@ def test_a_damaged_page_is_found(servers: PostgresServers, table: str, url: str)
             file.write(b"\0\xff\0\xff")
         primary.start()
 
-        with pytest.raises(CorruptRecord, match="page"):
+        with pytest.raises(CorruptRecordError, match="page"):
             store.get(f"{n:03}" for n in range(50))
         [damage] = store.verify()
         assert "page" in damage.why and table in damage.place
@@ -424,8 +424,8 @@ def test_the_number_of_synchronous_standbys_is_read(names: str, standbys: int) -
         ("[::1/db", ConfigError),
         ("p@rt/db", ConfigError),
         ("part/db@host", ConfigError),
-        ("127.0.0.1:1/db?patience=0.1", StoreUnavailable),
-        ("127.0.0.1:1,127.0.0.1:2/db?patience=0.1&connect_timeout=1", StoreUnavailable),
+        ("127.0.0.1:1/db?patience=0.1", StoreUnavailableError),
+        ("127.0.0.1:1,127.0.0.1:2/db?patience=0.1&connect_timeout=1", StoreUnavailableError),
     ],
 )
 def test_no_error_shows_the_password(rest: str, error: type[Exception]) -> None:

@@ -17,7 +17,12 @@ import redis
 from millstream.errors import ConfigError
 from millstream.stores import redis as redis_store
 from millstream.stores.redis import RedisStore, open_store
-from millstream.stores.store import CorruptRecord, StoreError, StoreFull, StoreUnavailable
+from millstream.stores.store import (
+    CorruptRecordError,
+    StoreError,
+    StoreFullError,
+    StoreUnavailableError,
+)
 from tests.stores.redis_servers import Proxy, RedisServer
 
 
@@ -95,7 +100,7 @@ def test_a_password_is_used_and_never_shown(tmp_path: Path) -> None:
             with server.client() as client:
                 client.select(3)
                 client.set("millstream/key", b"damaged")
-            with pytest.raises(CorruptRecord) as corrupt:
+            with pytest.raises(CorruptRecordError) as corrupt:
                 store.get(["key"])
             shown += [repr(store), str(corrupt.value), repr(corrupt.value)]
             assert f"127.0.0.1:{port}/3, entry 'millstream/key'" in str(corrupt.value)
@@ -103,7 +108,7 @@ def test_a_password_is_used_and_never_shown(tmp_path: Path) -> None:
                 open_store(url.replace("hush", "hushhush"), "w")
             shown += [str(refused.value), str(refused.value.__cause__)]
             server.kill()
-            with pytest.raises(StoreUnavailable) as away:
+            with pytest.raises(StoreUnavailableError) as away:
                 store.get(["key"])
             shown += [str(away.value), str(away.value.__cause__)]
     finally:
@@ -191,9 +196,9 @@ def test_a_server_that_hangs_is_waited_for_and_given_up(server: RedisServer) -> 
         store.put({"key": b"value"})
         os.kill(server.pid, signal.SIGSTOP)
         try:
-            with pytest.raises(StoreUnavailable):
+            with pytest.raises(StoreUnavailableError):
                 store.get(["key"])
-            with pytest.raises(StoreUnavailable):
+            with pytest.raises(StoreUnavailableError):
                 open_store(f"{server.url}?patience=0.2", "w")
         finally:
             os.kill(server.pid, signal.SIGCONT)
@@ -210,9 +215,9 @@ def test_a_server_that_cannot_save_is_full(tmp_path: Path) -> None:
             client.bgsave()
             while client.info("persistence")["rdb_bgsave_in_progress"]:
                 pass
-            with pytest.raises(StoreFull, match="MISCONF"):
+            with pytest.raises(StoreFullError, match="MISCONF"):
                 store.put({"key": b"new"})
-            with pytest.raises(StoreFull, match="MISCONF"):
+            with pytest.raises(StoreFullError, match="MISCONF"):
                 store.put_if_absent("first", b"new")
             assert store.get(["key"]) == {"key": b"value"}
     finally:
@@ -234,6 +239,6 @@ def test_entries_of_strangers_do_no_harm(server: RedisServer, store: RedisStore)
 def test_errors_survive_pickling(store: RedisStore, server: RedisServer) -> None:
     with server.client() as client:
         client.set("millstream/key", b"??")
-    with pytest.raises(CorruptRecord) as raised:
+    with pytest.raises(CorruptRecordError) as raised:
         store.get(["key"])
     assert str(pickle.loads(pickle.dumps(raised.value))) == str(raised.value)

@@ -17,20 +17,20 @@ import pytest
 from rocksdict import DBRecoveryMode, Rdict
 
 from millstream.errors import ConfigError
-from millstream.stores.opening import open_store
+from millstream.stores.registry import open_store
+from millstream.stores.retries import UnavailableError
 from millstream.stores.rocksdb import RocksStore, claims, home
 from millstream.stores.rocksdb.errors import first_bad_record, translate
 from millstream.stores.rocksdb.home import OpenHome, Stamps, options
 from millstream.stores.rocksdb.others import Other
 from millstream.stores.store import (
-    CorruptRecord,
+    CorruptRecordError,
     Damage,
     Store,
     StoreError,
-    StoreFull,
-    StoreUnavailable,
+    StoreFullError,
+    StoreUnavailableError,
 )
-from millstream.stores.waiting import Away
 
 
 class Folder:
@@ -114,7 +114,7 @@ def test_a_writer_sees_what_was_written_under_its_name_before(folder: Folder) ->
 def test_one_name_is_not_used_twice_at_once(folder: Folder) -> None:
     folder.store("one").put({"k": b"1"})
 
-    with pytest.raises(StoreUnavailable, match="writes to it as 'one'"):
+    with pytest.raises(StoreUnavailableError, match="writes to it as 'one'"):
         folder.store("one", patience="0").put({"k": b"2"})
 
 
@@ -187,7 +187,7 @@ def test_the_database_of_a_writer_that_is_gone_is_emptied_and_removed(folder: Fo
 def test_a_killed_writer_has_lost_nothing(folder: Folder) -> None:
     script = (
         "import sys\n"
-        "from millstream.stores.opening import open_store\n"
+        "from millstream.stores.registry import open_store\n"
         "store = open_store(sys.argv[1], 'one')\n"
         "store.put({f'k{n}': b'v' * 1000 for n in range(100)})\n"
         "print('put', flush=True)\n"
@@ -219,7 +219,7 @@ def test_damage_in_a_log_is_told_with_file_and_offset(folder: Folder) -> None:
     at = flip(log, b"B" * 100)
 
     reader = folder.store("reader")
-    with pytest.raises(CorruptRecord) as caught:
+    with pytest.raises(CorruptRecordError) as caught:
         reader.get(["k1"])
     damages = list(reader.verify())
 
@@ -241,7 +241,7 @@ def test_damage_in_a_table_is_told_with_file_and_offset(folder: Folder) -> None:
     flip(table, values["k1"])
 
     reader = folder.store("reader")
-    with pytest.raises(CorruptRecord) as caught:
+    with pytest.raises(CorruptRecordError) as caught:
         reader.get(["k0", "k1"])
     damages = list(reader.verify())
 
@@ -263,7 +263,7 @@ def test_a_database_that_lacks_a_file_is_damaged_and_not_empty(folder: Folder, k
     folder.store("two").put({"l": b"2"})
 
     reader = folder.store("reader")
-    with pytest.raises(CorruptRecord):
+    with pytest.raises(CorruptRecordError):
         reader.get(["k"])
 
     assert len(list(reader.verify())) == 1
@@ -389,7 +389,7 @@ def test_a_damaged_claim_is_told(folder: Folder) -> None:
     [damaged] = [p for p in (folder.path / "claims").iterdir() if b"AAA" in p.read_bytes()]
     flip(damaged, b"A" * 100)
 
-    with pytest.raises(CorruptRecord):
+    with pytest.raises(CorruptRecordError):
         store.get(["a"])
 
     assert [damage.place for damage in store.verify()] == [str(damaged)]
@@ -420,7 +420,7 @@ def test_damage_in_the_log_of_a_dead_writer_keeps_nobody_from_claiming(folder: F
     assert answers == [True, False]
     assert two.get(["a"]) == {"a": b"1"}
     assert not two.put_if_absent("k0", b"late")
-    with pytest.raises(CorruptRecord):
+    with pytest.raises(CorruptRecordError):
         two.get(["k1"])
 
 
@@ -431,7 +431,7 @@ def test_names_that_cannot_be_read_keep_nobody_from_claiming(
     damage = Damage(None, "000009.sst", 0, "block checksum mismatch")
 
     def damaged(other: Other, keys: list[str]) -> list[str]:
-        raise CorruptRecord(damage)
+        raise CorruptRecordError(damage)
 
     monkeypatch.setattr(Other, "holds", damaged)
 
@@ -450,7 +450,7 @@ def test_a_value_that_is_damaged_is_not_taken_for_absent(folder: Folder) -> None
     two = folder.store("two")
 
     assert not two.put_if_absent("k1", b"late")
-    with pytest.raises(CorruptRecord):
+    with pytest.raises(CorruptRecordError):
         two.get(["k1"])
 
 
@@ -470,7 +470,7 @@ def test_a_damaged_claim_stays_claimed(folder: Folder) -> None:
 
     assert not two.put_if_absent("a", b"2")
     assert folder.writers() == ["one"]  # nothing was made for the attempt
-    with pytest.raises(CorruptRecord):
+    with pytest.raises(CorruptRecordError):
         two.get(["a"])
 
 
@@ -537,7 +537,7 @@ def test_a_draft_that_could_not_be_written_is_not_left(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
-        with pytest.raises(StoreFull):
+        with pytest.raises(StoreFullError):
             one.put_if_absent("a", b"1")
 
     assert folder.drafts("one") == []
@@ -559,8 +559,8 @@ def test_messages_become_typed_errors(tmp_path: Path) -> None:
     full = translate("IO error: No space left on device: While appending", tmp_path)
     away = translate("IO error: While lock file: Resource temporarily unavailable", tmp_path)
 
-    assert isinstance(full, StoreFull)
-    assert isinstance(away, Away)
+    assert isinstance(full, StoreFullError)
+    assert isinstance(away, UnavailableError)
     assert type(translate("Invalid argument: too large", tmp_path)) is StoreError
 
 

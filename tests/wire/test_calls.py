@@ -15,18 +15,18 @@ import pyarrow.flight as flight
 import pytest
 
 from millstream.errors import MillstreamError
-from millstream.node.messages import FeedRefused
 from millstream.ring.keys import KeyTypeError
 from millstream.wire import calls
 from millstream.wire.auth import ClientAuth, new_secret
 from millstream.wire.calls import (
     Endpoint,
     InternalError,
-    Unreachable,
+    UnreachableError,
     call,
     client_of,
     drop_client,
 )
+from millstream.wire.messages import FeedRefusedError
 from millstream.wire.serving import RunServer
 from millstream.wire.tls import Identity
 from millstream.work.failures import UserFunctionError
@@ -96,7 +96,7 @@ def test_a_process_keeps_one_client_for_each_endpoint(endpoint: Endpoint) -> Non
 
 
 def test_a_caller_with_the_wrong_secret_reaches_nothing(server: Server, address: str) -> None:
-    with pytest.raises(Unreachable):
+    with pytest.raises(UnreachableError):
         call(Endpoint(address, new_secret()), "echo")
 
     assert server.seen == []
@@ -154,7 +154,7 @@ def test_a_made_up_token_opens_nothing(server: Server, address: str) -> None:
 
 def test_an_impostor_is_not_told_anything(address: str) -> None:
     with Server(address, secret=new_secret()) as impostor:
-        with pytest.raises(Unreachable, match="the server does not hold the run's secret"):
+        with pytest.raises(UnreachableError, match="the server does not hold the run's secret"):
             call(Endpoint(address, SECRET), "echo", "a secret body")
 
         assert impostor.seen == []
@@ -180,7 +180,7 @@ def test_nothing_is_unpickled_that_comes_before_the_handshake_is_done(
 
     monkeypatch.setattr(flight, "connect", lambda address: Impostor())
 
-    with pytest.raises(Unreachable):
+    with pytest.raises(UnreachableError):
         call(Endpoint("grpc://impostor:1", SECRET), "echo")
 
     assert not trap.exists()
@@ -193,7 +193,7 @@ def test_the_secret_is_not_shown() -> None:
 # -- errors ----------------------------------------------------------------------------------
 
 ERRORS: list[MillstreamError] = [
-    FeedRefused("slot 3 is not owned", False),
+    FeedRefusedError("slot 3 is not owned", False),
     KeyTypeError("1", "str", "int"),
     UserFunctionError("map", "f", None, "ValueError: é…", "'k'", "trace\n"),
     InternalError("x"),
@@ -242,10 +242,10 @@ def test_an_error_too_long_for_a_trailer_is_cut_and_keeps_its_type(
 def test_an_error_that_cannot_be_pickled_is_told_by_its_name(
     server: Server, endpoint: Endpoint
 ) -> None:
-    class Local(MillstreamError):
+    class LocalError(MillstreamError):
         """Not to be found by its name."""
 
-    failing_with(server, Local("what happened"))
+    failing_with(server, LocalError("what happened"))
 
     with pytest.raises(InternalError, match="Local: what happened"):
         call(endpoint, "fail")
@@ -255,7 +255,7 @@ def test_an_error_that_cannot_be_pickled_is_told_by_its_name(
 
 
 def test_a_server_that_is_not_there_is_unreachable(address: str) -> None:
-    with pytest.raises(Unreachable) as caught:
+    with pytest.raises(UnreachableError) as caught:
         call(Endpoint(address, SECRET), "ping")
 
     assert caught.value.address == address
@@ -266,7 +266,7 @@ def test_a_server_that_takes_too_long_is_unreachable(server: Server, endpoint: E
     done = threading.Event()
     server.answer = lambda action, body: done.wait(10)
 
-    with pytest.raises(Unreachable):
+    with pytest.raises(UnreachableError):
         call(endpoint, "slow", timeout=0.2)
     done.set()
 
@@ -282,7 +282,7 @@ def test_a_server_that_says_nothing_during_the_handshake_is_unreachable(
         silent.listen()
 
         started = time.monotonic()
-        with pytest.raises(Unreachable):
+        with pytest.raises(UnreachableError):
             call(Endpoint(f"grpc+unix://{folder}/q.sock", SECRET), "ping")
 
         assert time.monotonic() - started < 10  # gRPC alone would wait for 20 seconds
@@ -292,7 +292,7 @@ def test_a_server_that_started_again_is_reached_by_the_next_call(address: str) -
     endpoint = Endpoint(address, SECRET)
     with Server(address):
         assert call(endpoint, "one") == ("one", None)
-    with pytest.raises(Unreachable):
+    with pytest.raises(UnreachableError):
         call(endpoint, "two", timeout=5.0)
 
     with Server(address):
@@ -300,7 +300,7 @@ def test_a_server_that_started_again_is_reached_by_the_next_call(address: str) -
             try:
                 answer = call(endpoint, "three", timeout=5.0)
                 break
-            except Unreachable:
+            except UnreachableError:
                 continue
         assert answer == ("three", None)
     drop_client(endpoint)
@@ -321,7 +321,7 @@ def test_many_threads_share_an_endpoint(endpoint: Endpoint) -> None:
 
 
 def test_unreachable_survives_pickling() -> None:
-    copy = pickle.loads(pickle.dumps(Unreachable("grpc://x", "gone")))
+    copy = pickle.loads(pickle.dumps(UnreachableError("grpc://x", "gone")))
 
     assert str(copy) == "grpc://x does not answer: gone"
 

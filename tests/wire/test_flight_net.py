@@ -13,18 +13,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from millstream.node.messages import FeedRefused
 from millstream.wire import flight_net
 from millstream.wire.auth import new_secret
 from millstream.wire.blocks import BLOCK_SCHEMA
 from millstream.wire.calls import (
     Endpoint,
     InternalError,
-    Unreachable,
+    UnreachableError,
     client_of,
     drop_client,
 )
 from millstream.wire.flight_net import FlightNet
+from millstream.wire.messages import FeedRefusedError
 from millstream.wire.net import Delivery
 from millstream.wire.serving import RunServer
 
@@ -167,10 +167,10 @@ def test_a_call_brings_back_the_answer_or_the_error(
     assert net.call(address, "echo", {"a": 1}) == ("echo", {"a": 1})
 
     def refuse(action: str, body: Any) -> Any:
-        raise FeedRefused("no", stale=True)
+        raise FeedRefusedError("no", stale=True)
 
     primary.act = refuse
-    with pytest.raises(FeedRefused) as caught:
+    with pytest.raises(FeedRefusedError) as caught:
         net.call(address, "echo")
     assert caught.value.stale
 
@@ -183,12 +183,12 @@ def test_gathered_calls_run_side_by_side_and_give_results_and_errors_in_order(
     def call(number: int) -> int:
         together.wait(PATIENCE)
         if number == 1:
-            raise FeedRefused("no", stale=False)
+            raise FeedRefusedError("no", stale=False)
         return number
 
     one, problem, other = net.gather([lambda n=n: call(n) for n in range(3)])  # type: ignore[misc]
 
-    assert (one, other) == (0, 2) and isinstance(problem, FeedRefused)
+    assert (one, other) == (0, 2) and isinstance(problem, FeedRefusedError)
 
 
 def test_gathering_nothing_gives_nothing_and_one_call_its_outcome(net: FlightNet) -> None:
@@ -284,9 +284,11 @@ def test_a_copy_that_fails_does_not_hurt_the_primary(
     monkeypatch.setattr(threading, "excepthook", loud.append)
     if fate != "not there":
         backup = servers.start("backup")
-        backup.refuse_first = FeedRefused("no", stale=True) if fate == "refuses first" else None
+        backup.refuse_first = (
+            FeedRefusedError("no", stale=True) if fate == "refuses first" else None
+        )
         backup.problem = {
-            "refuses": FeedRefused("no", stale=True),
+            "refuses": FeedRefusedError("no", stale=True),
             "fails": ZeroDivisionError("oops"),
         }.get(fate)
     healthy = servers.start("healthy")
@@ -318,13 +320,13 @@ def test_a_copy_that_is_slow_is_waited_for_a_little_and_then_given_up(
 def test_an_error_of_the_primary_is_raised_as_it_was(
     net: FlightNet, servers: Servers, primary: Server, when: str
 ) -> None:
-    problem = FeedRefused("slot 3 is not owned", stale=False)
+    problem = FeedRefusedError("slot 3 is not owned", stale=False)
     if when == "first":
         primary.refuse_first = problem
     else:
         primary.problem = problem
 
-    with pytest.raises(FeedRefused) as caught:
+    with pytest.raises(FeedRefusedError) as caught:
         feed(net, servers)
 
     assert caught.value.args == problem.args
@@ -333,10 +335,10 @@ def test_an_error_of_the_primary_is_raised_as_it_was(
 def test_a_refusal_reaches_the_sender_of_more_than_fits_into_the_pipe(
     net: FlightNet, servers: Servers, primary: Server
 ) -> None:
-    primary.refuse_first = FeedRefused("slot 3 is not owned", stale=False)
+    primary.refuse_first = FeedRefusedError("slot 3 is not owned", stale=False)
     rows = pa.concat_tables([rows_of(b"x" * 2**20)] * 32)
 
-    with pytest.raises(FeedRefused):
+    with pytest.raises(FeedRefusedError):
         feed(net, servers, rows=rows)
 
 
@@ -350,7 +352,7 @@ def test_an_error_that_nobody_foresaw_is_typed_too(
 
 
 def test_a_primary_that_is_not_there_is_unreachable(net: FlightNet, servers: Servers) -> None:
-    with pytest.raises(Unreachable) as caught:
+    with pytest.raises(UnreachableError) as caught:
         feed(net, servers)
 
     assert caught.value.refused and caught.value.address == servers.address("primary")
@@ -367,7 +369,7 @@ def test_a_feed_to_a_silent_primary_is_given_up_when_it_is_abandoned(
         looks.append(primary.arrived.is_set())
         return len(looks) >= 3 and looks[-1]
 
-    with pytest.raises(Unreachable, match="the feed was abandoned") as caught:
+    with pytest.raises(UnreachableError, match="the feed was abandoned") as caught:
         feed(net, servers, abandoned=abandoned)
 
     assert len(looks) >= 3 and not caught.value.refused
@@ -395,7 +397,7 @@ def test_a_feed_that_is_abandoned_during_the_handshake_is_given_up_as_well(
     monkeypatch.setattr(flight_net, "client_of", slow)
     threading.Timer(2.0, primary.may_answer.set).start()
 
-    with pytest.raises(Unreachable):
+    with pytest.raises(UnreachableError):
         feed(net, servers, abandoned=abandoned)
 
 
@@ -409,7 +411,7 @@ def test_a_feed_that_is_given_up_while_rows_are_sent_does_not_interrupt_the_proc
     rows = pa.concat_tables([rows_of(b"x" * 2**20)] * 32)  # more than fits into the pipe
 
     try:
-        with pytest.raises(Unreachable, match="the feed was abandoned"):
+        with pytest.raises(UnreachableError, match="the feed was abandoned"):
             feed(net, servers, rows=rows, abandoned=lambda: True)
     finally:
         signal.signal(signal.SIGINT, before)
@@ -438,8 +440,8 @@ def test_nobody_asks_about_a_feed_that_is_done(
 # -- refused, or only silent -----------------------------------------------------------------
 
 
-def failure(net: FlightNet, address: str, timeout: float = 5.0) -> Unreachable:
-    with pytest.raises(Unreachable) as caught:
+def failure(net: FlightNet, address: str, timeout: float = 5.0) -> UnreachableError:
+    with pytest.raises(UnreachableError) as caught:
         net.call(address, "ping", None, timeout)
     return caught.value
 

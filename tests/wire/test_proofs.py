@@ -12,7 +12,7 @@ import pytest
 
 from millstream.wire.auth import NONCE_BYTES, new_secret, proved
 from millstream.wire.blocks import BLOCK_SCHEMA
-from millstream.wire.calls import Endpoint, Unreachable, call, client_of, drop_client
+from millstream.wire.calls import Endpoint, UnreachableError, call, client_of, drop_client
 from millstream.wire.envelope import sealed
 from millstream.wire.flight_net import FlightNet
 from millstream.wire.net import Delivery
@@ -109,12 +109,12 @@ def test_an_answer_from_whom_grpc_reconnected_to_is_not_unpickled(
 
     with Impostor(address, pickle.dumps(Trap(trap)), prove) as impostor:
         impostor.fails = fails
-        with pytest.raises(Unreachable, match="did not prove that it holds the run's secret"):
+        with pytest.raises(UnreachableError, match="did not prove that it holds the run's secret"):
             call(Endpoint(address, SECRET), "ask", timeout=5.0)
         assert impostor.asked == 1
 
         # The client is gone with that, and a new one begins with a handshake.
-        with pytest.raises(Unreachable):
+        with pytest.raises(UnreachableError):
             call(Endpoint(address, SECRET), "ask", timeout=5.0)
         assert impostor.asked == 1
 
@@ -128,7 +128,7 @@ def test_outputs_of_a_feed_from_whom_grpc_reconnected_to_are_refused(
     opened(address)
 
     with Impostor(address, b"poison", prove) as impostor:
-        with pytest.raises(Unreachable, match="did not prove that it holds the run's secret"):
+        with pytest.raises(UnreachableError, match="did not prove that it holds the run's secret"):
             feed(FlightNet(SECRET), address)
         assert impostor.asked == 1
 
@@ -148,7 +148,7 @@ def test_an_impostor_cannot_use_the_proof_of_another_server_of_the_run(
             return bytes(result.body)
 
         with Impostor(address, b"", relayed):
-            with pytest.raises(Unreachable, match="did not prove"):
+            with pytest.raises(UnreachableError, match="did not prove"):
                 call(Endpoint(address, SECRET), "ask", timeout=5.0)
     drop_client(Endpoint(other, SECRET))
 
@@ -159,7 +159,7 @@ def test_a_server_of_the_run_that_started_again_is_believed_after_a_handshake(
     opened(address)
 
     with RunServer(address, SECRET, answering, fed):
-        with pytest.raises(Unreachable):  # the token is the old server's
+        with pytest.raises(UnreachableError):  # the token is the old server's
             call(Endpoint(address, SECRET), "ask", timeout=5.0)
         assert call(Endpoint(address, SECRET), "ask") == "honest"
         assert feed(FlightNet(SECRET), address) == ["honest"]

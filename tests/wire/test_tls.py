@@ -15,7 +15,7 @@ import pytest
 from millstream.errors import ConfigError
 from millstream.wire.auth import new_secret
 from millstream.wire.blocks import BLOCK_SCHEMA
-from millstream.wire.calls import Endpoint, Unreachable, call
+from millstream.wire.calls import Endpoint, UnreachableError, call
 from millstream.wire.flight_net import FlightNet
 from millstream.wire.net import Delivery
 from millstream.wire.serving import RunServer, tcp_address
@@ -136,7 +136,7 @@ def test_a_server_with_another_certificate_is_not_spoken_to(identity: Identity) 
     server = RunServer(tcp_address(HOSTS[0], other), SECRET, act, identity=other)
     pinned = Endpoint(server.endpoint.address, SECRET, identity.certificate)
 
-    with pytest.raises(Unreachable):
+    with pytest.raises(UnreachableError):
         call(pinned, "echo", TEXT, timeout=5.0)
     assert seen == []
     assert call(server.endpoint, "echo") is None
@@ -146,7 +146,7 @@ def test_a_server_with_another_certificate_is_not_spoken_to(identity: Identity) 
 def test_a_caller_without_the_certificate_reaches_nothing(identity: Identity) -> None:
     with servers(identity) as running:
         plain = Endpoint(running[0].endpoint.address.replace("grpc+tls", "grpc"), SECRET)
-        with pytest.raises(Unreachable):
+        with pytest.raises(UnreachableError):
             call(plain, "echo", TEXT, timeout=5.0)
 
 

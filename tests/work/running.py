@@ -16,10 +16,10 @@ from millstream.ring.ring import partition_slots
 from millstream.state.blocks import from_bytes, to_bytes
 from millstream.state.records import decode_records
 from millstream.work.chunk import Chunk
-from millstream.work.keying import keyed
-from millstream.work.packing import cut, packer_for
-from millstream.work.reducing import reducing_for
-from millstream.work.units import Reduced, Reducing, UnitContext
+from millstream.work.keyed_values import keyed
+from millstream.work.packers import cut, packer_for
+from millstream.work.reducers import reducing_for
+from millstream.work.unit import Reduced, Reducing, UnitContext
 
 SLOTS = 16
 ALL = np.ones(SLOTS, dtype=bool)

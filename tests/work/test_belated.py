@@ -14,13 +14,13 @@ from millstream.flow.streams import Stream
 from millstream.flow.workflow import Workflow
 from millstream.work.belated import ORIGIN, RECORD
 from millstream.work.chunk import Chunk
-from millstream.work.clocks import JobClock, Tally, tallies_of
-from millstream.work.mapping import MapSide
+from millstream.work.job_clock import JobClock, Tally, tallies_of
+from millstream.work.map_side import MapSide
 from millstream.work.parcels import results_in
-from millstream.work.placing import LAST, START
 from millstream.work.program import Program, program_of
-from millstream.work.reducing import reducing_for
-from millstream.work.units import UnitContext
+from millstream.work.reducers import reducing_for
+from millstream.work.unit import UnitContext
+from millstream.work.window_rows import LAST, START
 
 SLOTS = 4
 GAP = timedelta(microseconds=10)

@@ -19,7 +19,7 @@ from millstream.work.failures import (
     record_error,
     user_error,
 )
-from millstream.work.keying import keyed
+from millstream.work.keyed_values import keyed
 from millstream.work.steps import run_split, run_step
 from tests.work.running import HERE, job_of
 

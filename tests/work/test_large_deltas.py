@@ -12,8 +12,8 @@ from millstream.flow.vertices import JobVertex
 from millstream.flow.windows import CountWindow, TimeWindow
 from millstream.ring.strides import AT_ONCE
 from millstream.state.deltas import unpickled
-from millstream.work.reducing import reducing_for
-from millstream.work.units import UnitContext
+from millstream.work.reducers import reducing_for
+from millstream.work.unit import UnitContext
 from tests.work import running
 from tests.work.windows import rig
 

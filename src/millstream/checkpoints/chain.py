@@ -16,14 +16,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from millstream.checkpoints.lineage import Lineage, lineage_of
-from millstream.checkpoints.manifest import BadManifest, Claim, Link, Manifest, decode, encode
+from millstream.checkpoints.manifest import BadManifestError, Claim, Link, Manifest, decode, encode
 from millstream.errors import MillstreamError
-from millstream.stores.store import CorruptRecord, Damage, Store, StoreError
+from millstream.stores.store import CorruptRecordError, Damage, Store, StoreError
 
 PREFIX = "chain/"
 
 
-class Superseded(MillstreamError):
+class SupersededError(MillstreamError):
     """Another driver has claimed the checkpoint."""
 
     def __init__(self, incarnation: int, by: int | None, who: str) -> None:
@@ -39,7 +39,7 @@ class Superseded(MillstreamError):
         )
 
 
-class CommitUnknown(MillstreamError):
+class CommitUnknownError(MillstreamError):
     """The store went away while a manifest was written; it may be durable, or not."""
 
     def __init__(self, epoch: int, problem: str) -> None:
@@ -73,7 +73,7 @@ class Chain:
         keys = self._store.scan(PREFIX)
         try:
             known = self._store.get(keys)
-        except CorruptRecord:
+        except CorruptRecordError:
             known = {}  # one by one, then, to see which
         links: list[Link] = []
         expected = -1
@@ -83,7 +83,7 @@ class Chain:
                 _tell(_broken(key_of(expected), "the link is missing"), on_damage)
             try:
                 links.append(self._link(key, known))
-            except CorruptRecord as corrupt:
+            except CorruptRecordError as corrupt:
                 _tell(corrupt, on_damage)
             expected = position + 1
         return links, max(expected, 0)
@@ -106,17 +106,17 @@ class Chain:
         return seen.then(claim)
 
     def withdraw(self, claimed: Lineage) -> None:
-        """Take a claim back on which nobody has built, or raise ``Superseded``."""
+        """Take a claim back on which nobody has built, or raise ``SupersededError``."""
         self.require_newest(claimed)
         self._store.delete([key_of(claimed.position - 1)])
 
     def commit(self, seen: Lineage, manifest: Manifest) -> Lineage:
-        """Commit epochs: the manifest becomes the next link, or ``Superseded`` is raised."""
+        """Commit epochs: the manifest becomes the next link, or ``SupersededError`` is raised."""
         manifest = replace(manifest, position=seen.position, token=uuid.uuid4().hex)
         try:
             won = self._put(manifest) and self._stands(seen, manifest)
         except StoreError as problem:
-            raise CommitUnknown(manifest.epoch, str(problem)) from problem
+            raise CommitUnknownError(manifest.epoch, str(problem)) from problem
         if not won:
             raise self._superseded(manifest.position, manifest.incarnation)
         return seen.then(manifest)
@@ -133,14 +133,14 @@ class Chain:
         try:
             found = self._store.get(keys)
             links = [self._link(key, found) for key in keys]
-        except CorruptRecord:
+        except CorruptRecordError:
             return True  # nobody knows what it said
         return any(
             isinstance(link, Claim) or link.incarnation != seen.incarnation for link in links
         )
 
     def require_newest(self, seen: Lineage) -> None:
-        """Raise ``Superseded`` if the chain has grown since it was seen."""
+        """Raise ``SupersededError`` if the chain has grown since it was seen."""
         if self.has_grown(seen):
             raise self._superseded(seen.position, seen.incarnation)
 
@@ -151,7 +151,7 @@ class Chain:
             return True
         try:
             return link.token.encode() in self._store.get([key]).get(key, b"")
-        except CorruptRecord:
+        except CorruptRecordError:
             return False
 
     def _stands(self, seen: Lineage, manifest: Manifest) -> bool:
@@ -165,7 +165,7 @@ class Chain:
             return True  # what was before it has just been deleted
         self._leave(manifest.position, later)
         if manifest.position + 1 in later:
-            raise CommitUnknown(manifest.epoch, "another driver has gone on behind it")
+            raise CommitUnknownError(manifest.epoch, "another driver has gone on behind it")
         return False
 
     def _later(self, position: int) -> list[int]:
@@ -177,22 +177,22 @@ class Chain:
         if position + 1 not in later:
             self._store.delete([key_of(position)])
 
-    def _superseded(self, position: int, incarnation: int) -> Superseded:
+    def _superseded(self, position: int, incarnation: int) -> SupersededError:
         key = key_of(position)
         found = self._store.get([key]).get(key)
         if found is not None:
             link = decode(found, key)
             if isinstance(link, Claim):
-                return Superseded(incarnation, link.incarnation, _who(link))
-        return Superseded(incarnation, None, "")
+                return SupersededError(incarnation, link.incarnation, _who(link))
+        return SupersededError(incarnation, None, "")
 
-    def successor(self, incarnation: int) -> Superseded | None:
+    def successor(self, incarnation: int) -> SupersededError | None:
         """Who has claimed the checkpoint since an incarnation did, if anybody has."""
         newest = self.read(on_damage=lambda _: None)
         if newest.incarnation <= incarnation:
             return None
         who = "" if newest.claim is None else _who(newest.claim)
-        return Superseded(incarnation, newest.incarnation, who)
+        return SupersededError(incarnation, newest.incarnation, who)
 
     def forget(self, before: int) -> None:
         """Delete the links before a position, oldest first."""
@@ -229,7 +229,7 @@ def _position(key: str) -> int:
     return int(key[len(PREFIX) :])
 
 
-def _tell(corrupt: CorruptRecord, on_damage: Callable[[Damage], None] | None) -> None:
+def _tell(corrupt: CorruptRecordError, on_damage: Callable[[Damage], None] | None) -> None:
     if on_damage is None:
         raise corrupt
     on_damage(corrupt.damage)
@@ -238,9 +238,9 @@ def _tell(corrupt: CorruptRecord, on_damage: Callable[[Damage], None] | None) ->
 def _decode(value: bytes, key: str) -> Link:
     try:
         return decode(value, key)
-    except BadManifest as problem:
+    except BadManifestError as problem:
         raise _broken(key, str(problem)) from problem
 
 
-def _broken(key: str, why: str) -> CorruptRecord:
-    return CorruptRecord(Damage(key, "the chain", 0, why))
+def _broken(key: str, why: str) -> CorruptRecordError:
+    return CorruptRecordError(Damage(key, "the chain", 0, why))

@@ -49,7 +49,7 @@ def changes(
     return Changes(frozenset(added), frozenset(removed), dict(renamed or {}))
 
 
-class WorkflowChanged(MillstreamError):
+class WorkflowChangedError(MillstreamError):
     """A workflow cannot go on from a checkpoint of another form of itself."""
 
     def __init__(self, workflow: str, differences: tuple[str, ...]) -> None:
@@ -89,7 +89,7 @@ def evolve(old: WorkflowNote, new: WorkflowNote, meant: Changes, incarnation: in
             id_ = known.id
         jobs.append(replace(job, id=id_))
     if differences:
-        raise WorkflowChanged(new.name, tuple(differences))
+        raise WorkflowChangedError(new.name, tuple(differences))
     return replace(new, jobs=tuple(jobs))
 
 

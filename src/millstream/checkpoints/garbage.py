@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from millstream.checkpoints.chain import Chain
+from millstream.checkpoints.epoch_contents import Contents, EpochIncompleteError, contents_of
 from millstream.checkpoints.lineage import Lineage
 from millstream.checkpoints.manifest import Manifest
-from millstream.checkpoints.records import DATA, BadRecord, origin_of
-from millstream.checkpoints.restoring import Contents, EpochIncomplete, contents_of
+from millstream.checkpoints.records import DATA, BadRecordError, origin_of
 from millstream.errors import ConfigError
 from millstream.stores.store import Store
 
@@ -58,20 +58,20 @@ def remove(store: Store, found: Garbage) -> None:
 def _contents(lineage: Lineage, manifest: Manifest) -> Contents | None:
     try:
         return contents_of(lineage, manifest.epoch)
-    except EpochIncomplete:
+    except EpochIncompleteError:
         return None  # its own base is gone: it stands there only because younger epochs need it
 
 
 def named(manifest: Manifest) -> list[str]:
     """The keys of the records that a manifest names."""
-    return [*(base.key for base in manifest.bases), *(piece.key for piece in manifest.pieces)]
+    return [*(base.key for base in manifest.bases), *(delta.key for delta in manifest.deltas)]
 
 
 def _is_over(key: str, incarnation: int, floor: int) -> bool:
     """Whether nobody can name a record any more that no retained epoch needs."""
     try:
         written, by = origin_of(key)
-    except BadRecord:
+    except BadRecordError:
         return False
     # Before the floor, not at it: a base of that very epoch may just be on its way.
     return key.startswith(DATA) and (by < incarnation or (by == incarnation and written < floor))

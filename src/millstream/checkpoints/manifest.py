@@ -21,7 +21,7 @@ FORMAT = 1
 Form = Literal["stateful", "combining", "aggregate", "arrow", "windowed", "join"]
 
 
-class BadManifest(MillstreamError):
+class BadManifestError(MillstreamError):
     """A link of the chain is not what this version of Millstream writes."""
 
 
@@ -64,7 +64,7 @@ class WorkflowNote:
 
 
 @dataclass(frozen=True)
-class Piece:
+class DeltaRecord:
     """A record with the changes of some epochs to a range of slots of the job with an id."""
 
     key: str
@@ -76,7 +76,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Base:
+class BaseRecord:
     """A record with the whole state of a range of slots, in parts of their own.
 
     Every part is complete through ``through`` at least, and through ``reaches`` at most.
@@ -125,8 +125,8 @@ class Manifest:
     parent: int
     time: int
     workflow: WorkflowNote
-    pieces: tuple[Piece, ...]
-    bases: tuple[Base, ...]
+    deltas: tuple[DeltaRecord, ...]
+    bases: tuple[BaseRecord, ...]
     staged: tuple[Staged, ...]
     published: int
     token: str = ""
@@ -149,13 +149,15 @@ def decode(data: bytes, key: str) -> Link:
     try:
         found = json.loads(data)
         if found["format"] != FORMAT:
-            raise BadManifest(
+            raise BadManifestError(
                 f"{key} has format {found['format']!r}, and this version reads {FORMAT}; use the "
                 "version of Millstream that wrote it"
             )
         return _claim(found) if found["kind"] == "claim" else _manifest(found)
     except (KeyError, TypeError, ValueError, OSError, pa.ArrowException) as problem:
-        raise BadManifest(f"{key} is not a link of a checkpoint's chain: {problem!r}") from None
+        raise BadManifestError(
+            f"{key} is not a link of a checkpoint's chain: {problem!r}"
+        ) from None
 
 
 def as_json(link: Link) -> dict[str, Any]:
@@ -209,8 +211,8 @@ def _manifest(found: dict[str, Any]) -> Manifest:
         workflow=WorkflowNote(
             note["name"], note["slots"], jobs, tuple(note["sources"]), note["changes"]
         ),
-        pieces=tuple(Piece(**{**p, "slots": range(*p["slots"])}) for p in found["pieces"]),
-        bases=tuple(Base(**{**b, "slots": range(*b["slots"])}) for b in found["bases"]),
+        deltas=tuple(DeltaRecord(**{**p, "slots": range(*p["slots"])}) for p in found["pieces"]),
+        bases=tuple(BaseRecord(**{**b, "slots": range(*b["slots"])}) for b in found["bases"]),
         staged=tuple(
             Staged(one["epoch"], one["attempt"], tuple(one["sinks"])) for one in found["staged"]
         ),

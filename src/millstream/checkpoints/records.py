@@ -24,7 +24,7 @@ _LARGEST = 2**40
 _CODEC = pa.Codec("zstd", compression_level=1)
 
 
-class BadRecord(MillstreamError):
+class BadRecordError(MillstreamError):
     """A record of a checkpoint does not hold what its name says."""
 
 
@@ -65,13 +65,15 @@ def expanded(record: bytes) -> bytes:
             record[_SIZE.size :], decompressed_size=min(size, _LARGEST), asbytes=True
         )
     except (OSError, ValueError, struct.error) as problem:
-        raise BadRecord(f"this is not a compressed record: {problem}") from None
+        raise BadRecordError(f"this is not a compressed record: {problem}") from None
     if len(found) != size:
-        raise BadRecord(f"a record has {len(found)} bytes when expanded, and should have {size}")
+        raise BadRecordError(
+            f"a record has {len(found)} bytes when expanded, and should have {size}"
+        )
     return bytes(found)
 
 
-def piece_key(epoch: int, incarnation: int, try_: int, job: str, slots: range, node: str) -> str:
+def delta_key(epoch: int, incarnation: int, try_: int, job: str, slots: range, node: str) -> str:
     """The key of the changes that a node made to slots in an epoch."""
     return f"{_folder(epoch, incarnation)}/{try_}.{node[:8]}.{job}.{slots.start}-{slots.stop}"
 
@@ -87,7 +89,7 @@ def origin_of(key: str) -> tuple[int, int]:
         _, epoch, incarnation, _ = key.split("/", 3)
         return int(epoch), int(incarnation)
     except ValueError:
-        raise BadRecord(f"{key!r} is not the key of a checkpoint's record") from None
+        raise BadRecordError(f"{key!r} is not the key of a checkpoint's record") from None
 
 
 def _folder(epoch: int, incarnation: int) -> str:
@@ -113,7 +115,7 @@ def unpack(record: bytes) -> Iterator[PackedPart]:
         at = _LENGTH.size + length
         header = json.loads(record[_LENGTH.size : at])
     except (ValueError, struct.error) as problem:
-        raise BadRecord(f"this is not a base record: {problem}") from None
+        raise BadRecordError(f"this is not a base record: {problem}") from None
     for job, start, stop, through, size in header:
         yield PackedPart(job, range(start, stop), through, record[at : at + size])
         at += size

@@ -18,7 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from millstream.checkpoints.reading import StoredState
+from millstream.checkpoints.stored_state import StoredState
 from millstream.ring.keys import encode_keys, infer_type
 from millstream.state.blocks import KEY
 from millstream.state.columns import cast_column

@@ -15,27 +15,32 @@ from pathlib import Path
 from typing import Any
 
 from millstream.checkpoints.chain import PREFIX, Chain, lost_origin
-from millstream.checkpoints.checking import Findings, check, check_epoch, missing
-from millstream.checkpoints.comparing import compare
-from millstream.checkpoints.exporting import export
-from millstream.checkpoints.finding import NoCheckpoint, open_checkpoint
+from millstream.checkpoints.epoch_contents import EpochIncompleteError, contents_of
 from millstream.checkpoints.garbage import garbage, remove
 from millstream.checkpoints.lineage import Lineage
+from millstream.checkpoints.location import NoCheckpointError, open_checkpoint
 from millstream.checkpoints.manifest import as_json
-from millstream.checkpoints.reading import NotThere, StoredState, job_of, manifest_of
+from millstream.checkpoints.parquet_export import export
 from millstream.checkpoints.records import DATA
-from millstream.checkpoints.restoring import EpochIncomplete, contents_of
+from millstream.checkpoints.state_diff import compare
+from millstream.checkpoints.stored_state import (
+    NotInCheckpointError,
+    StoredState,
+    job_of,
+    manifest_of,
+)
 from millstream.checkpoints.tables import as_text
+from millstream.checkpoints.verification import Findings, check, check_epoch, missing
 from millstream.cli import checkpoint_text as text
-from millstream.cli.going_back import require_offsets
 from millstream.cli.key_text import TYPES, parse_key
 from millstream.cli.listing import listing
+from millstream.cli.restore_check import require_offsets
 from millstream.errors import ConfigError, MillstreamError
 from millstream.ring.keys import KeyTypeError
-from millstream.stores.store import CorruptRecord, Damage, Store
+from millstream.stores.store import CorruptRecordError, Damage, Store
 
 _NOT_THERE = 2
-_WRONGLY_ASKED = (NotThere, NoCheckpoint, ConfigError, KeyTypeError)
+_WRONGLY_ASKED = (NotInCheckpointError, NoCheckpointError, ConfigError, KeyTypeError)
 Command = Callable[[Store, argparse.Namespace], int]
 
 
@@ -156,13 +161,13 @@ def _get(store: Store, asked: argparse.Namespace) -> int:
     kind = TYPES[asked.key_type] if asked.key_type else state.note.key_type
     wanted = f"key {asked.key!r} in job {asked.job!r} at epoch {epoch}"
     if kind is None:
-        raise NotThere(wanted, "it had seen no key by then")
+        raise NotInCheckpointError(wanted, "it had seen no key by then")
     key, absent = parse_key(asked.key, kind), object()
     # A key that is None has the type of the others.
     value = state.get(key, absent, None if key is None else kind)
     if value is absent:
         some = ", ".join(repr(known) for known, _ in islice(state.items(), 3))
-        raise NotThere(wanted, f"it has keys such as {some}" if some else "it has none")
+        raise NotInCheckpointError(wanted, f"it has keys such as {some}" if some else "it has none")
     facts = {"job": asked.job, "epoch": epoch, "key": key, "value": value}
     _tell(asked, facts, repr(value))
     return 0
@@ -185,7 +190,7 @@ def _restore(store: Store, asked: argparse.Namespace) -> int:
     chain, lineage = Chain(store), _lineage(store)
     found = check_epoch(store, lineage, asked.epoch)
     if not found.ok:
-        raise EpochIncomplete(asked.epoch, _why(found))
+        raise EpochIncompleteError(asked.epoch, _why(found))
     require_offsets(asked.checkpoint, chain, lineage, asked.epoch)
     taken_back = [m.epoch for m in lineage.manifests if m.epoch > asked.epoch]
     facts = {"epoch": asked.epoch, "taken_back": taken_back, "done": asked.yes}
@@ -193,16 +198,16 @@ def _restore(store: Store, asked: argparse.Namespace) -> int:
         now = time.time_ns() // 1000
         claimed = chain.claim(lineage, asked.epoch, now, socket.gethostname(), os.getpid())
         if claimed is None:
-            raise InUse(asked.checkpoint)
+            raise CheckpointInUseError(asked.checkpoint)
         if gone := missing(store, claimed, contents_of(claimed, asked.epoch)):
             chain.withdraw(claimed)
-            raise EpochIncomplete(asked.epoch, f"{gone[0]} was deleted meanwhile")
+            raise EpochIncompleteError(asked.epoch, f"{gone[0]} was deleted meanwhile")
         facts["incarnation"] = claimed.incarnation
     _tell(asked, facts, text.restored(asked.epoch, taken_back, asked.yes))
     return 0 if asked.yes else 1
 
 
-class InUse(MillstreamError):
+class CheckpointInUseError(MillstreamError):
     """A checkpoint grew while it was to be changed."""
 
     def __init__(self, checkpoint: str) -> None:
@@ -227,7 +232,7 @@ def _gc(store: Store, asked: argparse.Namespace) -> int:
     first = len([key for key in store.scan(PREFIX) if _position(key) < found.links_before])
     if not asked.dry_run:
         if chain.was_claimed(lineage):
-            raise InUse(asked.checkpoint)  # by somebody who may have gone back
+            raise CheckpointInUseError(asked.checkpoint)  # by somebody who may have gone back
         remove(store, found)
     facts = {"records": list(found.records), "links": first, "done": not asked.dry_run}
     _tell(asked, facts, text.collected(len(found.records), first, not asked.dry_run))
@@ -242,10 +247,10 @@ def _collectable(chain: Chain) -> Lineage:
     claimed = -1 if lineage.claim is None else lineage.claim.position
     for damage in damaged:
         if damage.key is None or _position(damage.key) > claimed:
-            raise CorruptRecord(damage)
+            raise CorruptRecordError(damage)
     lost = lost_origin(lineage)
     if lost is not None:
-        raise CorruptRecord(lost)
+        raise CorruptRecordError(lost)
     return lineage
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterable, Sequence
 
-from millstream.checkpoints.checking import Findings
-from millstream.checkpoints.comparing import JobDifference
-from millstream.checkpoints.exporting import Exported
 from millstream.checkpoints.manifest import JobNote, Manifest
+from millstream.checkpoints.parquet_export import Exported
+from millstream.checkpoints.state_diff import JobDifference
+from millstream.checkpoints.verification import Findings
 from millstream.cli.listing import Listing
 
 _EPOCH_COLUMNS = (
@@ -114,9 +114,9 @@ def manifest(found: Manifest) -> str:
     if found.bases:
         rows = [(b.key, _range(b.slots), b.through, b.reaches, _many(b.bytes)) for b in found.bases]
         parts.append(table(("BASE", "SLOTS", "THROUGH", "AT MOST", "BYTES"), rows))
-    if found.pieces:
-        pieces = [(p.key, p.job, _range(p.slots), p.since, _many(p.bytes)) for p in found.pieces]
-        parts.append(table(("PIECE", "JOB", "SLOTS", "AFTER", "BYTES"), pieces))
+    if found.deltas:
+        deltas = [(p.key, p.job, _range(p.slots), p.since, _many(p.bytes)) for p in found.deltas]
+        parts.append(table(("PIECE", "JOB", "SLOTS", "AFTER", "BYTES"), deltas))
     if found.staged:
         staged = [(one.epoch, one.attempt, ", ".join(one.sinks)) for one in found.staged]
         parts.append(table(("STAGED EPOCH", "ATTEMPT", "SINKS"), staged))

@@ -15,7 +15,7 @@ OLDEST = 17
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 
 
-class NoJava(MillstreamError):
+class JavaNotFoundError(MillstreamError):
     """There is no Java that Spark can run on."""
 
     def __init__(self, found: str) -> None:
@@ -39,17 +39,17 @@ def find_java(environment: Mapping[str, str] = os.environ) -> Path:
     if home:
         java = Path(home, "bin", "java")
         if not os.access(java, os.X_OK):
-            raise NoJava(f"JAVA_HOME is {home}, which has no bin/java")
+            raise JavaNotFoundError(f"JAVA_HOME is {home}, which has no bin/java")
     else:
         found = shutil.which("java", path=environment.get("PATH", os.defpath))
         if found is None:
-            raise NoJava("none was found on the PATH, and JAVA_HOME is not set")
+            raise JavaNotFoundError("none was found on the PATH, and JAVA_HOME is not set")
         java = Path(found)
     major = _major(java)
     if major is None:
-        raise NoJava(f"{java} does not run")
+        raise JavaNotFoundError(f"{java} does not run")
     if major < OLDEST:
-        raise NoJava(f"{java} is Java {major}")
+        raise JavaNotFoundError(f"{java} is Java {major}")
     return java
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
+from millstream.checkpoints.epoch_contents import EpochIncompleteError, contents_of
 from millstream.checkpoints.lineage import Lineage, lineage_of
 from millstream.checkpoints.manifest import Claim, Link, Manifest
-from millstream.checkpoints.restoring import EpochIncomplete, contents_of
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def listing(links: Sequence[Link], keys: Set[str]) -> Listing:
 def _epoch(lineage: Lineage, manifest: Manifest, keys: Set[str]) -> Epoch:
     try:
         contents = contents_of(lineage, manifest.epoch)
-    except EpochIncomplete:
+    except EpochIncompleteError:
         contents = None
     published = -1 if lineage.newest is None else lineage.newest.published
     return Epoch(
@@ -76,8 +76,8 @@ def _epoch(lineage: Lineage, manifest: Manifest, keys: Set[str]) -> Epoch:
         incarnation=manifest.incarnation,
         time=manifest.time,
         parent=manifest.parent,
-        records=len(manifest.pieces),
-        bytes=sum(piece.bytes for piece in manifest.pieces),
+        records=len(manifest.deltas),
+        bytes=sum(delta.bytes for delta in manifest.deltas),
         restore_records=len(contents.keys) if contents else None,
         restore_bytes=contents.bytes if contents else None,
         published=True if manifest.epoch <= published else None,

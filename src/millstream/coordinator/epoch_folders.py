@@ -44,7 +44,7 @@ class Tree(Protocol):
         """Delete a folder with all that is in it, one after the other."""
 
 
-class OutputLost(MillstreamError):
+class OutputLostError(MillstreamError):
     """An epoch is committed, but its output is neither staged nor published."""
 
     def __init__(self, path: str, epoch: int, attempt: str) -> None:
@@ -74,7 +74,7 @@ class EpochFolders:
         if self._tree.exists(final):
             self._tree.delete(staged)  # at most what a late task has written since
         elif not self._tree.rename(staged, final) and not self._tree.exists(final):
-            raise OutputLost(self._path, epoch, attempt)
+            raise OutputLostError(self._path, epoch, attempt)
 
     def discard(self, epoch: int, attempt: str) -> None:
         """Drop what was staged."""

@@ -12,14 +12,14 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from millstream.checkpoints.chain import CommitUnknown
+from millstream.checkpoints.chain import CommitUnknownError
 from millstream.checkpoints.manifest import Staged
-from millstream.coordinator.clocks import Clocks, Counted
-from millstream.coordinator.ledger import Closing, MissingReceipts
-from millstream.coordinator.record import EpochRecord
+from millstream.coordinator.ledger import Closing, MissingReceiptsError
 from millstream.coordinator.service import Coordinator
-from millstream.node.messages import NodeReport, Receipt
+from millstream.coordinator.watermarks import Counted, Watermarks
 from millstream.ring.ring import NodeId
+from millstream.wire.epoch_record import EpochRecord
+from millstream.wire.messages import NodeReport, Receipt
 
 _MAX_TRIES = 4
 
@@ -46,7 +46,7 @@ class Body(Protocol):
     def discard(self, record: EpochRecord) -> None:
         """Remove what a try that failed has staged."""
 
-    def worth_another_try(self, problem: Exception) -> bool:
+    def is_retryable(self, problem: Exception) -> bool:
         """Whether a failed try may go better the next time."""
 
     def staged(self, record: EpochRecord) -> Staged:
@@ -64,7 +64,7 @@ class EpochResult:
     receipts: list[Receipt]
     reports: Mapping[NodeId, NodeReport]
     counted: Mapping[int, Counted] = field(default_factory=dict)
-    clocks: Clocks = field(default_factory=Clocks)
+    clocks: Watermarks = field(default_factory=Watermarks)
 
 
 def run_epoch(coordinator: Coordinator, epoch: int, time: int, body: Body) -> EpochResult:
@@ -81,14 +81,14 @@ def run_epoch(coordinator: Coordinator, epoch: int, time: int, body: Body) -> Ep
                 staged = body.staged(record)
                 reports, closing, now = _commit(coordinator, attempt.evaluate, staged, collected)
             break
-        except CommitUnknown:
+        except CommitUnknownError:
             raise  # what is staged may be needed
         except Exception as problem:
             body.discard(record)
             again = (
-                isinstance(problem, MissingReceipts)
+                isinstance(problem, MissingReceiptsError)
                 or coordinator.is_retryable(problem)
-                or body.worth_another_try(problem)
+                or body.is_retryable(problem)
             )
             # Of takeovers there are as many as nodes; what fails without one fails for good.
             undisturbed += not coordinator.ledger.taken_over
@@ -111,5 +111,5 @@ def _commit(
     while True:
         try:
             return reports, *coordinator.commit(staged)
-        except MissingReceipts:  # an owner went since the receipts were collected
+        except MissingReceiptsError:  # an owner went since the receipts were collected
             reports = coordinator.make_whole(evaluate)

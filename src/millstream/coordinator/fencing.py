@@ -13,24 +13,24 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from millstream.coordinator.commits import Commits
-from millstream.coordinator.healing import Healing
-from millstream.coordinator.inquiry import Inquiry
-from millstream.coordinator.roster import StateLost
-from millstream.coordinator.running import Running
-from millstream.coordinator.suspicions import Patience, Reporter, Verdict
-from millstream.coordinator.waiting import Waits
+from millstream.coordinator.commit_modes import CommitMode
+from millstream.coordinator.failure_detector import FailureDetector
+from millstream.coordinator.failure_evidence import Patience, Reporter, Verdict
+from millstream.coordinator.rereplication import Rereplication
+from millstream.coordinator.roster import StateLostError
+from millstream.coordinator.run_context import RunContext
+from millstream.coordinator.wait_log import WaitLog
 from millstream.ring.drawing import draw
 from millstream.ring.ring import NodeId
 
 log = logging.getLogger("millstream")
 
 
-class FencingRun(Running, Protocol):
+class FencingRun(RunContext, Protocol):
     """What fencing needs of the coordinator."""
 
     @property
-    def commits(self) -> Commits: ...
+    def commits(self) -> CommitMode: ...
 
     @property
     def closed(self) -> bool: ...
@@ -48,8 +48,8 @@ class Fencing:
     def __init__(
         self,
         run: FencingRun,
-        healing: Healing,
-        waits: Waits,
+        healing: Rereplication,
+        waits: WaitLog,
         lock: AbstractContextManager[Any],
         changing: AbstractContextManager[Any],
         patience: Patience,
@@ -57,15 +57,15 @@ class Fencing:
         """``changing`` is held by whoever changes the placement."""
         self._run = run
         self._net = run.net
-        self._healing = healing
+        self._rereplication = healing
         self._waits = waits
         self._lock = lock
         self._changing = changing
-        self._inquiry = Inquiry(run, patience)
+        self._inquiry = FailureDetector(run, patience)
         self._alive: list[NodeId] = []
         self._since_whole = 0
         self.on_lost: Callable[[], None] = lambda: None
-        self.lost: StateLost | None = None
+        self.lost: StateLostError | None = None
 
     @property
     def fenced_alive(self) -> tuple[NodeId, ...]:
@@ -117,7 +117,7 @@ class Fencing:
             return False  # it may as well be us whom nobody reaches
         if run.commits.can_restore(run.ledger.committed) or run.roster.survives(gone):
             return True
-        self._healing.ask_reach(answering)
+        self._rereplication.ask_reach(answering)
         return run.roster.survives(gone)
 
     # -- broken links --------------------------------------------------------------------
@@ -154,7 +154,7 @@ class Fencing:
             if not dead:
                 return  # by somebody else, meanwhile
             if not run.roster.survives(dead):
-                self._healing.ask_reach(n for n in run.roster.nodes if n not in dead)
+                self._rereplication.ask_reach(n for n in run.roster.nodes if n not in dead)
             with self._lock:
                 self._lose(dead)
         log.warning(
@@ -172,7 +172,7 @@ class Fencing:
             restorable = run.commits.can_restore(run.ledger.committed)
             run.roster.lose(dead, restorable=restorable)
             run.ledger.replace_placement()
-        except StateLost as lost:
+        except StateLostError as lost:
             self.lost = lost
             self._net.spawn(self.on_lost, "lost")
             raise

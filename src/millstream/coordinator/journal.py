@@ -11,22 +11,22 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from millstream.checkpoints.chain import Chain
+from millstream.checkpoints.epoch_contents import contents_of, newest_bases
 from millstream.checkpoints.garbage import garbage, remove
 from millstream.checkpoints.lineage import Lineage
 from millstream.checkpoints.manifest import (
-    Base,
+    BaseRecord,
+    DeltaRecord,
     Manifest,
-    Piece,
     Staged,
     WorkflowNote,
 )
 from millstream.checkpoints.records import DATA
-from millstream.checkpoints.restoring import contents_of, newest_bases
-from millstream.coordinator.clocks import Clocks
-from millstream.coordinator.record import EpochRecord, JobTypes
-from millstream.flow.timing import JobTiming
-from millstream.node.messages import NOTHING_COMMITTED, Commit, Receipt, Restore
+from millstream.coordinator.watermarks import Watermarks
+from millstream.flow.time_origins import JobTiming
 from millstream.stores.store import Store, StoreError
+from millstream.wire.epoch_record import EpochRecord, JobTypes
+from millstream.wire.messages import NOTHING_COMMITTED, Commit, Receipt, Restore
 
 log = logging.getLogger("millstream")
 
@@ -70,7 +70,7 @@ class Journal:
         self._ids = {jobs[note.name]: note.id for note in workflow.jobs}
         self._first = 0
         self._tidy_every = tidy_every
-        self._collecting = False
+        self._receipts_of_epoch = False
         self._collected = lineage.epoch
         newest = lineage.newest
         self.incarnation = lineage.incarnation
@@ -106,21 +106,21 @@ class Journal:
             if id_ in shown
         }
 
-    def clocks(self, timings: Iterable[JobTiming]) -> Clocks:
+    def clocks(self, timings: Iterable[JobTiming]) -> Watermarks:
         """How far event time had come by the epoch from which this incarnation goes on."""
         newest = self._lineage.newest
-        return Clocks.from_note(timings, {} if newest is None else newest.clocks, self._ids)
+        return Watermarks.from_note(timings, {} if newest is None else newest.clocks, self._ids)
 
     def commit(
         self,
         record: EpochRecord,
-        pieces: Iterable[Piece],
-        bases: Iterable[Base],
+        deltas: Iterable[DeltaRecord],
+        bases: Iterable[BaseRecord],
         types: Mapping[int, JobTypes],
         staged: Iterable[Staged],
-        clocks: Clocks | None = None,
+        clocks: Watermarks | None = None,
     ) -> None:
-        """Commit the epochs since the last manifest, or raise ``Superseded``."""
+        """Commit the epochs since the last manifest, or raise ``SupersededError``."""
         started = time.perf_counter()
         newest = self._lineage.newest
         known = {base.key: base for base in (() if newest is None else newest.bases)}
@@ -135,7 +135,7 @@ class Journal:
             parent=self.committed.epoch,
             time=record.time,
             workflow=self._noted(types),
-            pieces=tuple(pieces),
+            deltas=tuple(deltas),
             bases=kept,
             staged=tuple(staged),
             published=self.published,
@@ -146,13 +146,13 @@ class Journal:
         self._note(manifest, time.perf_counter() - started)
 
     def require_claim(self) -> None:
-        """Raise ``Superseded`` if another driver has claimed the checkpoint since."""
+        """Raise ``SupersededError`` if another driver has claimed the checkpoint since."""
         self._chain.require_newest(self._lineage)
 
     def _note(self, manifest: Manifest, seconds: float) -> None:
-        size = sum(piece.bytes for piece in manifest.pieces)
+        size = sum(delta.bytes for delta in manifest.deltas)
         self._results.append(
-            CheckpointResult(manifest.epoch, manifest.parent, len(manifest.pieces), size, seconds)
+            CheckpointResult(manifest.epoch, manifest.parent, len(manifest.deltas), size, seconds)
         )
 
     def tell(self) -> None:
@@ -171,10 +171,10 @@ class Journal:
             jobs.append(replace(note, key_type=shown.key, output=shown.output))
         return replace(self._workflow, jobs=tuple(jobs))
 
-    def pieces_of(self, receipts: Iterable[Receipt]) -> list[Piece]:
+    def deltas_of(self, receipts: Iterable[Receipt]) -> list[DeltaRecord]:
         """The records that receipts name."""
         return [
-            Piece(
+            DeltaRecord(
                 receipt.kept.key,
                 self._ids[receipt.job],
                 receipt.slots,
@@ -196,24 +196,24 @@ class Journal:
             {id_: at for at, id_ in self._ids.items()},
             {at: known.key for at, known in types.items() if known.key is not None},
             contents.bases,
-            contents.pieces,
+            contents.deltas,
         )
 
     @property
     def is_tidy(self) -> bool:
         """Whether little can have become superfluous since it was last looked for."""
-        return self._collecting or self.committed.epoch < self._collected + self._tidy_every
+        return self._receipts_of_epoch or self.committed.epoch < self._collected + self._tidy_every
 
     def tidy(self) -> None:
         """Delete what no retained epoch needs; a store that is away is no matter."""
-        self._collecting = True
+        self._receipts_of_epoch = True
         try:
             self._collected = self.committed.epoch
             self.collect()
         except StoreError as problem:
             log.warning("could not delete what is no longer needed: %s", problem)
         finally:
-            self._collecting = False
+            self._receipts_of_epoch = False
 
     def collect(self) -> None:
         """Delete what no retained epoch needs; a successor may need more, if it went back."""

@@ -14,12 +14,18 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from millstream.checkpoints.manifest import Base
-from millstream.coordinator.clocks import Clocks, Counted
-from millstream.coordinator.record import EpochRecord, JobTypes
+from millstream.checkpoints.manifest import BaseRecord
 from millstream.coordinator.roster import Roster, from_runs
+from millstream.coordinator.watermarks import Counted, Watermarks
 from millstream.errors import MillstreamError
-from millstream.node.messages import (
+from millstream.ring.key_types import describe
+from millstream.ring.keys import canonical_type
+from millstream.ring.masks import SlotMask
+from millstream.ring.ring import NodeId
+from millstream.state.blocks import KEY
+from millstream.state.values import is_loose, unify, unify_nulls
+from millstream.wire.epoch_record import EpochRecord, JobTypes
+from millstream.wire.messages import (
     NOTHING_COMMITTED,
     Commit,
     CommittedUnit,
@@ -27,13 +33,7 @@ from millstream.node.messages import (
     Receipt,
     Receipts,
 )
-from millstream.ring.key_types import describe
-from millstream.ring.keys import canonical_type
-from millstream.ring.masks import SlotMask
-from millstream.ring.ring import NodeId
-from millstream.state.blocks import KEY
-from millstream.state.values import is_loose, unify, unify_nulls
-from millstream.work.clocks import BEGINNING, summed
+from millstream.work.job_clock import BEGINNING, summed
 
 
 class EpochOrderError(MillstreamError):
@@ -50,7 +50,7 @@ class EpochOrderError(MillstreamError):
         )
 
 
-class MissingReceipts(MillstreamError):
+class MissingReceiptsError(MillstreamError):
     """An epoch cannot commit: slots have no receipt from the node that owns them."""
 
     def __init__(self, epoch: int, missing: dict[str, int]) -> None:
@@ -63,7 +63,7 @@ class MissingReceipts(MillstreamError):
         return f"epoch {self.epoch} has no receipt for {what}; run its body again as the next try"
 
 
-class TypeConflict(MillstreamError):
+class TypeConflictError(MillstreamError):
     """The first epoch's data do not agree on a type."""
 
     def __init__(self, job: str, what: str, found: str) -> None:
@@ -87,9 +87,9 @@ class Closing:
     record: EpochRecord
     receipts: list[Receipt]
     types: Mapping[int, JobTypes]
-    bases: list[Base]
+    bases: list[BaseRecord]
     in_sync: Mapping[NodeId, SlotMask]
-    clocks: Clocks = field(default_factory=Clocks)
+    clocks: Watermarks = field(default_factory=Watermarks)
     counted: Mapping[int, Counted] = field(default_factory=dict)
     units: tuple[CommittedUnit, ...] = ()
 
@@ -112,7 +112,7 @@ class Ledger:
         *,
         logs: bool = False,
         committed: Commit = NOTHING_COMMITTED,
-        clocks: Clocks | None = None,
+        clocks: Watermarks | None = None,
     ) -> None:
         self.incarnation = incarnation
         self._logs = logs
@@ -121,7 +121,7 @@ class Ledger:
         self._roster = roster
         self._addresses = addresses
         self._types = dict(types)
-        self.clocks = clocks or Clocks()
+        self.clocks = clocks or Watermarks()
         self._asked = BEGINNING
         self._record: EpochRecord | None = None
         self._said: dict[NodeId, Receipts] = {}
@@ -258,20 +258,20 @@ class Ledger:
         return bool(((now <= 1) & (self._roster.copies() > 1)).any())
 
     def require_complete(self) -> None:
-        """Raise ``MissingReceipts`` unless every slot has a receipt from its present owner."""
+        """Raise ``MissingReceiptsError`` unless every slot has a receipt from its present owner."""
         assert self._record is not None
         missing = {self._jobs[job]: count for job, count in self.missing().items()}
         if missing:
-            raise MissingReceipts(self._record.epoch, missing)
+            raise MissingReceiptsError(self._record.epoch, missing)
 
     def closing(self) -> Closing:
-        """What is needed to commit the epoch under way; raises ``MissingReceipts``."""
+        """What is needed to commit the epoch under way; raises ``MissingReceiptsError``."""
         assert self._record is not None
         self.require_complete()
         version = self._roster.placement.version
         if any(self._ring_of.get(node, version) != version for node in self._roster.domains):
             # Who was taken off a slot and put on it again has dropped the copy it told of.
-            raise MissingReceipts(self._record.epoch, {})
+            raise MissingReceiptsError(self._record.epoch, {})
         receipts = self.receipts
         bases = [base for said in self._said.values() for base in said.bases]
         counted = self._counted()
@@ -334,7 +334,7 @@ class Ledger:
             if both is None:
                 types = " and ".join(sorted(map(describe, (kind, receipt.key_type))))
                 found = f"{types} (such as {receipt.key}, {describe(receipt.key_type)})"
-                raise TypeConflict(name, "keys", found)
+                raise TypeConflictError(name, "keys", found)
             kind = both
         return known if pa.types.is_null(kind) else kind
 
@@ -349,7 +349,7 @@ class Ledger:
             kind = unify(schema.field(at).type for schema in schemas)
             if kind is None:
                 found = sorted({str(schema.field(at).type) for schema in schemas})
-                raise TypeConflict(name, f"outputs {column!r}", " and ".join(found))
+                raise TypeConflictError(name, f"outputs {column!r}", " and ".join(found))
             # A key that is an integer must not become the float that equals it, as a value may.
             if pa.types.is_null(kind) or (column == KEY and pa.types.is_floating(kind)):
                 return None

@@ -13,14 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from millstream.errors import MillstreamError
-from millstream.node.messages import Runs
 from millstream.ring.masks import SlotMask, runs_of
 from millstream.ring.placement import Placement
 from millstream.ring.ring import NodeId, Ring, RingError
 from millstream.ring.zones import Domain, backups_of, interleave
+from millstream.wire.messages import Runs
 
 
-class StateLost(MillstreamError):
+class StateLostError(MillstreamError):
     """The last complete copies of some slots are gone."""
 
     def __init__(self, slots: int, of: int, nodes: tuple[str, ...], replicas: int) -> None:
@@ -165,7 +165,7 @@ class Roster:
         lost = (*self._lost, *gone)
         heirs = [node for node in self._clockwise(gone[0]) if node not in gone]
         if orphans.any() and not (restorable and heirs):
-            raise StateLost(int(orphans.sum()), len(orphans), lost, self.replicas)
+            raise StateLostError(int(orphans.sum()), len(orphans), lost, self.replicas)
         if orphans.any():
             shares = np.array_split(np.flatnonzero(orphans), len(heirs))
             for heir, share in zip(heirs, shares, strict=True):

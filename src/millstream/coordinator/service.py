@@ -16,36 +16,36 @@ from itertools import count
 from typing import Any
 
 from millstream.checkpoints.manifest import Staged
-from millstream.coordinator.asking import ASK_TIMEOUT, Asking
-from millstream.coordinator.collecting import Collecting
-from millstream.coordinator.commits import Commits, EveryEpoch, Remembered
+from millstream.coordinator.commit_modes import CommitMode, EpochCommits, InMemoryCommits
+from millstream.coordinator.failure_evidence import Patience, Reporter
 from millstream.coordinator.fencing import Fencing
-from millstream.coordinator.healing import Healing
-from millstream.coordinator.intervals import Intervals, Publish, Triggers
+from millstream.coordinator.interval_commits import IntervalCommits, Publish, Triggers
 from millstream.coordinator.journal import Journal
 from millstream.coordinator.ledger import Closing, Ledger
-from millstream.coordinator.record import EpochRecord, JobTypes, known_types
-from millstream.coordinator.roster import Roster, StateLost
-from millstream.coordinator.suspicions import Patience, Reporter
-from millstream.coordinator.waiting import Waits
+from millstream.coordinator.receipts import ReceiptCollector
+from millstream.coordinator.rereplication import Rereplication
+from millstream.coordinator.roster import Roster, StateLostError
+from millstream.coordinator.rpc import ASK_TIMEOUT, NodeRpc
+from millstream.coordinator.wait_log import WaitLog
 from millstream.errors import MillstreamError
-from millstream.flow.timing import JobTiming
-from millstream.node.messages import (
-    NOTHING_COMMITTED,
-    Assign,
-    Commit,
-    Fenced,
-    NodeReport,
-    NotDeterministic,
-    Recut,
-    Restore,
-)
+from millstream.flow.time_origins import JobTiming
 from millstream.ring.drawing import draw
 from millstream.ring.masks import SlotMask
 from millstream.ring.placement import Placement
 from millstream.ring.ring import NodeId
 from millstream.ring.zones import Domain, shortage
-from millstream.wire.calls import Unreachable
+from millstream.wire.calls import UnreachableError
+from millstream.wire.epoch_record import EpochRecord, JobTypes, known_types
+from millstream.wire.messages import (
+    NOTHING_COMMITTED,
+    Assign,
+    Commit,
+    FencedError,
+    NodeReport,
+    NotDeterministicError,
+    RecutError,
+    Restore,
+)
 from millstream.wire.net import Net
 
 log = logging.getLogger("millstream")
@@ -55,7 +55,7 @@ _ASK_AGAIN = 0.05
 _WATCH_EVERY = 2.0
 
 
-class StaleTask(MillstreamError):
+class StaleTaskError(MillstreamError):
     """A task asked for an epoch or try that is over."""
 
 
@@ -92,16 +92,16 @@ class Coordinator:
         self._lock = net.lock()
         self._changing = net.lock()
         self._patience = patience or Patience()
-        self.waits = Waits(net)
-        self._asking = Asking(net)
-        self._healing = Healing(self, self._lock, self._changing, self.tell)
+        self.waits = WaitLog(net)
+        self._rpc = NodeRpc(net)
+        self._rereplication = Rereplication(self, self._lock, self._changing, self.tell)
         self._fencing = Fencing(
-            self, self._healing, self.waits, self._lock, self._changing, self._patience
+            self, self._rereplication, self.waits, self._lock, self._changing, self._patience
         )
-        self._collecting = Collecting(self, self._lock, self._patience)
+        self._receipts_of_epoch = ReceiptCollector(self, self._lock, self._patience)
         self._roster: Roster | None = None
         self._ledger: Ledger | None = None
-        self._commits: Commits = Remembered()
+        self._commits: CommitMode = InMemoryCommits()
         self.scans = count()  # what tells one scan of the state from another
         self._failures: list[MillstreamError] = []
         self._arrived: set[NodeId] = set()
@@ -134,16 +134,16 @@ class Coordinator:
         read what other jobs give are ``downstream``.
         """
         known = list(members)
-        self._asking.addresses = {member.node: member.address for member in known}
-        self._healing.spare_owners = not logs
+        self._rpc.addresses = {member.node: member.address for member in known}
+        self._rereplication.spare_owners = not logs
         self._fencing.on_lost = on_lost
         self._downstream = frozenset(downstream)
         domains = {member.node: member.domain for member in known}
         if journal is not None:
             self._commits = (
-                Intervals(self, journal, triggers or Triggers(), publish)
+                IntervalCommits(self, journal, triggers or Triggers(), publish)
                 if logs
-                else EveryEpoch(self._net, journal)
+                else EpochCommits(self._net, journal)
             )
         committed = self._commits.committed
         self._roster = Roster(domains, slots, replicas, empty=committed == NOTHING_COMMITTED)
@@ -151,7 +151,7 @@ class Coordinator:
             self._commits.incarnation,
             jobs,
             self._roster,
-            self._asking.addresses,
+            self._rpc.addresses,
             known_types(types, self._commits.types()),
             logs=logs,
             committed=committed,
@@ -202,7 +202,7 @@ class Coordinator:
         return self._net
 
     @property
-    def lost(self) -> StateLost | None:
+    def lost(self) -> StateLostError | None:
         """What was lost beyond repair, if anything was."""
         return self._fencing.lost
 
@@ -212,7 +212,7 @@ class Coordinator:
         return self._closed or self.lost is not None
 
     @property
-    def commits(self) -> Commits:
+    def commits(self) -> CommitMode:
         return self._commits
 
     def admit(self, epoch: int, now: int) -> EpochRecord:
@@ -238,10 +238,10 @@ class Coordinator:
 
     def make_whole(self, evaluate: Callable[[], None]) -> dict[NodeId, NodeReport]:
         """Collect receipts; what has none is evaluated again, what lacks a copy copied again."""
-        return self._collecting.make_whole(evaluate)
+        return self._receipts_of_epoch.make_whole(evaluate)
 
     def commit(self, staged: Staged) -> tuple[Closing, bool]:
-        """Commit the epoch under way, or raise ``MissingReceipts`` if an owner went meanwhile.
+        """Commit the epoch under way, or raise ``MissingReceiptsError`` if an owner went meanwhile.
 
         Also gives whether its outputs may be published now; else they are, when the store has it.
         """
@@ -271,7 +271,7 @@ class Coordinator:
                 if all(answer is True for answer in answers.values()):
                     return
                 for node, answer in answers.items():
-                    if isinstance(answer, Unreachable):
+                    if isinstance(answer, UnreachableError):
                         self.unanswered(node, answer, "how far its slots are restored")
                     elif isinstance(answer, Exception):
                         raise answer
@@ -282,9 +282,9 @@ class Coordinator:
     def seal(self) -> None:
         """Tell the nodes about the commit, and have them make the copies that are missing."""
         # Not awaited: the next feed carries the commit and implies the seal.
-        self._asking.tell(self.roster.nodes, "seal", self.ledger.committed)
+        self._rpc.tell(self.roster.nodes, "seal", self.ledger.committed)
         if self.roster.is_short:
-            self._healing.heal()
+            self._rereplication.heal()
         self._commits.after_commit()
 
     def failure(self) -> MillstreamError | None:
@@ -301,10 +301,10 @@ class Coordinator:
         """
         with self._lock:
             causes: list[Exception] = [*self._failures] or [problem]
-        if any(isinstance(cause, Recut) for cause in causes):
+        if any(isinstance(cause, RecutError) for cause in causes):
             return True  # whatever other tasks met after it
         return self.ledger.recut and any(
-            isinstance(cause, NotDeterministic) and cause.job in self._downstream
+            isinstance(cause, NotDeterministicError) and cause.job in self._downstream
             for cause in causes
         )
 
@@ -327,41 +327,41 @@ class Coordinator:
                 log.warning("the newest epochs are not in the store, and run again: %s", problem)
             self._closed = True
             for node in self.roster.nodes if self._roster is not None else ():
-                self._asking.quietly(node, "stop", None, timeout=1.0)
+                self._rpc.quietly(node, "stop", None, timeout=1.0)
 
     # -- asking nodes --------------------------------------------------------------------
 
     def ask(self, node: NodeId, action: str, body: object, timeout: float = ASK_TIMEOUT) -> Any:
-        """Ask a node; raises ``Unreachable`` or what the node says."""
-        return self._asking.ask(node, action, body, timeout)
+        """Ask a node; raises ``UnreachableError`` or what the node says."""
+        return self._rpc.ask(node, action, body, timeout)
 
     def ask_all(self, action: str, body: object, timeout: float = ASK_TIMEOUT) -> dict[NodeId, Any]:
         """Ask all nodes side by side; each gives an answer or the exception that came instead."""
-        return self._asking.all(self.roster.nodes, action, body, timeout)
+        return self._rpc.all(self.roster.nodes, action, body, timeout)
 
     def ask_living(
         self, nodes: Iterable[NodeId], action: str, body: object, timeout: float
     ) -> dict[NodeId, Any]:
         """Ask nodes for what takes long; who is lost meanwhile is not waited for."""
         roster = self.roster
-        return self._asking.living(nodes, lambda: roster.domains, action, body, timeout)
+        return self._rpc.living(nodes, lambda: roster.domains, action, body, timeout)
 
     def _assignment(self) -> Assign:
         with self._lock:
             return Assign(
                 self.ledger.incarnation,
                 self.roster.placement,
-                self._asking.addresses,
+                self._rpc.addresses,
                 self.ledger.committed,
             )
 
     def tell_nodes(self, action: str, body: object) -> None:
         """Tell all nodes something, and do not wait for them."""
-        self._asking.tell(self.roster.nodes, action, body)
+        self._rpc.tell(self.roster.nodes, action, body)
 
     def tell(self) -> None:
         """Tell all nodes the placement in force; who misses it will ask."""
-        self._asking.tell(self.roster.nodes, "assign", self._assignment())
+        self._rpc.tell(self.roster.nodes, "assign", self._assignment())
 
     # -- nodes that go -------------------------------------------------------------------
 
@@ -369,7 +369,7 @@ class Coordinator:
         """Look at a node that somebody could not reach, and take over its slots if it is dead."""
         self._fencing.suspect(node, by, rounds)
 
-    def unanswered(self, node: NodeId, problem: Unreachable, what: str) -> None:
+    def unanswered(self, node: NodeId, problem: UnreachableError, what: str) -> None:
         """A node did not answer what it was asked: it is dead, or slow if it answers a ping."""
         self.suspect(node)
         if problem.timed_out and node in self.roster.domains:
@@ -377,9 +377,9 @@ class Coordinator:
 
     def dismiss(self, nodes: list[NodeId]) -> None:
         """Stop nodes that were taken out, if they are alive; have their copies made anew."""
-        self._asking.tell(nodes, "stop", None)
+        self._rpc.tell(nodes, "stop", None)
         if self.ledger.record is None:
-            self._healing.heal()
+            self._rereplication.heal()
 
     def _watch(self) -> None:
         """Look at all nodes now and then: a node without a neighbour has no other watch."""
@@ -392,16 +392,16 @@ class Coordinator:
 
     def _look(self) -> None:
         for node, answer in self.ask_all("ping", None, _PING_TIMEOUT).items():
-            if isinstance(answer, Unreachable) and not self._fencing.is_under_inquiry(node):
+            if isinstance(answer, UnreachableError) and not self._fencing.is_under_inquiry(node):
                 self._net.spawn(partial(self._suspect_quietly, node), "suspect")
         if self.roster.is_short:
-            self._healing.heal()
+            self._rereplication.heal()
         self._commits.look()
 
     def _suspect_quietly(self, node: NodeId) -> None:
         try:
             self.suspect(node)
-        except StateLost:
+        except StateLostError:
             return  # told by on_lost
 
     # -- the tasks' side -----------------------------------------------------------------
@@ -440,7 +440,7 @@ class Coordinator:
             with self._lock:
                 self._arrived.add(body)
                 return len(self._arrived)
-        raise StaleTask(f"the coordinator has no action {action!r}")
+        raise StaleTaskError(f"the coordinator has no action {action!r}")
 
     def _restore(self) -> Restore:
         with self._changing:
@@ -451,13 +451,13 @@ class Coordinator:
         self._refuse_fenced(node)
         if self._roster is not None and node not in self.roster.domains:
             # Of a task that Spark ran twice: the other attempt's node was taken in.
-            raise Fenced(f"node {node} is not part of the run")
+            raise FencedError(f"node {node} is not part of the run")
 
     def _refuse_fenced(self, reporter: str | None) -> None:
         """Raise for a node that was fenced; tasks report as well."""
         if reporter is not None and self._roster is not None and reporter in self.roster.lost:
             self._fencing.returned(NodeId(reporter))
-            raise Fenced(f"node {reporter} was taken for dead, and others own its slots now")
+            raise FencedError(f"node {reporter} was taken for dead, and others own its slots now")
 
     def _record(self, epoch: int, try_: int) -> EpochRecord:
         if self.lost is not None:
@@ -465,7 +465,7 @@ class Coordinator:
         with self._lock:
             record = self.ledger.record
         if record is None or record.at != (epoch, try_):
-            raise StaleTask(
+            raise StaleTaskError(
                 f"epoch {epoch}, try {try_} is over: the DataFrame given to a sink can be read "
                 "only until the sink's function returns"
             )

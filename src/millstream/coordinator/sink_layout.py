@@ -36,7 +36,7 @@ def epochs_in(names: Iterable[str]) -> list[int]:
     return sorted(epoch_of(name) for name in names if name.startswith(_EPOCH))
 
 
-class SinkBusy(MillstreamError):
+class SinkBusyError(MillstreamError):
     """Somebody else changes what a sink has published."""
 
     def __init__(self, path: str, purpose: str) -> None:
@@ -52,13 +52,13 @@ class SinkBusy(MillstreamError):
 
 @contextmanager
 def locked(sink: Path, purpose: str, *, wait: timedelta = timedelta()) -> Iterator[None]:
-    """Hold a lock of a local sink, or raise ``SinkBusy``."""
+    """Hold a lock of a local sink, or raise ``SinkBusyError``."""
     handle = os.open(sink / OURS / f"{purpose}.lock", os.O_CREAT | os.O_RDWR, 0o666)
     deadline = time.monotonic() + wait.total_seconds()
     try:
         while not _lock(handle):
             if time.monotonic() >= deadline:
-                raise SinkBusy(str(sink), purpose)
+                raise SinkBusyError(str(sink), purpose)
             time.sleep(_POLL)
         yield
     finally:

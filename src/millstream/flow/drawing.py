@@ -21,8 +21,8 @@ from millstream.flow.labels import (
 from millstream.flow.layout import GAP_X, Box, Laid, Link, lay_out
 from millstream.flow.plan import Plan
 from millstream.flow.vertices import (
+    FusedVertex,
     JobVertex,
-    LedVertex,
     SideVertex,
     SinkVertex,
     SourceVertex,
@@ -105,7 +105,7 @@ def kind_of(vertex: Vertex) -> Kind:
             return "source"
         case JobVertex():
             return "job"
-        case LedVertex():
+        case FusedVertex():
             return "led"
         case SideVertex():
             return "side"
@@ -127,7 +127,7 @@ def lines_of(vertex: Vertex) -> tuple[str, ...]:
             work = f"{mapped}{reduce_text(vertex.reducer)}"
             windows = () if vertex.windowing is None else (str(vertex.windowing),)
             return vertex.name, work, *windows
-        case LedVertex():
+        case FusedVertex():
             return vertex.name, str(vertex.job.windowing)
         case _:
             return (step_text(vertex),)
@@ -148,7 +148,7 @@ def _link_kind(reader: Vertex) -> str:
             return "shuffle"
         case SideVertex():
             return "side"
-        case LedVertex():
+        case FusedVertex():
             return "led"
         case _:
             return "plain"

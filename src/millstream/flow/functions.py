@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from millstream.errors import Place, WorkflowError
-from millstream.flow.shipping import is_users_file, ship
+from millstream.flow.function_shipping import is_users_file, ship
 from millstream.state.values import shown
 
 Function = Callable[..., Any]

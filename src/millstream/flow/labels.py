@@ -30,8 +30,8 @@ from millstream.flow.vertices import (
     BatchStep,
     BranchVertex,
     FrameVertex,
+    FusedVertex,
     JobVertex,
-    LedVertex,
     RecordStep,
     SideVertex,
     SinkVertex,
@@ -45,7 +45,7 @@ from millstream.state.aggregates.naming import text_of
 def step_text(vertex: Vertex) -> str:
     """A vertex in a few words."""
     match vertex:
-        case SourceVertex() | LedVertex():
+        case SourceVertex() | FusedVertex():
             return vertex.name
         case JobVertex():
             return f"job {vertex.name}"

@@ -13,11 +13,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 from millstream.errors import Place, WorkflowError
-from millstream.flow.sharing import Readers, Sameness, lead_jobs, merge_steps, shared_maps
+from millstream.flow.fusion import Readers, Sameness, fuse_jobs, merge_steps, shared_maps
 from millstream.flow.vertices import (
     FrameVertex,
+    FusedVertex,
     JobVertex,
-    LedVertex,
     NamedVertex,
     SideVertex,
     SinkVertex,
@@ -36,7 +36,7 @@ class Plan:
     """The vertices of a workflow, every one after its inputs.
 
     Jobs that differ in their windows alone are reduced by the first of them. The others are
-    ``LedVertex`` from here on, and no jobs; ``readers`` says for each job that leads, and each of
+    ``FusedVertex`` from here on, and no jobs; ``readers`` says for each job that leads, and each of
     its windows, for which of these vertices the results are: their consumers get them. The jobs
     of one group in ``shared_maps`` have the same map on the same stream. ``merged`` says for a
     step where else it was written.
@@ -54,7 +54,7 @@ class Plan:
         """For each vertex, those that read it; a led job reads its leader through ``readers``."""
         readers: list[list[int]] = [[] for _ in self.vertices]
         for at, inputs in enumerate(self.inputs):
-            if not isinstance(self.vertices[at], LedVertex):
+            if not isinstance(self.vertices[at], FusedVertex):
                 for source in inputs:
                     readers[source].append(at)
         return tuple(tuple(found) for found in readers)
@@ -98,9 +98,9 @@ class Plan:
         """The names of the jobs that read what other jobs give."""
         return tuple(job.name for at, job in self.jobs if self.levels[at] > 1)
 
-    def led_by(self, leader: int) -> list[tuple[int, LedVertex]]:
+    def led_by(self, leader: int) -> list[tuple[int, FusedVertex]]:
         """The jobs whose windows a job reduces along with its own."""
-        return [(at, led) for at, led in self.of_kind(LedVertex) if self.inputs[at] == (leader,)]
+        return [(at, led) for at, led in self.of_kind(FusedVertex) if self.inputs[at] == (leader,)]
 
     @property
     def sinks(self) -> list[tuple[int, SinkVertex]]:
@@ -123,7 +123,7 @@ def plan(workflow: Workflow) -> Plan:
     inputs = tuple(tuple(position[source] for source in sources) for sources in order.values())
     same = Sameness()
     steps = merge_steps(tuple(order), inputs, same)
-    graph, readers = lead_jobs(steps, [job.name for job in jobs], same)
+    graph, readers = fuse_jobs(steps, [job.name for job in jobs], same)
     return Plan(
         workflow.name,
         graph.vertices,

@@ -1,7 +1,7 @@
 """Where a workflow writes: frozen descriptions of sinks, validated when they are made.
 
 Users make them with the functions of ``write.py``. Nothing is opened here and Spark is not
-imported: ``millstream.spark.sinks`` opens a sink when the workflow starts, and owns what
+imported: ``millstream.spark.sink_writers`` opens a sink when the workflow starts, and owns what
 exactly-once means for each kind.
 """
 

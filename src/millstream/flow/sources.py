@@ -1,7 +1,7 @@
 """What a workflow reads: frozen descriptions of sources, validated when they are made.
 
 Users make them with the functions of ``read.py``. Nothing is opened here and Spark is not
-imported: ``millstream.spark.sources`` turns a description into a streaming DataFrame when the
+imported: ``millstream.spark.source_frames`` turns a description into a streaming DataFrame when the
 workflow starts.
 """
 

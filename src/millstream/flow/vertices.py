@@ -120,7 +120,7 @@ class JobVertex(Vertex):
 
 
 @dataclass(frozen=True, eq=False)
-class LedVertex(Vertex):
+class FusedVertex(Vertex):
     """A job whose windows another job reduces along with its own; that one is its only input."""
 
     name: str = ""

@@ -10,7 +10,7 @@ from datetime import timedelta
 from millstream.errors import Place, WorkflowError
 from millstream.flow.checks import as_source, as_span, check_name
 from millstream.flow.drawing import Drawing
-from millstream.flow.explaining import explain
+from millstream.flow.explanation import explain
 from millstream.flow.functions import caller
 from millstream.flow.plan import plan
 from millstream.flow.streams import Stream

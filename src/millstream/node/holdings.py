@@ -9,10 +9,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from millstream.node.messages import Feed, FeedRefused
 from millstream.ring.masks import SlotMask
 from millstream.ring.placement import Placement
 from millstream.ring.ring import NodeId
+from millstream.wire.messages import Feed, FeedRefusedError
 
 EMPTY = -1
 """Nothing was committed yet, so nothing is missing."""
@@ -72,17 +72,17 @@ class Holdings:
         since = self._since[slots]
         foreign = (since < 0) | (since > feed.ring)
         if len(since) < len(feed.slots):
-            raise FeedRefused(f"there is no slot {feed.slots.stop - 1}", stale=False)
+            raise FeedRefusedError(f"there is no slot {feed.slots.stop - 1}", stale=False)
         if foreign.any():
             slot = feed.slots.start + int(np.flatnonzero(foreign)[0])
-            raise FeedRefused(
+            raise FeedRefusedError(
                 f"slot {slot} is not owned by node {self._node} under ring {feed.ring}",
                 stale=False,
             )
         behind = self.through[slots] != feed.committed.epoch
         if behind.any():
             slot = feed.slots.start + int(np.flatnonzero(behind)[0])
-            raise FeedRefused(
+            raise FeedRefusedError(
                 f"slot {slot} of node {self._node} is at epoch {int(self.through[slot])}, not at "
                 f"{feed.committed.epoch}",
                 stale=False,
@@ -91,7 +91,7 @@ class Holdings:
     def fence_copy(self, slots: range, ring: int) -> None:
         """Refuse a copy from a node that this one has replaced as the owner."""
         if self.owned[slots.start : slots.stop].any():
-            raise FeedRefused(
+            raise FeedRefusedError(
                 f"node {self._node} owns slots of {slots.start} to {slots.stop - 1} itself since "
                 f"ring {int(self._since[slots.start : slots.stop].max())}, after ring {ring}",
                 stale=True,

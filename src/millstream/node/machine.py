@@ -15,39 +15,39 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from millstream.checkpoints.manifest import Base
+from millstream.checkpoints.manifest import BaseRecord
 from millstream.flow.vertices import JobVertex
-from millstream.node.checkpoints import Due, Retained
-from millstream.node.messages import (
+from millstream.node.feed_blocks import key_in, key_type_in, opened, shown_part
+from millstream.node.held_units import Block, Unit, Work, committed_units, receipts_of, unit_digest
+from millstream.node.replication import Due, Retained
+from millstream.node.slot_store import SlotStore, UnknownJobError
+from millstream.ring.masks import SlotMask, common, runs_of
+from millstream.ring.placement import Placement, Share
+from millstream.ring.ring import NodeId
+from millstream.state.spill import Spilling
+from millstream.wire.messages import (
     NOTHING_COMMITTED,
     Assign,
-    BrokenFeed,
+    BrokenFeedError,
     Commit,
     Delta,
     End,
     Feed,
-    FeedRefused,
+    FeedRefusedError,
+    Kept,
     NodeReport,
-    NotDeterministic,
-    NotHeld,
+    NotDeterministicError,
     Receipt,
     Receipts,
-    Recut,
+    RecutError,
+    SlotsNotHeldError,
     Snapshot,
     UnitCopy,
 )
-from millstream.node.opening import key_in, key_type_in, opened, shown_part
-from millstream.node.safekeeper import Kept
-from millstream.node.store import SlotStore, UnknownJob
-from millstream.node.units import Block, Unit, Work, committed_units, receipts_of, unit_digest
-from millstream.ring.masks import SlotMask, common, runs_of
-from millstream.ring.placement import Placement, Share
-from millstream.ring.ring import NodeId
-from millstream.state.spilling import Spilling
-from millstream.work.clocks import summed
+from millstream.work.collector import without_collector
+from millstream.work.job_clock import summed
 from millstream.work.parcels import results_in
-from millstream.work.pausing import without_collector
-from millstream.work.units import Reduced, UnitContext
+from millstream.work.unit import Reduced, UnitContext
 
 Durability = Literal["epoch", "interval"]
 
@@ -83,7 +83,7 @@ class NodeMachine:
         self.node = node
         self.durability = durability
         self._ids = ids or {}
-        self.bases: list[Base] = []
+        self.bases: list[BaseRecord] = []
         self._jobs = jobs
         self._digest = digest
         self._clock = clock
@@ -126,7 +126,7 @@ class NodeMachine:
     def assign(self, message: Assign) -> None:
         """Take the placement in force; slots keep the version at which this node got them."""
         if message.incarnation < self._incarnation:
-            raise FeedRefused(f"incarnation {message.incarnation} is over", stale=True)
+            raise FeedRefusedError(f"incarnation {message.incarnation} is over", stale=True)
         if message.incarnation > self._incarnation:
             self._begin_incarnation(message.incarnation)
         elif message.placement.version <= self.version:
@@ -148,7 +148,7 @@ class NodeMachine:
     def admit(self, feed: Feed) -> None:
         """Let a feed in, or refuse it; a newer epoch or try ends what came before."""
         if feed.job not in self._jobs:
-            raise UnknownJob(f"this node runs no job {feed.job}")
+            raise UnknownJobError(f"this node runs no job {feed.job}")
         self._enter(feed.incarnation, feed.epoch, feed.try_, feed.committed)
         if feed.copy:
             self.store.holdings.fence_copy(feed.slots, feed.ring)
@@ -158,9 +158,9 @@ class NodeMachine:
     def _enter(self, incarnation: int, epoch: int, try_: int, committed: Commit) -> None:
         self._check_incarnation(incarnation)
         if epoch <= self._committed.epoch:
-            raise FeedRefused(f"epoch {epoch} is committed", stale=True)
+            raise FeedRefusedError(f"epoch {epoch} is committed", stale=True)
         if (epoch, try_) < (self._epoch, self._try):
-            raise FeedRefused(
+            raise FeedRefusedError(
                 f"try {try_} of epoch {epoch} was replaced by try {self._try} of epoch "
                 f"{self._epoch}",
                 stale=True,
@@ -183,7 +183,7 @@ class NodeMachine:
         ordered = sorted(blocks, key=lambda block: block.origin)
         digest = self._digest(ordered)
         if end.blocks != len(blocks) or end.digest != digest:
-            raise BrokenFeed(
+            raise BrokenFeedError(
                 f"a feed of epoch {feed.epoch} said {end.blocks} blocks with digest {end.digest}, "
                 f"but {len(blocks)} with {digest} arrived; the task will run again"
             )
@@ -199,9 +199,9 @@ class NodeMachine:
                 found = unit
         return found
 
-    def _disagreement(self, unit: Unit, slots: range) -> NotDeterministic | Recut:
+    def _disagreement(self, unit: Unit, slots: range) -> NotDeterministicError | RecutError:
         """Two units of this try share slots and are not the same."""
-        told = Recut if unit.slots != slots else NotDeterministic
+        told = RecutError if unit.slots != slots else NotDeterministicError
         both = common(unit.slots, slots)
         name = self._jobs[unit.job].name
         return told(name, unit.receipt.epoch, f"{both.start} to {both.stop - 1}")
@@ -303,7 +303,7 @@ class NodeMachine:
     @property
     def log_bytes(self) -> int:
         """What tuple logs take in memory."""
-        return self.store.shelf.log_bytes + sum(
+        return self.store.pending_epochs.log_bytes + sum(
             u.log.bytes for u in self._units if u.log is not None
         )
 
@@ -312,7 +312,7 @@ class NodeMachine:
     def receipts(self, epoch: int, try_: int, report: NodeReport) -> Receipts:
         """What this node has of an epoch and try; nothing once either was replaced."""
         reach = self.store.reach()
-        pending = self.next_replay() is not None or bool(self.unkept())
+        pending = self.next_replay() is not None or bool(self.unstored())
         if (epoch, try_) != (self._epoch, self._try):
             return Receipts((), (), reach, pending, report, tuple(self.bases))
         owned, fed = self.store.holdings.owned, self.store.holdings.fed
@@ -345,7 +345,7 @@ class NodeMachine:
     def _keeps(self, unit: Unit) -> bool:
         return bool(self._ids) and self.durability == "epoch" and self._jobs[unit.job].durable
 
-    def unkept(self) -> list[Unit]:
+    def unstored(self) -> list[Unit]:
         """The units of this node's slots that should be in the store, and are not."""
         owned = self.store.holdings.owned
         return [
@@ -401,8 +401,10 @@ class NodeMachine:
 
     def _logs(self) -> Iterator[tuple[int, Unit]]:
         """The tuple logs without a known effect, in the order of epochs."""
-        for lot in self.store.shelf.lots():
-            yield from ((lot.epoch, unit) for unit in lot.units if not unit.effective)
+        for pending_epoch in self.store.pending_epochs.oldest_first():
+            yield from (
+                (pending_epoch.epoch, unit) for unit in pending_epoch.units if not unit.effective
+            )
         yield from ((self._epoch, unit) for unit in self._units if not unit.effective)
 
     def _due(self, epoch: int) -> SlotMask:
@@ -417,7 +419,7 @@ class NodeMachine:
         if replay.slots == unit.slots:
             unit.receipt, unit.fragment, unit.outputs = receipt, reduced.fragment, reduced.outputs
         else:
-            self.store.shelf.divide(unit, Unit(receipt, fragment=reduced.fragment))
+            self.store.pending_epochs.divide(unit, Unit(receipt, fragment=reduced.fragment))
         self.store.settle()
 
     @property
@@ -426,10 +428,12 @@ class NodeMachine:
         return self.store.is_behind(range(self.store.slots), self._committed.epoch)
 
     def require_current(self, slots: range) -> None:
-        """Raise ``NotHeld`` while logs of some slots of this node are still to be replayed."""
+        """Raise ``SlotsNotHeldError`` while logs of some of these slots are not replayed yet."""
         epoch = self._committed.epoch
         if self.store.is_behind(slots, epoch):
-            raise NotHeld(f"node {self.node} has not brought all of its slots to epoch {epoch} yet")
+            raise SlotsNotHeldError(
+                f"node {self.node} has not brought all of its slots to epoch {epoch} yet"
+            )
 
     def lacking(self) -> SlotMask:
         """The slots that this node owns, but whose state only the store can give."""
@@ -448,7 +452,7 @@ class NodeMachine:
 
     def _check_incarnation(self, incarnation: int) -> None:
         if incarnation != self._incarnation:
-            raise FeedRefused(
+            raise FeedRefusedError(
                 f"incarnation {incarnation} is not {self._incarnation}",
                 stale=incarnation < self._incarnation,
             )

@@ -14,9 +14,9 @@ from typing import Any
 
 from millstream.errors import MillstreamError
 from millstream.node.machine import NodeMachine
-from millstream.node.messages import Fenced
 from millstream.ring.ring import NodeId
-from millstream.wire.calls import Unreachable
+from millstream.wire.calls import UnreachableError
+from millstream.wire.messages import FencedError
 from millstream.wire.net import Net
 
 _LEAST_TIMEOUT = 5.0
@@ -68,7 +68,7 @@ class Peers:
         """Call a peer; nothing is concluded from a failure."""
         address = self._machine.address(peer)
         if address is None:
-            raise Unreachable(peer, "no address of it is known here")
+            raise UnreachableError(peer, "no address of it is known here")
         return self._net.call(address, action, body, timeout)
 
     def heard(self, peer: NodeId) -> None:
@@ -105,7 +105,7 @@ class Peers:
         )
         for peer in load:
             got = [a for m, a in zip(messages, answers, strict=True) if m.peer == peer]
-            if all(isinstance(answer, Unreachable) for answer in got):
+            if all(isinstance(answer, UnreachableError) for answer in got):
                 self._inquire(peer, late=any(_is_late(answer) for answer in got))
         return answers
 
@@ -144,7 +144,7 @@ class Peers:
     def _answers(self, peer: NodeId, timeout: float) -> bool:
         try:
             self.call(peer, "ping", None, timeout)
-        except Unreachable:
+        except UnreachableError:
             return False
         except MillstreamError:
             return True  # an answer of any kind is a sign of life
@@ -154,7 +154,7 @@ class Peers:
         """Tell the coordinator; False if this node is itself out of the ring."""
         try:
             self._net.call(self._coordinator, action, (peer, self._machine.node, what), timeout)
-        except Fenced:
+        except FencedError:
             self._stop()
             return False
         except MillstreamError:
@@ -187,4 +187,4 @@ class Peers:
 
 
 def _is_late(answer: object) -> bool:
-    return isinstance(answer, Unreachable) and answer.timed_out
+    return isinstance(answer, UnreachableError) and answer.timed_out

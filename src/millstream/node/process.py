@@ -25,21 +25,21 @@ import cloudpickle
 
 from millstream.errors import MillstreamError
 from millstream.flow.vertices import JobVertex
+from millstream.node.durability.write_queue import WriteQueue, WriteQueueOptions
 from millstream.node.machine import Durability, NodeMachine
-from millstream.node.messages import Fenced
-from millstream.node.outputs import OutputSpool, scratch_folder
-from millstream.node.safekeeper import KeeperOptions, Safekeeper
+from millstream.node.output_spool import OutputSpool, scratch_folder
 from millstream.node.server import NodeServer, digest_blocks, memory
 from millstream.node.service import NodeOptions, NodeService
 from millstream.ring.ring import NodeId
 from millstream.ring.zones import Domain
-from millstream.state.spilling import Spilling
-from millstream.stores.opening import open_store
-from millstream.wire.calls import Endpoint, Unreachable
+from millstream.state.spill import Spilling
+from millstream.stores.registry import open_store
+from millstream.wire.calls import Endpoint, UnreachableError
 from millstream.wire.flight_net import FlightNet
+from millstream.wire.messages import FencedError
 from millstream.wire.serving import tcp_address
 from millstream.wire.tls import Identity
-from millstream.work.pausing import settle_node
+from millstream.work.collector import settle_node
 
 _READY = b"ready "
 _START_TIMEOUT = 60.0
@@ -67,7 +67,7 @@ class Launch:
     options: NodeOptions
     store: str | None = None
     ids: Mapping[int, str] = field(default_factory=dict)
-    keeper: KeeperOptions = field(default_factory=KeeperOptions)
+    keeper: WriteQueueOptions = field(default_factory=WriteQueueOptions)
     memory_limit: int | None = None
     identity: Identity | None = None
 
@@ -147,7 +147,7 @@ def main() -> None:
     net = FlightNet.to(config.coordinator)
     keeper = None
     if config.store is not None:
-        keeper = Safekeeper(net, open_store(config.store, config.node), config.keeper)
+        keeper = WriteQueue(net, open_store(config.store, config.node), config.keeper)
     service = NodeService(
         machine,
         net,
@@ -205,9 +205,9 @@ def _watch_driver(config: Launch, net: FlightNet, end: threading.Event) -> None:
         try:
             net.call(config.coordinator.address, "ping", config.node, timeout=5.0)
             refused = 0
-        except Fenced:
+        except FencedError:
             end.set()  # others own the slots of this node now
-        except Unreachable as problem:
+        except UnreachableError as problem:
             refused += problem.refused
             if refused >= _SILENT_PINGS:
                 if config.host is None:  # the folder is the driver's, which cannot remove it now

@@ -6,8 +6,8 @@ import resource
 from collections.abc import Sequence
 from pathlib import Path
 
+from millstream.node.held_units import Block
 from millstream.node.service import NodeService
-from millstream.node.units import Block
 from millstream.wire.blocks import digest_of
 from millstream.wire.serving import RunServer
 from millstream.wire.tls import Identity

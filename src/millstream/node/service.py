@@ -2,7 +2,7 @@
 
 Everything here speaks through :class:`~millstream.wire.net.Net`; the Flight server and the
 simulator are two ways to reach it. Two locks: ``_state`` is held by whoever reduces over the
-state or changes it, ``_books`` for moments by whoever reads or writes what the node has promised.
+state or changes it, ``_metadata`` briefly by whoever reads or writes what the node has promised.
 Where both are needed, ``_state`` comes first.
 """
 
@@ -18,21 +18,31 @@ from typing import Any
 import pyarrow as pa
 
 from millstream.errors import MillstreamError
-from millstream.node.checkpoints import Due
-from millstream.node.keeping import BaseOptions, Keeping, Locks, cut
+from millstream.node.durability.slot_operations import SlotOperations
+from millstream.node.durability.unit_writer import BaseOptions, Locks, UnitWriter, cut
+from millstream.node.durability.write_queue import WriteQueue
+from millstream.node.held_units import Block, Unit, Work
 from millstream.node.machine import NodeMachine
-from millstream.node.messages import (
+from millstream.node.output_spool import OutputSpool
+from millstream.node.peers import Message, Peers
+from millstream.node.replication import Due
+from millstream.node.scan_views import shown_items
+from millstream.ring.ring import NodeId
+from millstream.state.blocks import Origin
+from millstream.state.pickling import dumps
+from millstream.wire.blocks import buffers_of
+from millstream.wire.messages import (
     Assign,
-    BrokenFeed,
+    BrokenFeedError,
     Commit,
     CopyOrder,
     Delta,
     End,
     Feed,
-    FeedRefused,
-    Fenced,
+    FeedRefusedError,
+    FencedError,
     NodeReport,
-    NotNow,
+    NotReadyError,
     OpenScan,
     Persist,
     Persisted,
@@ -41,16 +51,6 @@ from millstream.node.messages import (
     Snapshot,
     UnitCopy,
 )
-from millstream.node.outputs import OutputSpool
-from millstream.node.peers import Message, Peers
-from millstream.node.primitives import Primitives
-from millstream.node.safekeeper import Safekeeper
-from millstream.node.units import Block, Unit, Work
-from millstream.node.views import shown_items
-from millstream.ring.ring import NodeId
-from millstream.state.blocks import Origin
-from millstream.state.pickling import dumps
-from millstream.wire.blocks import buffers_of
 from millstream.wire.net import Net
 
 _ASK_TIMEOUT = 5.0
@@ -84,7 +84,7 @@ class NodeService:
         memory: Callable[[], int],
         stop: Callable[[], None],
         tidy: Callable[[int, Callable[[], int]], None] = lambda merged, keys: None,
-        keeper: Safekeeper | None = None,
+        keeper: WriteQueue | None = None,
         spool: OutputSpool | None = None,
     ) -> None:
         self._machine = machine
@@ -96,14 +96,14 @@ class NodeService:
         self._tidy = tidy
         self._spool = spool
         self._locks = Locks(net.lock(), net.lock())
-        self._state, self._books = self._locks.state, self._locks.books
-        self._keeping = (
-            None if keeper is None else Keeping(machine, keeper, self._locks, options.bases, net)
+        self._state, self._metadata = self._locks.state, self._locks.metadata
+        self._writer = (
+            None if keeper is None else UnitWriter(machine, keeper, self._locks, options.bases, net)
         )
         watch = (options.watch_every, options.watch_timeout)
         self._peers = Peers(machine, net, coordinator, watch, stop)
-        self._primitives = Primitives(
-            machine, self._locks, net, self._peers, self._restore_order, self._keeping
+        self._operations = SlotOperations(
+            machine, self._locks, net, self._peers, self._restore_order, self._writer
         )
         self._checkpointing = net.lock()
         self._replaying = False
@@ -141,31 +141,31 @@ class NodeService:
         self._catch_up(feed.ring, feed.committed)
         if not feed.copy:
             self._await_merged()
-            self._primitives.restore(feed.slots)
-        with self._books:
+            self._operations.restore(feed.slots)
+        with self._metadata:
             self._machine.admit(feed)
         blocks, end = _received(items)
         if feed.copy:
             self._catch_up(feed.ring, feed.committed)
-            with self._books:
+            with self._metadata:
                 self._machine.take_log(feed, blocks, end)
-            self._mind_the_logs()
+            self._relieve_log_pressure()
             return []
         with self._state:
             # In one go with reducing: of two attempts side by side, only the first reduces.
-            with self._books:
+            with self._metadata:
                 found = self._machine.begin(feed, blocks, end)
             if not isinstance(found, Work):
                 return found
             reduced, receipt = self._machine.reduce(found)
-            with self._books:
+            with self._metadata:
                 outputs, units = self._machine.freeze(found, reduced, receipt)
         if self._spool is not None and outputs is reduced.outputs:
             self._spool.bound(outputs)
         if self._machine.durability == "epoch":
             copies = self._copies(units)  # serialised here, once, for backups and store
-            if self._keeping is not None:
-                self._keeping.keep(unit for unit in units if self._machine.is_durable(unit.job))
+            if self._writer is not None:
+                self._writer.keep(unit for unit in units if self._machine.is_durable(unit.job))
             self._peers.deliver(copies)
         return outputs
 
@@ -174,16 +174,16 @@ class NodeService:
         if ring > self._machine.version:
             try:
                 message = self._net.call(self._coordinator, "assign", self.node, _ASK_TIMEOUT)
-            except Fenced as told:
+            except FencedError as told:
                 self._stop()
-                raise FeedRefused(str(told), stale=False) from None
+                raise FeedRefusedError(str(told), stale=False) from None
             self._on_assign(message)
         if committed.epoch > self._machine.committed.epoch:
             self._on_seal(committed)
 
     @contextmanager
     def _both(self) -> Iterator[None]:
-        with self._state, self._books:
+        with self._state, self._metadata:
             yield
 
     # -- copies --------------------------------------------------------------------------
@@ -209,7 +209,7 @@ class NodeService:
             return None
         answer = getattr(self, f"_on_{name}", None)
         if answer is None:
-            raise BrokenFeed(f"a node has no action {name!r}")
+            raise BrokenFeedError(f"a node has no action {name!r}")
         return answer(body)
 
     def _on_assign(self, message: Assign) -> None:
@@ -218,12 +218,12 @@ class NodeService:
         with self._both():
             self._machine.assign(message)
         self._begin_replay()
-        if self._keeping is not None and self._machine.lacking().any():
-            self._spawn(self._primitives.restore_all, "restore")
+        if self._writer is not None and self._machine.lacking().any():
+            self._spawn(self._operations.restore_all, "restore")
 
     def _begin_replay(self) -> None:
         """Replay what is to be replayed, unless somebody is at it."""
-        with self._books:
+        with self._metadata:
             begin = not self._replaying and self._machine.next_replay() is not None
             self._replaying = self._replaying or begin
         if begin:
@@ -233,13 +233,13 @@ class NodeService:
         """Replay the logs of slots taken over, unit by unit: other units go on in between."""
         while True:
             with self._state:
-                with self._books:
+                with self._metadata:
                     replay = self._machine.next_replay()
                     self._replaying = replay is not None
                 if replay is None:
                     return
                 reduced, receipt = self._machine.reduce(replay.work)
-                with self._books:
+                with self._metadata:
                     self._machine.replayed(replay, reduced, receipt)
             if self._spool is not None:
                 self._spool.bound(reduced.outputs)
@@ -247,15 +247,15 @@ class NodeService:
     def _on_receipts(self, body: tuple[int, int, int]) -> Receipts:
         epoch, try_, ring = body
         self._catch_up(ring, self._machine.committed)
-        if self._keeping is not None:
-            self._keeping.catch_up(_STORE_PATIENCE)
+        if self._writer is not None:
+            self._writer.catch_up(_STORE_PATIENCE)
         self._require_sound()
-        self._primitives.is_whole()
+        self._operations.is_whole()
         self._begin_replay()  # of slots that have come from the store since they were assigned
-        with self._books:
+        with self._metadata:
             store = self._machine.store
             logs = self._machine.log_bytes
-            counts = None if self._keeping is None else copied(self._keeping.keeper.counts)
+            counts = None if self._writer is None else copied(self._writer.keeper.counts)
             report = NodeReport(store.keys(), self._memory(), logs, store.cold_keys, counts)
             return self._machine.receipts(epoch, try_, report)
 
@@ -264,13 +264,13 @@ class NodeService:
         if commit.epoch <= self._machine.committed.epoch:
             return
         with self._state:
-            with self._books:
+            with self._metadata:
                 if commit.epoch <= self._machine.committed.epoch:
                     return
                 self._machine.commit(commit)
             self._merge()
-        if self._keeping is not None and self._keeping.base_is_due:
-            self._net.spawn(self._keeping.write_bases, "bases")
+        if self._writer is not None and self._writer.base_is_due:
+            self._net.spawn(self._writer.write_bases, "bases")
 
     def _merge(self) -> None:
         """Merge what is committed, and let others read in between; the state is not released."""
@@ -279,7 +279,7 @@ class NodeService:
         for number, step in enumerate(store.settling()):
             if number:
                 self._net.sleep(_BREATH)  # a lock that is taken again at once is never free
-            with self._books:
+            with self._metadata:
                 step()
         self._tidy(store.merged - before, store.size)
 
@@ -292,11 +292,11 @@ class NodeService:
     def _on_copy(self, copy: UnitCopy) -> None:
         self._peers.heard(copy.source)
         self._catch_up(copy.ring, copy.committed)
-        with self._books:
+        with self._metadata:
             self._machine.take_copy(copy)
 
     def _on_resend(self, body: tuple[NodeId, int, int]) -> None:
-        with self._books:
+        with self._metadata:
             units = self._machine.units_for(*body)
         self._peers.deliver(self._copies(units, only=body[0]))
 
@@ -308,12 +308,12 @@ class NodeService:
 
     def _on_restored(self, _: None) -> bool:
         self._require_sound()
-        return self._primitives.is_whole()
+        return self._operations.is_whole()
 
     def _on_persist(self, order: Persist) -> Persisted:
         self._catch_up(-1, order.committed)
         self._require_sound()
-        return self._primitives.persist(order)
+        return self._operations.persist(order)
 
     # -- reading -------------------------------------------------------------------------
 
@@ -322,12 +322,12 @@ class NodeService:
         # Of slots that this node owns, but does not know of yet, it would say that they are empty.
         self._catch_up(ring, self._machine.committed)
         every, store = range(self._machine.store.slots), self._machine.store
-        self._primitives.restore(every)
-        with self._books:
+        self._operations.restore(every)
+        with self._metadata:
             slot = store.slot_of(job, key)
         slots = every if slot is None else range(slot, slot + 1)
         self._await_merging(slots, self._machine.committed.epoch)
-        with self._books:
+        with self._metadata:
             self._require_current(slots)
             return dumps(store.get(job, key))
 
@@ -344,30 +344,32 @@ class NodeService:
     def _on_scan(self, order: OpenScan) -> None:
         """Open a view of the newest commit for a scan."""
         self._on_seal(order.committed)
-        with self._books:
+        with self._metadata:
             self._machine.store.require_job(order.job)
             if self._machine.committed != order.committed:
-                raise NotNow(f"node {self.node} is past epoch {order.committed.epoch} already")
+                raise NotReadyError(
+                    f"node {self.node} is past epoch {order.committed.epoch} already"
+                )
             now = self._net.now()
             self._machine.store.views.open(order.scan, order.job, order.committed.epoch, now)
 
     def _on_unscan(self, scan: str) -> None:
-        with self._books:
+        with self._metadata:
             self._machine.store.views.close(scan)
 
     def _on_items(self, body: tuple[str, range, int]) -> list[tuple[Any, bytes]]:
         """The keys of some slots of this node as a scan sees them, with their state."""
         (scan, slots, ring), store = body, self._machine.store
         self._catch_up(ring, self._machine.committed)
-        self._primitives.restore(slots)
+        self._operations.restore(slots)
         self._require_sound()
-        with self._books:
+        with self._metadata:
             view = store.views.of(scan, slots.start, self._net.now())
             keys = store.most_keys(slots)
         self._await_merging(slots, view.epoch)
         found: list[tuple[Any, bytes]] = []
         for part in cut(slots, keys):
-            with self._books:
+            with self._metadata:
                 store.require_owned(part)
                 fragments = list(store.views.parts(view, part, store.holdings.through))
             # Unpickled and pickled again where nobody waits for it.
@@ -389,16 +391,16 @@ class NodeService:
         until, left = self._net.now() + _SUPPLY_FOR, list(order.slots)
         while left:
             slots = left.pop(0)
-            for snapshot in self._primitives.checkpoint(slots):
-                self._primitives.backup(snapshot, order.to)
+            for snapshot in self._operations.checkpoint(slots):
+                self._operations.backup(snapshot, order.to)
                 if self._net.now() >= until:
                     rest = range(snapshot.slots.stop, slots.stop)
                     return (rest, *left) if rest else tuple(left)
         return ()
 
     def _supply(self, peer: NodeId, slots: range) -> None:
-        for snapshot in self._primitives.checkpoint(slots):
-            self._primitives.backup(snapshot, peer)
+        for snapshot in self._operations.checkpoint(slots):
+            self._operations.backup(snapshot, peer)
 
     def _on_install(self, body: tuple[Snapshot, int]) -> None:
         snapshot, ring = body
@@ -419,12 +421,12 @@ class NodeService:
     def _checkpoint(self) -> None:
         """Bring every backup up to date, bit by bit."""
         with self._checkpointing:
-            with self._books:
+            with self._metadata:
                 dues = self._machine.due()
             for due in dues:
                 for part in cut(due.slots, due.keys):
                     self._bring(due, part)
-            with self._books:
+            with self._metadata:
                 gone = self._machine.evict()
             dues.clear()
             while gone:
@@ -438,7 +440,7 @@ class NodeService:
         messages = [Message(peer, "delta", delta, size) for peer in due.peers]
         for peer, answer in zip(due.peers, self._peers.send(messages), strict=True):
             if isinstance(answer, int):
-                with self._books:
+                with self._metadata:
                     self._machine.delivered(peer, slots, answer)
                 if -1 <= answer < due.since:
                     self._net.gather([partial(self._supply, peer, slots)])
@@ -449,9 +451,9 @@ class NodeService:
         with self._both():
             return self._machine.take_delta(delta)
 
-    def _mind_the_logs(self) -> None:
+    def _relieve_log_pressure(self) -> None:
         """Past the bound, ask the owners to checkpoint early; nothing is ever dropped."""
-        with self._books:
+        with self._metadata:
             size = self._machine.log_bytes
         if size > self._options.log_limit:
             placement = self._machine.placement
@@ -462,14 +464,14 @@ class NodeService:
                     self._net.gather([ask])
 
 
-class BackgroundFailed(MillstreamError):
+class BackgroundTaskError(MillstreamError):
     """Work of a node in the background ended with an error that has no type of ours."""
 
 
 def _typed(problem: Exception, what: str) -> MillstreamError:
     if isinstance(problem, MillstreamError):
         return problem
-    return BackgroundFailed(f"the {what} failed: {type(problem).__name__}: {problem}")
+    return BackgroundTaskError(f"the {what} failed: {type(problem).__name__}: {problem}")
 
 
 def _received(items: Iterator[Any]) -> tuple[list[Block], End]:
@@ -478,7 +480,7 @@ def _received(items: Iterator[Any]) -> tuple[list[Block], End]:
         if isinstance(item, End):
             return blocks, item
         blocks.extend(_blocks(item))
-    raise BrokenFeed("a feed broke off before its end marker; the task will run again")
+    raise BrokenFeedError("a feed broke off before its end marker; the task will run again")
 
 
 def _blocks(batch: pa.RecordBatch) -> Iterator[Block]:

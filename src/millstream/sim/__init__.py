@@ -7,6 +7,6 @@ same run, down to the last message.
 
 from millstream.sim.links import Faults
 from millstream.sim.network import SimNet, World
-from millstream.sim.tasks import Crashed, Stalled
+from millstream.sim.tasks import Crashed, StalledError
 
-__all__ = ["Crashed", "Faults", "SimNet", "Stalled", "World"]
+__all__ = ["Crashed", "Faults", "SimNet", "StalledError", "World"]

@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor, as_completed
 
-from millstream.sim.scenario import Failed, Outcome, simulate
+from millstream.sim.scenario import Outcome, ScenarioFailedError, simulate
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -32,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _one(seed: int, story: int) -> int:
     try:
         print(simulate(seed, story))
-    except Failed as failed:
+    except ScenarioFailedError as failed:
         print(failed)
         return 1
     return 0
@@ -42,7 +42,7 @@ def _try(seed: int, story: int) -> Outcome | str:
     logging.disable(logging.WARNING)
     try:
         return simulate(seed, story)
-    except Failed as failed:
+    except ScenarioFailedError as failed:
         return str(failed)
     except Exception as problem:  # a seed that nobody can play must not end the others
         return f"seed {seed}: {type(problem).__name__}: {problem}"

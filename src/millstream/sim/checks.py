@@ -13,19 +13,19 @@ import pyarrow as pa
 
 from millstream.coordinator.epochs import EpochResult
 from millstream.coordinator.service import Coordinator
+from millstream.node.held_units import Unit, Work, committed_units, covered
 from millstream.node.holdings import UNKNOWN
 from millstream.node.machine import NodeMachine
-from millstream.node.messages import Commit, NotDeterministic, Receipt, Recut
-from millstream.node.units import Unit, Work, committed_units, covered
 from millstream.ring.hashing import hash_key
 from millstream.ring.masks import SlotMask
 from millstream.ring.placement import Placement
 from millstream.ring.ring import NodeId
 from millstream.sim.cluster import Cluster
 from millstream.sim.expiring import last_touches
-from millstream.sim.locking import guard
+from millstream.sim.lock_check import guard
 from millstream.sim.workload import Answer, Outputs
-from millstream.work.units import Reduced
+from millstream.wire.messages import Commit, NotDeterministicError, Receipt, RecutError
+from millstream.work.unit import Reduced
 
 # What changes the state of a job, and what reads it.
 _CHANGES = ("apply", "drop")
@@ -34,7 +34,7 @@ _STATES_EVERY = 40  # steps
 _READS = ("reduce", "snapshot", "get", "items", "keys")
 
 
-class Violation(AssertionError):
+class ViolationError(AssertionError):
     """An invariant was broken."""
 
 
@@ -105,12 +105,12 @@ class Checks:
                 found = {key: self._cluster.workload.told(state) for key, state in items}
                 expected = self._expected(self._reference.state, job, through)
                 if found != expected:
-                    raise Violation(_difference(f"I1: {node}, job {job}", found, expected))
+                    raise ViolationError(_difference(f"I1: {node}, job {job}", found, expected))
                 touched = last_touches(vertex, machine.store.reducing[job])
                 due = self._expected(self._reference.touched, job, through)
                 if touched != due:
                     what = f"I1: last touches of {node}, job {job}"
-                    raise Violation(_difference(what, touched, due))
+                    raise ViolationError(_difference(what, touched, due))
                 self._checked[node, job] = now
 
     def agreement(self) -> None:
@@ -130,7 +130,7 @@ class Checks:
                     other, theirs = known.setdefault((slot, epoch), (node, mine))
                     if mine != theirs:
                         what = f"I1: job {job}, slot {slot}: {node} and {other} differ at {epoch}"
-                        raise Violation(_difference(what, mine, theirs))
+                        raise ViolationError(_difference(what, mine, theirs))
 
     def _watch_changes(self, at: tuple[NodeId, int], reducing: Any) -> None:
         """Count what may change the state of a job: what must, and reductions, which must not."""
@@ -164,10 +164,12 @@ class Checks:
         world = self._cluster.world
         if world.in_hook or world.current is None or world.current.process.name != node:
             return  # the checks themselves
-        state, books = (lock.is_mine for lock in self._cluster.locks(node))
-        enough = state and books if what in _CHANGES else state or books
+        state, metadata = (lock.is_mine for lock in self._cluster.locks(node))
+        enough = state and metadata if what in _CHANGES else state or metadata
         if not enough:
-            raise Violation(f"{world.current}: {what} with locks state={state}, books={books}")
+            raise ViolationError(
+                f"{world.current}: {what} with locks state={state}, books={metadata}"
+            )
 
     def _expected(
         self,
@@ -199,12 +201,14 @@ class Checks:
             forgiven = forgives(problem)
             causes: list[Exception] = [*self._coordinator._failures] or [problem]
             explained = any(
-                isinstance(cause, Recut)
-                or (isinstance(cause, NotDeterministic) and cause.job in behind)
+                isinstance(cause, RecutError)
+                or (isinstance(cause, NotDeterministicError) and cause.job in behind)
                 for cause in causes
             )
             if forgiven and not (explained and self._was_cut()):
-                raise Violation(f"L: {problem} was forgiven, but no takeover has cut a unit in two")
+                raise ViolationError(
+                    f"L: {problem} was forgiven, but no takeover has cut a unit in two"
+                )
             return forgiven
 
         self._coordinator.is_retryable = watched  # type: ignore[method-assign]
@@ -239,19 +243,19 @@ class Checks:
         """Nothing that was shown is wrong, and no epoch was shown twice."""
         epochs = [epoch for epoch, _ in published]
         if epochs != sorted(set(epochs)):
-            raise Violation(f"I2: epochs were published as {epochs}")
+            raise ViolationError(f"I2: epochs were published as {epochs}")
         for epoch, outputs in published:
             for at, found in outputs.items():
                 expected = self._reference.outputs[epoch][at]
                 if found != expected:
-                    raise Violation(f"I2: {at} gave {found} in epoch {epoch}, not {expected}")
+                    raise ViolationError(f"I2: {at} gave {found} in epoch {epoch}, not {expected}")
 
     def counts(self, result: EpochResult) -> None:
         """What windowed jobs have counted in an epoch, each value once."""
         for job, expected in self._reference.counted[result.record.epoch].items():
             found = result.counted[job].tallies
             if found != expected:
-                raise Violation(f"I2: job {job} counted {found}, not {expected}")
+                raise ViolationError(f"I2: job {job} counted {found}, not {expected}")
 
     # I3
 
@@ -266,7 +270,9 @@ class Checks:
             assert placement is not None
             for slot in work.feed.slots:
                 if placement.owner(slot) != machine.node:
-                    raise Violation(f"I3: {machine.node} froze slot {slot}, which it does not own")
+                    raise ViolationError(
+                        f"I3: {machine.node} froze slot {slot}, which it does not own"
+                    )
             return result
 
         machine.freeze = watched  # type: ignore[method-assign]
@@ -277,7 +283,7 @@ class Checks:
             return
         for node in self._coordinator.roster.lost:
             if node not in harmed:
-                raise Violation(f"I3b: {node} is fenced, although it is alive")
+                raise ViolationError(f"I3b: {node} is fenced, although it is alive")
 
     # I4 and I5
 
@@ -309,14 +315,14 @@ class Checks:
         new = sum((mask.astype(int) for mask in now.values()), np.zeros(self._slots, int))
         wrong = np.flatnonzero(new < np.minimum(old, self._cluster.size.replicas + 1))
         if len(wrong):
-            raise Violation(f"I4: slots {wrong.tolist()} lost a copy that they need")
+            raise ViolationError(f"I4: slots {wrong.tolist()} lost a copy that they need")
 
     def _check_moves(self, before: Placement, after: Placement) -> None:
         lost = self._coordinator.roster.lost
         for slot in range(self._slots):
             old, new = before.owner(slot), after.owner(slot)
             if old != new and old not in lost and not self.moving[slot]:
-                raise Violation(f"I5: slot {slot} went from {old} to {new} for no reason")
+                raise ViolationError(f"I5: slot {slot} went from {old} to {new} for no reason")
 
     def await_copies(self, calm_from: Callable[[], float]) -> None:
         """After the last fault every slot has all its copies again, in bounded time."""
@@ -328,7 +334,7 @@ class Checks:
             if not len(short) and not roster.is_short:
                 return
             if driver.now() > max(began, calm_from()) + _TIME_TO_HEAL:
-                raise Violation(f"I4: copies are missing for too long, of {short.tolist()}")
+                raise ViolationError(f"I4: copies are missing for too long, of {short.tolist()}")
             driver.sleep(0.5)
 
     def claims(self, nodes: Container[str]) -> None:
@@ -348,16 +354,18 @@ class Checks:
                 lacking &= ~roster.placement.owned(node)
             wrong = np.flatnonzero(lacking)
             if len(wrong):
-                raise Violation(f"I4: {node} has no complete copy of slots {wrong.tolist()}")
+                raise ViolationError(f"I4: {node} has no complete copy of slots {wrong.tolist()}")
         if self._cluster.durable is not None:
             return  # what slots on their way back from the store have passed goes with the last
         for node, machine in self._cluster.machines.items():
             if node not in nodes or self._cluster.is_at_work(node):
                 continue
             holdings = machine.store.holdings
-            for lot in machine.store.shelf.lots():
-                if not (holdings.held & (holdings.through < lot.epoch)).any():
-                    raise Violation(f"{node} keeps epoch {lot.epoch}, which it does not need")
+            for pending_epoch in machine.store.pending_epochs.oldest_first():
+                if not (holdings.held & (holdings.through < pending_epoch.epoch)).any():
+                    raise ViolationError(
+                        f"{node} keeps epoch {pending_epoch.epoch}, which it does not need"
+                    )
 
     def _store_has(self, commit: Commit) -> bool:
         durable = self._cluster.durable
@@ -373,7 +381,7 @@ class Checks:
         return found
 
     def _complete(self, machine: NodeMachine, commit: Commit) -> SlotMask:
-        reach = machine.store.shelf.reach(machine.store.holdings.through)
+        reach = machine.store.pending_epochs.reach(machine.store.holdings.through)
         complete: SlotMask = reach >= commit.epoch
         if commit.at == (machine._epoch, machine._try):  # committed, but the node was not told yet
             same = list(committed_units(machine._units, commit))

@@ -11,25 +11,25 @@ from functools import partial
 
 import numpy as np
 
-from millstream.coordinator.intervals import Publish, Triggers
+from millstream.coordinator.interval_commits import Publish, Triggers
 from millstream.coordinator.journal import Journal
-from millstream.coordinator.record import JobTypes
 from millstream.coordinator.service import Coordinator, Member
-from millstream.node.keeping import BaseOptions
+from millstream.node.durability.unit_writer import BaseOptions
+from millstream.node.durability.write_queue import WriteQueue, WriteQueueOptions
 from millstream.node.machine import Durability, NodeMachine
-from millstream.node.messages import Fenced
-from millstream.node.safekeeper import KeeperOptions, Safekeeper
 from millstream.node.server import digest_blocks
 from millstream.node.service import NodeOptions, NodeService
 from millstream.ring.ring import NodeId, RingError
 from millstream.ring.zones import Domain
 from millstream.sim.network import SimNet, World
-from millstream.sim.spilling import ScratchDisk
+from millstream.sim.promises import SimLock
+from millstream.sim.scratch_disk import ScratchDisk
 from millstream.sim.store import SimStore
 from millstream.sim.strain import Strain
-from millstream.sim.waiting import SimLock
 from millstream.sim.workload import PLAIN, Workload
-from millstream.wire.calls import Unreachable
+from millstream.wire.calls import UnreachableError
+from millstream.wire.epoch_record import JobTypes
+from millstream.wire.messages import FencedError
 
 DRIVER = "driver"
 
@@ -60,7 +60,7 @@ class Durable:
     journal: Journal
     ids: Mapping[int, str]
     triggers: Triggers
-    keeper: KeeperOptions
+    keeper: WriteQueueOptions
     bases: BaseOptions
     publish: Publish
 
@@ -113,7 +113,7 @@ class Cluster:
             ),
             memory=lambda: 0,
             stop=lambda: self.world.at(0.05, lambda: self.world.crash(node)),
-            keeper=Safekeeper(net, durable.store.view(net), durable.keeper) if durable else None,
+            keeper=WriteQueue(net, durable.store.view(net), durable.keeper) if durable else None,
             spool=disk.spool(self.world) if disk else None,
         )
         self.strain.slow_down(machine, net, self.world)
@@ -138,9 +138,9 @@ class Cluster:
             try:
                 net.call(self.name, "ping", node, timeout=5.0)
                 refused = 0
-            except Unreachable as problem:
+            except UnreachableError as problem:
                 refused += problem.refused
-            except Fenced:
+            except FencedError:
                 break
         self.world.at(0.0, lambda: self.world.crash(node))
 
@@ -188,8 +188,8 @@ class Cluster:
     def locks(self, node: NodeId) -> tuple[SimLock, SimLock]:
         """The locks of a node: of its state, and of its books."""
         locks = self.services[node]._locks
-        assert isinstance(locks.state, SimLock) and isinstance(locks.books, SimLock)
-        return locks.state, locks.books
+        assert isinstance(locks.state, SimLock) and isinstance(locks.metadata, SimLock)
+        return locks.state, locks.metadata
 
     def living(self) -> list[NodeId]:
         """The nodes whose process has not ended."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from millstream.coordinator.sink_layout import SinkBusy
+from millstream.coordinator.sink_layout import SinkBusyError
 from millstream.sim.network import SimNet, World
 from millstream.sim.tasks import Process
 
@@ -139,7 +139,7 @@ class DiskView:
         self._step("lock")
         while disk.locked_by is not None and disk.locked_by.alive:
             if disk.world.now > deadline:
-                raise SinkBusy("sim://sink", "epochs")
+                raise SinkBusyError("sim://sink", "epochs")
             self._net.sleep(_LOOK_AGAIN)
         disk.locked_by = mine
         try:

@@ -12,30 +12,30 @@ from functools import partial
 
 from millstream.checkpoints.evolution import Changes
 from millstream.checkpoints.manifest import JobNote, Staged, WorkflowNote
-from millstream.coordinator.claiming import Claimed, Recovery, claim
+from millstream.coordinator.claim import Claimed, Recovery, claim
 from millstream.coordinator.epochs import run_epoch
-from millstream.coordinator.intervals import Triggers
+from millstream.coordinator.interval_commits import Triggers
 from millstream.coordinator.journal import Journal
-from millstream.coordinator.reading import StateReader
 from millstream.coordinator.service import Coordinator
-from millstream.coordinator.sinks import bring_in_line
+from millstream.coordinator.sink_recovery import reconcile_sinks
+from millstream.coordinator.state_reader import StateReader
 from millstream.errors import MillstreamError
-from millstream.flow.describing import form_of, reducer_text
-from millstream.node.keeping import BaseOptions
-from millstream.node.safekeeper import KeeperOptions
-from millstream.sim.checks import Checks, Violation
+from millstream.flow.identity import form_of, reducer_text
+from millstream.node.durability.unit_writer import BaseOptions
+from millstream.node.durability.write_queue import WriteQueueOptions
+from millstream.sim.checks import Checks, ViolationError
 from millstream.sim.cluster import Cluster, Durable, Size
 from millstream.sim.disk import Disk
 from millstream.sim.harm import Harm
 from millstream.sim.network import World
-from millstream.sim.notes import Cut, SimNotes
 from millstream.sim.reader import Reader
-from millstream.sim.sinks import FileSink
+from millstream.sim.sink_models import FileSink
 from millstream.sim.spark import Malice, Shape, SparkBody
+from millstream.sim.spark_log_model import Cut, SimQueryLogs
 from millstream.sim.store import SimStore
 from millstream.sim.strain import Strain
 from millstream.sim.workload import SECOND, Answer, Moment, Pair, Workload, split
-from millstream.work.clocks import BEGINNING, END
+from millstream.work.job_clock import BEGINNING, END
 
 _KEPT_INCARNATIONS = 3
 
@@ -50,7 +50,7 @@ class Habits:
     tidy_every: int
     recovery: Recovery
     triggers: Triggers
-    keeper: KeeperOptions
+    keeper: WriteQueueOptions
     bases: BaseOptions
     moves: float
 
@@ -61,7 +61,7 @@ class Place:
 
     world: World
     store: SimStore
-    notes: SimNotes
+    notes: SimQueryLogs
     disk: Disk
     workload: Workload
     records: list[Pair]
@@ -135,7 +135,7 @@ class Driver:
             restore_epoch=self.restore,
             recovery=habits.recovery,
             can_withdraw=False,
-            require_notes=notes.require,
+            require_logs=notes.require,
         )
         self._take_up(claimed)
         self.journal = Journal(
@@ -153,7 +153,7 @@ class Driver:
             if staged.sinks:
                 sink.publish(staged.epoch, staged.attempt)
 
-        bring_in_line([sink], claimed, self.journal, publish)
+        reconcile_sinks([sink], claimed, self.journal, publish)
         durable = Durable(
             store=place.store,
             journal=self.journal,
@@ -192,7 +192,7 @@ class Driver:
             self.reference = before.reference.upto(claimed.after)
             self.ends = before.ends[: claimed.after + 1]
         if len(self.ends) != claimed.after + 1:
-            raise Violation(f"I3: nobody has committed epoch {claimed.after}")
+            raise ViolationError(f"I3: nobody has committed epoch {claimed.after}")
 
     def _epoch(self, cluster: Cluster, cut: Cut, sink: FileSink) -> None:
         """What is called back for each epoch, as ``millstream.spark.engine``."""
@@ -200,12 +200,14 @@ class Driver:
         coordinator = cluster.coordinator
         if cut.epoch < len(self.ends):
             if (cut.start, cut.end) != (self._start_of(cut.epoch), self.ends[cut.epoch]):
-                raise Violation(f"I1: epoch {cut.epoch} is committed with another cut than {cut}")
+                raise ViolationError(
+                    f"I1: epoch {cut.epoch} is committed with another cut than {cut}"
+                )
             if cut.epoch > coordinator.ledger.committed.epoch:
-                raise Violation(f"I1: epoch {cut.epoch} came twice")
+                raise ViolationError(f"I1: epoch {cut.epoch} came twice")
             return
         if cut.start != self._start_of(cut.epoch):
-            raise Violation(f"I1: {cut} does not follow the epoch before")
+            raise ViolationError(f"I1: {cut} does not follow the epoch before")
         given = split(place.records[cut.start : cut.end], shape.tasks)
         moment = self._moment(coordinator, cut)
         self.reference.add(given, moment)
@@ -247,7 +249,7 @@ class Driver:
             found = {key: cluster.workload.told(state) for key, state in items}
             expected = self.reference.state(len(self.ends) - 1, job)
             if found != expected:
-                raise Violation(f"I1: job {job} ends with {found}, not {expected}")
+                raise ViolationError(f"I1: job {job} ends with {found}, not {expected}")
 
 
 def _note(workload: Workload, slots: int) -> WorkflowNote:

@@ -12,29 +12,29 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from millstream.checkpoints.chain import Chain, CommitUnknown, Superseded
+from millstream.checkpoints.chain import Chain, CommitUnknownError, SupersededError
 from millstream.checkpoints.lineage import Lineage, lineage_of
 from millstream.checkpoints.manifest import Claim, Manifest
-from millstream.checkpoints.reading import StoredState
-from millstream.coordinator.roster import StateLost
-from millstream.coordinator.sink_layout import SinkBusy
+from millstream.checkpoints.stored_state import StoredState
+from millstream.coordinator.roster import StateLostError
+from millstream.coordinator.sink_layout import SinkBusyError
 from millstream.errors import MillstreamError
 from millstream.flow.vertices import JobVertex
-from millstream.node.messages import NotDeterministic
 from millstream.ring.masks import mask_of
-from millstream.sim.checks import Violation
+from millstream.sim.checks import ViolationError
 from millstream.sim.disk import Disk
 from millstream.sim.driver import Driver, Place, resized
 from millstream.sim.durable_scenario import DurableScenario
 from millstream.sim.harm import Harm
 from millstream.sim.network import World
-from millstream.sim.notes import NotesMissing, SimNotes
-from millstream.sim.sinks import SinkReader, with_rows
+from millstream.sim.sink_models import SinkReader, with_rows
+from millstream.sim.spark_log_model import OffsetsMissingError, SimQueryLogs
 from millstream.sim.store import SimStore
 from millstream.sim.workload import Outputs, Workload
 from millstream.sim.workloads import workload_of
-from millstream.stores.store import CorruptRecord, StoreError
-from millstream.work.reducing import reducing_for
+from millstream.stores.store import CorruptRecordError, StoreError
+from millstream.wire.messages import NotDeterministicError
+from millstream.work.reducers import reducing_for
 
 OPERATOR = "operator"
 _POLL = 0.25
@@ -61,7 +61,7 @@ class DurableRun:
         self._place = Place(
             world,
             SimStore(world, scenario.lose),
-            SimNotes(world, scenario.records),
+            SimQueryLogs(world, scenario.records),
             Disk(world),
             workload,
             source,
@@ -160,7 +160,7 @@ class DurableRun:
         self._reader.look()
         for problem in (self._place.store.truth.problem, self._reader.problem):
             if problem is not None:
-                raise Violation(problem)
+                raise ViolationError(problem)
         self._strike(process, what)
 
     def _check(self, driver: Driver) -> None:
@@ -176,36 +176,39 @@ class DurableRun:
     def _check_end(self, driver: Driver, error: Exception) -> None:
         """A driver may give up only for good reasons."""
         fenced = self._is_fenced(driver)
-        if isinstance(error, Superseded):  # perhaps before it had a journal
+        if isinstance(error, SupersededError):  # perhaps before it had a journal
             if not self._has_successor(error.incarnation):
-                raise Violation(f"I3: {driver.name} was not replaced: {error}")
-        elif isinstance(error, StateLost):
+                raise ViolationError(f"I3: {driver.name} was not replaced: {error}")
+        elif isinstance(error, StateLostError):
             if driver.name in self._cut_off_once:
                 return
             if driver.size.durability == "epoch" and self._reachable(driver, set()):
-                raise Violation(f"I4: the store has what {driver.name} lost: {error}")
+                raise ViolationError(f"I4: the store has what {driver.name} lost: {error}")
             if driver.size.durability == "interval" and not self.scenario.reckless:
-                raise Violation(f"I4: {driver.name}: {error}")
-        elif isinstance(error, NotDeterministic):
+                raise ViolationError(f"I4: {driver.name}: {error}")
+        elif isinstance(error, NotDeterministicError):
             if driver.is_exact:
-                raise Violation(f"L: {driver.name} gave up: {error}")
+                raise ViolationError(f"L: {driver.name} gave up: {error}")
         elif driver.restore is not None and driver.journal is None:
             self._check_refusal(driver, error)
-        elif isinstance(error, SinkBusy):
+        elif isinstance(error, SinkBusyError):
             if self._place.disk.locked_by is None:
-                raise Violation(f"L: {driver.name} gave up: {error}")
+                raise ViolationError(f"L: {driver.name} gave up: {error}")
         elif not fenced and (
-            isinstance(error, CorruptRecord) or not isinstance(error, StoreError | CommitUnknown)
+            isinstance(error, CorruptRecordError)
+            or not isinstance(error, StoreError | CommitUnknownError)
         ):
-            raise Violation(f"L: {driver.name} gave up: {type(error).__name__}: {error}")
+            raise ViolationError(f"L: {driver.name} gave up: {type(error).__name__}: {error}")
 
     def _check_refusal(self, driver: Driver, error: Exception) -> None:
         """To go back to an epoch that is retained is refused only if something has changed it."""
-        if isinstance(error, StoreError | NotesMissing) and not isinstance(error, CorruptRecord):
+        if isinstance(error, StoreError | OffsetsMissingError) and not isinstance(
+            error, CorruptRecordError
+        ):
             return
         others = [other for other in self.drivers if other is not driver and not other.is_over]
         if driver is self.drivers[-1] and not others:
-            raise Violation(f"L: {driver.name} cannot go back to {driver.restore}: {error}")
+            raise ViolationError(f"L: {driver.name} cannot go back to {driver.restore}: {error}")
 
     def _is_fenced(self, driver: Driver) -> bool:
         if driver.journal is None:
@@ -224,11 +227,11 @@ class DurableRun:
         driver = self._by_incarnation[newest.incarnation]
         shown = self._shown_epochs()
         if set(self._reader.visible) != shown:
-            raise Violation(f"I2: in sight are {sorted(self._reader.visible)}, not {shown}")
+            raise ViolationError(f"I2: in sight are {sorted(self._reader.visible)}, not {shown}")
         for epoch, outputs in self._reader.visible.items():
             expected = with_rows(driver.reference.outputs[epoch])
             if driver.is_exact and outputs != expected:
-                raise Violation(f"I2: epoch {epoch} is shown as {outputs}, not {expected}")
+                raise ViolationError(f"I2: epoch {epoch} is shown as {outputs}, not {expected}")
         store = self._place.store
         stored = Chain(store).read(on_damage=lambda _: None)
         kept: dict[int, dict[str, Any]] = {}
@@ -237,13 +240,13 @@ class DurableRun:
                 state = StoredState(store, stored, newest.epoch, job.name)
                 found = _stored(self._place.workload, state, job)
             except MillstreamError as problem:
-                raise Violation(f"I1: job {at} cannot be read: {problem}") from problem
+                raise ViolationError(f"I1: job {at} cannot be read: {problem}") from problem
             kept[at] = found
             expected_state = driver.reference.state(newest.epoch, at)
             if driver.is_exact and found != expected_state:
-                raise Violation(f"I1: job {at} is stored as {found}, not {expected_state}")
+                raise ViolationError(f"I1: job {at} is stored as {found}, not {expected_state}")
         if wrong := self._place.workload.disagreement(self._in_sight(), kept.__getitem__):
-            raise Violation(f"I2: {wrong}")
+            raise ViolationError(f"I2: {wrong}")
 
     def _in_sight(self) -> list[Outputs | None]:
         """What each epoch shows; None where the sink has looked at a part of it only."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from millstream.coordinator.intervals import Triggers
-from millstream.node.keeping import BaseOptions
-from millstream.node.safekeeper import KeeperOptions
+from millstream.coordinator.interval_commits import Triggers
+from millstream.node.durability.unit_writer import BaseOptions
+from millstream.node.durability.write_queue import WriteQueueOptions
 from millstream.sim.cluster import Size
 from millstream.sim.driver import Habits
 from millstream.sim.links import Faults
+from millstream.sim.scratch_disk import ScratchDisk
 from millstream.sim.spark import Malice, Shape
-from millstream.sim.spilling import ScratchDisk
 from millstream.sim.strain import Strain
 from millstream.sim.workloads import CONSISTENT, drawn
 
@@ -76,7 +76,7 @@ class DurableScenario:
                 epochs=rng.choice((2, 50)),
                 when_full=rng.choice(("block", "replace")),
             ),
-            keeper=KeeperOptions(
+            keeper=WriteQueueOptions(
                 entries=rng.choice((2, 256)), when_full=rng.choice(("block", "replace"))
             ),
             bases=BaseOptions(

@@ -23,11 +23,11 @@ from millstream.sim.keyed_windows import (
 )
 from millstream.sim.keyed_windows import Moment as KeyedMoment
 from millstream.sim.workload import Moment, Outputs, Pair, in_order
-from millstream.work.clocks import BEGINNING, END, Tally
+from millstream.work.job_clock import BEGINNING, END, Tally
 
 Read = Callable[[Pair], tuple[int, str, int, int | None, Any]]
 """The source, key, value and time of a record, and the time as it was given."""
-News = frozenset[tuple[int, int]]
+DirtyPanes = frozenset[tuple[int, int]]
 """The panes and slots in which something has come since early results were given."""
 
 
@@ -105,7 +105,7 @@ class Epoch:
     open: Mapping[int, tuple[Value, ...]]
     states: Mapping[int, Mapping[str, Any]]
     outputs: Outputs
-    news: Mapping[int, News]
+    dirty: Mapping[int, DirtyPanes]
 
 
 class EventTimeAnswer:
@@ -156,7 +156,7 @@ class EventTimeAnswer:
         open_: dict[int, tuple[Value, ...]] = {}
         outputs: Outputs = {}
         given: dict[int, list[Value]] = {}
-        news: dict[int, News] = {}
+        dirty: dict[int, DirtyPanes] = {}
         records = [self._read(record) for task in tasks for record in task]
         for job in self._jobs:
             history = [epoch.facts[job.at] for epoch in self._epochs]
@@ -185,14 +185,14 @@ class EventTimeAnswer:
                 )
             if keyed is None and job.early is not None:
                 fresh = {(v.time // job.pane * job.pane, self._slot(v.key)) for v in taken}
-                news[job.at] = frozenset(fresh | (before.news[job.at] if before else set()))
+                dirty[job.at] = frozenset(fresh | (before.dirty[job.at] if before else set()))
                 if is_due:
-                    early = self._early(job, open_[job.at], news[job.at], watermark)
+                    early = self._early(job, open_[job.at], dirty[job.at], watermark)
                     rows += early[0]
                     given[job.at] += early[1]
-                    last, news[job.at] = now, frozenset()
-                news[job.at] = frozenset(
-                    n for n in news[job.at] if _last_end(job, n[0]) > watermark
+                    last, dirty[job.at] = now, frozenset()
+                dirty[job.at] = frozenset(
+                    n for n in dirty[job.at] if _last_end(job, n[0]) > watermark
                 )
             outputs[job.at] = in_order(rows)
             after = watermark
@@ -201,13 +201,13 @@ class EventTimeAnswer:
                 after = max(closed, _rest(job, [*seen, *tallies.values()], facts))
             facts[job.at] = Facts(now, is_first, closed, watermark, tallies, after, last)
         states = {job.at: _state(job, open_[job.at]) for job in self._jobs}
-        self._epochs.append(Epoch(moment, facts, open_, states, outputs, news))
+        self._epochs.append(Epoch(moment, facts, open_, states, outputs, dirty))
 
     def _slot(self, key: str) -> int:
         return hash_key(key, pa.string()) % self._slots
 
     def _early(
-        self, job: Job, values: Iterable[Value], news: News, watermark: int
+        self, job: Job, values: Iterable[Value], dirty: DirtyPanes, watermark: int
     ) -> tuple[list[Any], list[Value]]:
         """What open windows give in slots where they have news, and the same for who follows."""
         rows: list[Any] = []
@@ -216,7 +216,7 @@ class EventTimeAnswer:
         for window in job.windows:
             for (start, key), members in _members(window, values, watermark, END).items():
                 panes = range(start, start + window.size, job.pane)
-                if any((pane, self._slot(key)) in news for pane in panes):
+                if any((pane, self._slot(key)) in dirty for pane in panes):
                     shown, value = _result(job, window, key, start, members, "early")
                     rows.append(shown)
                     given.append(value)

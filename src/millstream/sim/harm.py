@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from millstream.coordinator.suspicions import Patience
+from millstream.coordinator.failure_evidence import Patience
 from millstream.sim.network import World
 
 NODE_TIMEOUT = Patience().silence

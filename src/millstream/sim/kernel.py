@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from millstream.sim.tasks import (
     Crashed,
     Process,
-    Stalled,
+    StalledError,
     Task,
     Worker,
     stacks,
@@ -226,8 +226,8 @@ class Kernel:
     def run(self, main: Callable[[], T], process: str, until: float) -> T:
         """Run a function as a task of a process, and the world with it, until it returns.
 
-        Raises what it raised, or the first bug of any other task, or ``Stalled``. ``until`` is an
-        instant of the virtual clock.
+        Raises what it raised, or the first bug of any other task, or ``StalledError``. ``until`` is
+        an instant of the virtual clock.
         """
         if self._running or self._closed:
             raise RuntimeError("the world runs already, or is closed")
@@ -254,7 +254,7 @@ class Kernel:
             raise errors[0]
         if results:
             return results[0]
-        raise Stalled(f"{self._stalled}\n{self._waiting()}\n{self.story()}")
+        raise StalledError(f"{self._stalled}\n{self._waiting()}\n{self.story()}")
 
     def close(self) -> None:
         """End all processes and unwind all tasks; no thread is left."""
@@ -295,7 +295,7 @@ class Kernel:
         while not self._outside.acquire(timeout=_PATIENCE):
             if seen == self.switches and self.current is not None:
                 where = f"{self.current} never waits: a real lock, or an endless loop?"
-                raise Stalled(f"{where}\n{stacks()}")
+                raise StalledError(f"{where}\n{stacks()}")
             seen = self.switches
 
     def _stop_with(self, bug: BaseException) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
-from millstream.work.clocks import BEGINNING, END
+from millstream.work.job_clock import BEGINNING, END
 
 _START = datetime(1970, 1, 1, tzinfo=UTC)
 Show = Callable[[list[Any]], Any]

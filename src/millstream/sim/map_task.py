@@ -7,11 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from millstream.coordinator.record import EpochRecord
 from millstream.sim.workload import Outputs
 from millstream.state.blocks import to_bytes
+from millstream.wire.epoch_record import EpochRecord
 from millstream.work.chunk import Chunk
-from millstream.work.mapping import MapSide
+from millstream.work.map_side import MapSide
 from millstream.work.program import Program
 
 Row = tuple[Any, ...]

@@ -18,9 +18,9 @@ import pyarrow as pa
 from millstream.errors import MillstreamError
 from millstream.sim.brief import brief
 from millstream.sim.links import Links, Server
+from millstream.sim.promises import Promise, SimLock
 from millstream.sim.tasks import Crashed, Process
-from millstream.sim.waiting import Promise, SimLock
-from millstream.wire.calls import Unreachable
+from millstream.wire.calls import UnreachableError
 from millstream.wire.net import Delivery
 
 T = TypeVar("T")
@@ -50,7 +50,7 @@ class _Exchange:
 
     def fail(self, reason: str, within: float = 0.0) -> None:
         """Let the caller see a failure, now or soon."""
-        error = Unreachable(self.address, reason)
+        error = UnreachableError(self.address, reason)
         if within:
             self.world.at(self.world.random.random() * within, partial(self.answer.fail, error))
         else:
@@ -301,7 +301,7 @@ class SimNet:
         try:
             while not answer.wait(f"for {peer} to answer a feed", 1.0):
                 if abandoned():
-                    raise Unreachable(primary.address, ABANDONED)
+                    raise UnreachableError(primary.address, ABANDONED)
             outputs: list[pa.RecordBatch] = answer.get()
             return outputs
         except Exception:

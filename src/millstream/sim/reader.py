@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from millstream.coordinator.reading import RunEnded, StateReader
-from millstream.coordinator.roster import StateLost
-from millstream.node.messages import ScanBroken
-from millstream.sim.checks import Violation
+from millstream.coordinator.roster import StateLostError
+from millstream.coordinator.state_reader import RunEndedError, StateReader
+from millstream.sim.checks import ViolationError
 from millstream.sim.cluster import Cluster
 from millstream.sim.workload import Answer, some_key
-from millstream.stores.store import StoreUnavailable
+from millstream.stores.store import StoreUnavailableError
+from millstream.wire.messages import ScanBrokenError
 
 
 class Reader:
@@ -34,9 +34,9 @@ class Reader:
                     self._scan(job)
                 else:
                     self._get(job)
-            except (ScanBroken, StoreUnavailable):
+            except (ScanBrokenError, StoreUnavailableError):
                 continue  # the last node that had the epoch is gone; or slots cannot come back yet
-            except (StateLost, RunEnded):
+            except (StateLostError, RunEndedError):
                 return
             self.reads += 1
 
@@ -45,7 +45,9 @@ class Reader:
         found = {key: self._cluster.workload.told(state) for key, state in scan}
         expected = self._reference.state(scan.epoch, job)
         if found != expected:
-            raise Violation(f"a scan of job {job} at epoch {scan.epoch} is {found}, not {expected}")
+            raise ViolationError(
+                f"a scan of job {job} at epoch {scan.epoch} is {found}, not {expected}"
+            )
 
     def _get(self, job: int) -> None:
         """A key is as it was at an epoch that was the newest while it was read."""
@@ -55,4 +57,4 @@ class Reader:
         found = None if state is None else self._cluster.workload.told(state)
         epochs = range(before, ledger.committed.epoch + 1)
         if all(found != self._reference.state(epoch, job).get(key) for epoch in epochs):
-            raise Violation(f"{key} of job {job} is read as {found}, but not so at {epochs}")
+            raise ViolationError(f"{key} of job {job} is read as {found}, but not so at {epochs}")

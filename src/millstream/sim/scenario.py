@@ -15,12 +15,11 @@ from itertools import islice
 from typing import Any, Literal
 
 from millstream.coordinator.epochs import run_epoch
-from millstream.coordinator.reading import StateReader
-from millstream.coordinator.roster import StateLost
+from millstream.coordinator.roster import StateLostError
+from millstream.coordinator.state_reader import StateReader
 from millstream.errors import MillstreamError
-from millstream.node.messages import NotDeterministic
 from millstream.ring.ring import NodeId
-from millstream.sim.checks import Checks, Violation
+from millstream.sim.checks import Checks, ViolationError
 from millstream.sim.cluster import DRIVER, Cluster, Size
 from millstream.sim.durable import DurableRun
 from millstream.sim.durable_scenario import DurableScenario
@@ -28,13 +27,14 @@ from millstream.sim.harm import Harm
 from millstream.sim.links import Faults
 from millstream.sim.network import World
 from millstream.sim.reader import Reader
-from millstream.sim.sinks import Shown
+from millstream.sim.scratch_disk import ScratchDisk
+from millstream.sim.sink_models import Shown
 from millstream.sim.spark import Malice, Shape, SparkBody
-from millstream.sim.spilling import ScratchDisk
 from millstream.sim.strain import Strain
-from millstream.sim.tasks import Stalled
+from millstream.sim.tasks import StalledError
 from millstream.sim.workload import Moment
 from millstream.sim.workloads import CONSISTENT, EVENT_TIME, drawn, workload_of
+from millstream.wire.messages import NotDeterministicError
 
 Blow = Literal["crash", "pause", "cut"]
 """What may happen to a node: its process ends or stops for a while, or links to it are cut."""
@@ -136,7 +136,7 @@ class Outcome:
     """How a run ended: it was exact, or an error told why it could not go on."""
 
     scenario: Scenario | DurableScenario
-    error: StateLost | NotDeterministic | None
+    error: StateLostError | NotDeterministicError | None
     seconds: float
     blows: int
     lost_nodes: int
@@ -144,12 +144,12 @@ class Outcome:
     drivers: int = 1
 
 
-class Failed(AssertionError):
+class ScenarioFailedError(AssertionError):
     """A run that broke its promises, with its story."""
 
 
 def simulate(seed: int, story: int = 40) -> Outcome:
-    """Run the scenario of a seed; raises ``Failed`` when a promise is broken."""
+    """Run the scenario of a seed; raises ``ScenarioFailedError`` when a promise is broken."""
     return play(draw(seed), story)
 
 
@@ -166,9 +166,9 @@ def play(scenario: Scenario | DurableScenario, story: int = 40) -> Outcome:
             if isinstance(scenario, DurableScenario):
                 return _play_durable(world, scenario)
             return _Run(world, scenario).go()
-        except (Violation, Stalled, AssertionError) as problem:
+        except (ViolationError, StalledError, AssertionError) as problem:
             told = "\n".join(str(problem).split("\n")[:story])
-            raise Failed(
+            raise ScenarioFailedError(
                 f"seed {scenario.seed}: {told}\n{scenario}\n... the last steps:\n"
                 f"{world.story(story)}"
             ) from problem
@@ -209,19 +209,21 @@ class _Run:
         self._over = False
 
     def go(self) -> Outcome:
-        error: StateLost | NotDeterministic | None = None
+        error: StateLostError | NotDeterministicError | None = None
         try:
             self._world.run(self._main, DRIVER, until=_TOO_LONG)
-        except StateLost as lost:
+        except StateLostError as lost:
             if not self._scenario.reckless:
-                raise Violation(f"I4: {lost}") from None
+                raise ViolationError(f"I4: {lost}") from None
             error = lost
-        except NotDeterministic as told:
+        except NotDeterministicError as told:
             if not self._scenario.malice.flaky:
-                raise Violation(str(told)) from None
+                raise ViolationError(str(told)) from None
             error = told
         except MillstreamError as problem:
-            raise Violation(f"L: the run gave up: {type(problem).__name__}: {problem}") from problem
+            raise ViolationError(
+                f"L: the run gave up: {type(problem).__name__}: {problem}"
+            ) from problem
         lost_nodes = len(self._cluster.coordinator.roster.lost)
         world = self._world
         return Outcome(self._scenario, error, world.now, self._blows, lost_nodes, world.fingerprint)
@@ -310,11 +312,11 @@ class _Run:
             self._checks.outputs(self._sink.published)
             self._checks.states()
         if problem := self._workload.disagreement(shown, kept.__getitem__):
-            raise Violation(f"I2: {problem}")
+            raise ViolationError(f"I2: {problem}")
 
     def _check_states(self, kept: Mapping[int, Mapping[str, Any]]) -> None:
         for job, states in kept.items():
             found = {key: self._workload.told(state) for key, state in states.items()}
             expected = self._reference.state(self._scenario.epochs - 1, job)
             if found != expected:
-                raise Violation(f"I1: job {job} ends with {found}, not {expected}")
+                raise ViolationError(f"I1: job {job} ends with {found}, not {expected}")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from millstream.sim.durable_scenario import DurableScenario
-from millstream.sim.scenario import Failed, Scenario, draw, play
+from millstream.sim.scenario import Scenario, ScenarioFailedError, draw, play
 from millstream.sim.strain import Strain
 
 T = TypeVar("T")
@@ -33,7 +33,7 @@ def first_broken(kind: Kind, seeds: Iterable[int]) -> Broken | None:
     for seed in seeds:
         try:
             play(kind(seed))
-        except Failed as failed:
+        except ScenarioFailedError as failed:
             return Broken(seed, str(failed))
     return None
 

@@ -16,19 +16,19 @@ from typing import Any
 import pyarrow as pa
 
 from millstream.checkpoints.manifest import Staged
-from millstream.coordinator.feeder import Feeder, fetch_record
-from millstream.coordinator.record import EpochRecord
-from millstream.coordinator.roster import StateLost
+from millstream.coordinator.roster import StateLostError
 from millstream.errors import MillstreamError
-from millstream.node.messages import NotDeterministic, Recut
 from millstream.ring.ring import partition_slots
 from millstream.sim.map_task import MapTask, Row
 from millstream.sim.network import SimNet, World
-from millstream.sim.sinks import SINK, Sink
+from millstream.sim.sink_models import SINK, Sink
 from millstream.sim.workload import PLAIN, Outputs, Pair, Workload, in_order, some_key, spelled
 from millstream.sim.write_job import TaskPool
 from millstream.state.records import decode_records
 from millstream.wire.blocks import BLOCK_SCHEMA
+from millstream.wire.epoch_record import EpochRecord
+from millstream.wire.messages import NotDeterministicError, RecutError
+from millstream.work.feeder import Feeder, fetch_record
 from millstream.work.program import program_of
 
 _ATTEMPTS = 12
@@ -38,11 +38,11 @@ Target = tuple[int, int]
 """A job, and one of its partitions."""
 
 
-class TaskFailed(MillstreamError):
+class TaskFailedError(MillstreamError):
     """Spark gave a task up."""
 
 
-class Indeterminate(MillstreamError):
+class IndeterminateError(MillstreamError):
     """Spark found that a stage gave other blocks when it ran again, and gave the job up."""
 
 
@@ -109,8 +109,8 @@ class SparkBody:
     def discard(self, record: EpochRecord) -> None:
         self._sink.discard(record.epoch, record.attempt)
 
-    def worth_another_try(self, problem: Exception) -> bool:
-        return isinstance(problem, Indeterminate)
+    def is_retryable(self, problem: Exception) -> bool:
+        return isinstance(problem, IndeterminateError)
 
     def staged(self, record: EpochRecord) -> Staged:
         return Staged(record.epoch, record.attempt, (SINK,) if self._shown else ())
@@ -177,7 +177,7 @@ class SparkAttempt:
             assert same or self._may_differ(), f"partition {target} differs"
             if after != before:
                 what = "another order" if same else "other rows"
-                raise Indeterminate(f"a re-run of partition {target} gave {what}")
+                raise IndeterminateError(f"a re-run of partition {target} gave {what}")
 
     def _may_differ(self) -> bool:
         """Whether what was frozen may be gone with its owner, and the maps have given others."""
@@ -243,9 +243,9 @@ class SparkAttempt:
             if done:
                 return done[0]
             for outcome in outcomes:
-                if isinstance(outcome, NotDeterministic | Recut | StateLost):
+                if isinstance(outcome, NotDeterministicError | RecutError | StateLostError):
                     raise outcome
-        raise TaskFailed(f"partition {part} of job {job} failed {_ATTEMPTS} times")
+        raise TaskFailedError(f"partition {part} of job {job} failed {_ATTEMPTS} times")
 
     def _attempt_task(self, job: int, part: int, blocks: list[Row]) -> Given:
         """One attempt, in a process of its own on some executor; it may be killed at any time."""
@@ -271,7 +271,7 @@ class SparkAttempt:
             nap = min(nap * 1.5, _LONGEST_NAP)
         world.crash(name)
         if not found:
-            raise TaskFailed(f"attempt {number} of partition {part} was killed")
+            raise TaskFailedError(f"attempt {number} of partition {part} was killed")
         if isinstance(found[0], MillstreamError):
             raise found[0]
         outputs: Given = found[0]

@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 from millstream.checkpoints.chain import PREFIX
 from millstream.checkpoints.manifest import Claim, Link, decode
 from millstream.sim.network import SimNet, World
+from millstream.sim.promises import Promise
 from millstream.sim.tasks import Process
-from millstream.sim.waiting import Promise
-from millstream.stores.store import Damage, StoreFull, StoreUnavailable, Usage
+from millstream.stores.store import Damage, StoreFullError, StoreUnavailableError, Usage
 
 T = TypeVar("T")
 
@@ -190,7 +190,7 @@ class _Request:
 
     def _answer(self) -> None:
         if self._refused:
-            self.answer.fail(StoreFull("no space left on device"))
+            self.answer.fail(StoreFullError("no space left on device"))
         else:
             self.answer.settle(self._results)
 
@@ -212,7 +212,7 @@ class StoreView:
         request = _Request(self._store, self._process, effects, needs_space)
         if not request.answer.wait(f"for the store to {what}", _PATIENCE):
             world.note(f"{self._process.name} gave up waiting for the store to {what}")
-            raise StoreUnavailable(f"the store did not answer for {_PATIENCE:g} s")
+            raise StoreUnavailableError(f"the store did not answer for {_PATIENCE:g} s")
         results: list[T] = request.answer.get()
         return results
 

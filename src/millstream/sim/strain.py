@@ -13,7 +13,7 @@ from functools import partial, wraps
 from typing import Any
 
 from millstream.node.machine import NodeMachine
-from millstream.node.store import SlotStore
+from millstream.node.slot_store import SlotStore
 from millstream.sim.network import SimNet, World
 
 _QUICK = (0.0, 0.001, 0.05)

@@ -13,7 +13,7 @@ class Crashed(BaseException):
     """Raised in the tasks of a simulated process that is gone; not to be caught."""
 
 
-class Stalled(Exception):
+class StalledError(Exception):
     """A simulated run did not end: its time was over, or every task waits for another."""
 
 

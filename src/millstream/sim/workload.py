@@ -19,10 +19,10 @@ from typing import Any, Protocol
 from millstream.flow.plan import Plan, plan
 from millstream.flow.sinks import Sink
 from millstream.flow.sources import Source
-from millstream.flow.timing import JobTiming, timings_of
+from millstream.flow.time_origins import JobTiming, timings_of
 from millstream.flow.vertices import JobVertex
 from millstream.flow.workflow import Workflow
-from millstream.work.clocks import BEGINNING, Tally
+from millstream.work.job_clock import BEGINNING, Tally
 
 FORGET, UNNOTE = "forget", "unnote"
 SECOND = 1_000_000

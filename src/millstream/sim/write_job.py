@@ -21,7 +21,7 @@ _SHORTEST_NAP, _LONGEST_NAP = 0.002, 0.1
 _LATE = (0.1, 1.0, 5.0, 30.0)
 
 
-class WriteFailed(MillstreamError):
+class WriteFailedError(MillstreamError):
     """Spark gave a task up that wrote to a sink."""
 
 
@@ -77,7 +77,7 @@ class WriteJob:
                     world.crash(name)
             if part in self._done:
                 return
-        raise WriteFailed(f"task {part} that writes {self._folder} failed {_ATTEMPTS} times")
+        raise WriteFailedError(f"task {part} that writes {self._folder} failed {_ATTEMPTS} times")
 
     def _attempt(self, part: int) -> str:
         """Start an attempt, in a process of its own on some executor."""

@@ -21,23 +21,23 @@ from urllib.parse import urlsplit, urlunsplit
 
 from pyspark.sql import DataFrame, SparkSession
 
-from millstream.checkpoints.chain import Chain, CommitUnknown, Superseded
-from millstream.checkpoints.finding import log_url
+from millstream.checkpoints.chain import Chain, CommitUnknownError, SupersededError
 from millstream.checkpoints.lineage import Lineage
+from millstream.checkpoints.location import log_url
 from millstream.checkpoints.manifest import JobNote, WorkflowNote
-from millstream.coordinator.claiming import Claimed, claim
+from millstream.checkpoints.spark_logs import LoggedEpochs
+from millstream.coordinator.claim import Claimed, claim
 from millstream.coordinator.journal import Journal
-from millstream.coordinator.noted import Noted
-from millstream.coordinator.sinks import begin_anew, bring_in_line
+from millstream.coordinator.sink_recovery import clear_sinks, reconcile_sinks
 from millstream.errors import ConfigError
-from millstream.flow.describing import form_of, reducer_text, source_texts, windows_text
+from millstream.flow.identity import form_of, reducer_text, source_texts, windows_text
 from millstream.flow.plan import Plan
 from millstream.spark.engine import publish
 from millstream.spark.folder import Folder
-from millstream.spark.notes import EpochNotRetained, SparkNotes, source_folders
 from millstream.spark.options import RunConfig
-from millstream.spark.sinks import FileWriter, SinkWriter
-from millstream.stores.opening import open_store
+from millstream.spark.query_log_files import EpochNotRetainedError, QueryLogs, source_folders
+from millstream.spark.sink_writers import FileWriter, SinkWriter
+from millstream.stores.registry import open_store
 from millstream.stores.store import Store, StoreError
 
 log = logging.getLogger("millstream")
@@ -56,7 +56,7 @@ class Hold:
     ids: Mapping[int, str] | None = None
     chain: Chain | None = None
 
-    def successor(self, problem: BaseException) -> Superseded | None:
+    def successor(self, problem: BaseException) -> SupersededError | None:
         """Who has claimed the checkpoint since, and so explains a problem better than it does."""
         if self.chain is None or self.journal is None or _says_enough(problem):
             return None
@@ -67,7 +67,7 @@ class Hold:
 
 
 def _says_enough(problem: BaseException) -> bool:
-    known = isinstance(problem, Superseded | CommitUnknown | StoreError)
+    known = isinstance(problem, SupersededError | CommitUnknownError | StoreError)
     return known or not isinstance(problem, Exception)
 
 
@@ -86,7 +86,7 @@ def take_hold(
     if config.checkpoint is None:
         folder = tempfile.mkdtemp(prefix="millstream-checkpoint-")
         cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
-        begin_anew(_staging(sinks))
+        clear_sinks(_staging(sinks))
         return Hold(folder)
     root = Folder(spark, str(config.checkpoint))
     url = _store_url(root, config.store)
@@ -96,14 +96,14 @@ def take_hold(
     claimed = _claim(store, url, planned, config, sinks, noted)
     journal = _journal(store, claimed, planned, config)
     ids = {at: note.id for at, note in _numbered(planned, claimed.workflow)}
-    notes = SparkNotes(spark, noted.text(""))
+    notes = QueryLogs(spark, noted.text(""))
     hold = Hold("", url, journal, ids, Chain(store))
     try:
         location = notes.derive(
             journal.incarnation, claimed.after, source_folders(frame), by=claimed.by
         )
         notes.prune(_KEPT_INCARNATIONS)
-        bring_in_line(_staging(sinks), claimed, journal, partial(publish, sinks=sinks))
+        reconcile_sinks(_staging(sinks), claimed, journal, partial(publish, sinks=sinks))
     except Exception as problem:
         replaced = hold.successor(problem)
         if replaced is None:
@@ -160,15 +160,15 @@ def _claim(
         restore_epoch=config.restore_epoch,
         recovery=config.recovery,
         can_withdraw=all(isinstance(writer, FileWriter) for writer in sinks.values()),
-        require_notes=partial(require_notes, noted),
+        require_logs=partial(require_logs, noted),
     )
 
 
-def require_notes(folder: Folder, seen: Lineage, epoch: int) -> None:
-    """Raise ``EpochNotRetained`` if Spark no longer has what it needs to go on behind an epoch."""
-    noted = Noted(folder, seen)
+def require_logs(folder: Folder, seen: Lineage, epoch: int) -> None:
+    """Raise ``EpochNotRetainedError`` if Spark's logs no longer allow to resume after an epoch."""
+    noted = LoggedEpochs(folder, seen)
     if not noted.reach(epoch):
-        raise EpochNotRetained(folder.text(""), epoch, noted.span)
+        raise EpochNotRetainedError(folder.text(""), epoch, noted.span)
 
 
 def note_of(planned: Plan, slots: int) -> WorkflowNote:

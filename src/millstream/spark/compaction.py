@@ -45,7 +45,7 @@ _ARROW_SCHEMA = b"ARROW:schema"
 _PLAIN_TEXT = (".json", ".csv")
 
 
-class CompactionUnsupported(MillstreamError):
+class CompactionUnsupportedError(MillstreamError):
     """A sink cannot be compacted without its readers noticing."""
 
     def __init__(self, path: str, why: str) -> None:
@@ -90,7 +90,7 @@ def merge_staged(sink: Path, staged: Path) -> None:
     merged = _merged(before, staged)
     try:
         _merge_of(sink)(before, merged)
-    except CompactionUnsupported:
+    except CompactionUnsupportedError:
         merged.unlink(missing_ok=True)
         return
     for file in before:
@@ -114,7 +114,7 @@ def _merge_of(sink: Path) -> Merge:
             return partial(merge_lines, headers=1)
         case ["format=csv", "header=false"]:
             return partial(merge_lines, headers=0)
-    raise CompactionUnsupported(str(sink), "its format is not known")
+    raise CompactionUnsupportedError(str(sink), "its format is not known")
 
 
 def _compact_epoch(folder: Path, aside: Path, merge: Merge, older_than: timedelta) -> int:
@@ -200,7 +200,7 @@ def _tables(files: Sequence[Path], original: pq.ParquetSchema) -> Iterator[pa.Ta
 
 def _require(file: Path, same: bool) -> None:
     if not same:
-        raise CompactionUnsupported(
+        raise CompactionUnsupportedError(
             str(file.parent), "its files do not have, or would not keep, the same types"
         )
 
@@ -231,7 +231,7 @@ def _exchange(one: Path, other: Path) -> None:
             return
         problem = ctypes.get_errno()
     if problem in (errno.ENOSYS, errno.EINVAL):
-        raise CompactionUnsupported(
+        raise CompactionUnsupportedError(
             str(other.parent), "the file system cannot exchange two folders in one step"
         )
     raise OSError(problem, os.strerror(problem), str(other))

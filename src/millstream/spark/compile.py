@@ -17,20 +17,19 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StructField, StructType
 
-from millstream.coordinator.record import EpochRecord
 from millstream.errors import WorkflowError
 from millstream.flow.functions import SqlStep
 from millstream.flow.plan import Plan
 from millstream.flow.vertices import (
     BatchStep,
     FrameVertex,
+    FusedVertex,
     JobVertex,
-    LedVertex,
     RecordStep,
     SourceVertex,
 )
 from millstream.spark.conform import SinkTypeError, for_spark, is_known, unified
-from millstream.spark.sources import open_source
+from millstream.spark.source_frames import open_source
 from millstream.spark.stage import (
     SOURCE_TAG,
     Reader,
@@ -41,6 +40,7 @@ from millstream.spark.stage import (
 )
 from millstream.wire.blocks import BLOCK_SCHEMA
 from millstream.wire.calls import Endpoint
+from millstream.wire.epoch_record import EpochRecord
 from millstream.work.failures import calling
 from millstream.work.program import Packed, Program
 
@@ -296,7 +296,7 @@ def _declared(plan: Plan, targets: Iterable[int]) -> Iterator[tuple[int, pa.Sche
     """What annotations and ``output=`` say of the rows that reach sinks and JVM steps."""
     for at in targets:
         before = plan.vertices[plan.inputs[at][0]]
-        if isinstance(before, LedVertex):
+        if isinstance(before, FusedVertex):
             before = before.job
         if isinstance(before, JobVertex) and before.output is not None:
             yield at, before.output

@@ -16,22 +16,22 @@ from dataclasses import asdict
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from millstream.checkpoints.chain import Superseded
+from millstream.checkpoints.chain import SupersededError
 from millstream.checkpoints.manifest import Staged
 from millstream.coordinator.epochs import EpochResult, run_epoch
-from millstream.coordinator.record import EpochRecord
 from millstream.coordinator.service import Coordinator
 from millstream.errors import DataError, MillstreamError
 from millstream.flow.plan import Plan
-from millstream.node.messages import NodeReport
 from millstream.observe.progress import EpochProgress, JobProgress, Progress, StoreProgress
-from millstream.observe.timing import time_progress
+from millstream.observe.time_progress import time_progress
 from millstream.spark.compile import EpochFrames, Frames
-from millstream.spark.gateway import SparkLost
-from millstream.spark.sinks import ForeachBatchWriter, SinkWriter
+from millstream.spark.gateway import SparkLostError
+from millstream.spark.sink_writers import ForeachBatchWriter, SinkWriter
 from millstream.spark.spark_log import SparkLog
-from millstream.work.clocks import END
+from millstream.wire.epoch_record import EpochRecord
+from millstream.wire.messages import NodeReport
 from millstream.work.failures import user_error
+from millstream.work.job_clock import END
 
 log = logging.getLogger("millstream")
 
@@ -43,11 +43,11 @@ _BATCH_SETTINGS = {
 }
 
 
-class EpochFailed(MillstreamError):
+class EpochFailedError(MillstreamError):
     """Spark could not run an epoch, for a reason that is not the user's code."""
 
 
-class RunStopped(Exception):
+class RunStoppedError(Exception):
     """Ends the query between two epochs; never shown to users."""
 
 
@@ -62,8 +62,8 @@ class Engine:
         sinks: Mapping[int, SinkWriter],
         progress: Progress,
         clock: Callable[[], float] = time.time,
-        successor: Callable[[BaseException], Superseded | None] = lambda _: None,
-        spark_lost: Callable[[], SparkLost | None] = lambda: None,
+        successor: Callable[[BaseException], SupersededError | None] = lambda _: None,
+        spark_lost: Callable[[], SparkLostError | None] = lambda: None,
         log: SparkLog | None = None,
     ) -> None:
         """What may explain a failure: who has taken over the checkpoint, and a JVM that is gone.
@@ -95,13 +95,13 @@ class Engine:
         self._thread = threading.get_ident()
         try:
             if self.stopping.is_set():
-                raise RunStopped("stopped")
+                raise RunStoppedError("stopped")
             self._run(frame, epoch)
-        except RunStopped:
+        except RunStoppedError:
             raise
         except BaseException as problem:
             self.fail(problem, epoch)
-            raise RunStopped(type(self.error).__name__) from None
+            raise RunStoppedError(type(self.error).__name__) from None
         finally:
             self._thread = None
             self._idle.set()
@@ -200,7 +200,7 @@ class Engine:
         known = self._coordinator.failure()
         if known is not None:
             return known
-        failed = EpochFailed(f"Spark could not run the epoch: {str(problem)[:2000]}")
+        failed = EpochFailedError(f"Spark could not run the epoch: {str(problem)[:2000]}")
         failed.__cause__ = problem
         return failed
 
@@ -243,7 +243,7 @@ class _SparkBody:
     def publish(self, staged: Staged) -> None:
         publish(staged, {self._names[at]: writer for at, writer in self._sinks.items()})
 
-    def worth_another_try(self, problem: Exception) -> bool:
+    def is_retryable(self, problem: Exception) -> bool:
         if isinstance(problem, MillstreamError):
             return False
         # Spark gives up a job when a re-run map gave other blocks than before the loss of an

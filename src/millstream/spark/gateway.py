@@ -15,7 +15,7 @@ BROKEN = (Py4JError, OSError, EOFError)
 """What calls into a JVM that is gone raise."""
 
 
-class SparkLost(MillstreamError):
+class SparkLostError(MillstreamError):
     """The JVM of Spark's driver is gone, and with it the executors and the nodes."""
 
     def __init__(self, checkpoint: str | None) -> None:
@@ -58,17 +58,17 @@ class Gateway:
         """Let go of the connections to the JVM."""
         self._gateway.close()
 
-    def loss(self) -> SparkLost | None:
+    def loss(self) -> SparkLostError | None:
         """What a run has to say of its JVM, if that is gone."""
-        return SparkLost(self._checkpoint) if self.is_gone else None
+        return SparkLostError(self._checkpoint) if self.is_gone else None
 
     @contextlib.contextmanager
     def explaining(self) -> Iterator[None]:
-        """Say what failed for want of the JVM as ``SparkLost``."""
+        """Say what failed for want of the JVM as ``SparkLostError``."""
         try:
             yield
         except Exception as problem:
-            lost = None if isinstance(problem, SparkLost) else self.loss()
+            lost = None if isinstance(problem, SparkLostError) else self.loss()
             if lost is None:
                 raise
             raise lost from problem

@@ -13,19 +13,19 @@ from typing import Any, Literal
 
 from pyspark.sql.streaming.query import StreamingQuery
 
-from millstream.coordinator.reading import Scan, StateReader
 from millstream.coordinator.service import Coordinator, Overview
+from millstream.coordinator.state_reader import Scan, StateReader
 from millstream.errors import ConfigError
 from millstream.flow.plan import Plan
-from millstream.flow.vertices import JobVertex, LedVertex
+from millstream.flow.vertices import FusedVertex, JobVertex
 from millstream.observe.display import Display
 from millstream.observe.progress import Progress
-from millstream.observe.timing import micros_of
+from millstream.observe.time_progress import micros_of
 from millstream.ring.drawing import draw
 from millstream.ring.ring import NodeId
-from millstream.spark.engine import Engine, EpochFailed
+from millstream.spark.engine import Engine, EpochFailedError
 from millstream.spark.gateway import BROKEN, Gateway
-from millstream.work.clocks import END
+from millstream.work.job_clock import END
 
 Phase = Literal["running", "finished", "stopped", "failed"]
 _POLL = 0.1
@@ -169,7 +169,7 @@ class Run:
         for at, vertex in self._plan.jobs:
             if vertex.name == job:
                 return JobState(self._coordinator, at, self._gateway)
-        for at, led in self._plan.of_kind(LedVertex):
+        for at, led in self._plan.of_kind(FusedVertex):
             if led.name == job:
                 leader = self._plan.vertices[self._plan.inputs[at][0]]
                 assert isinstance(leader, JobVertex)
@@ -229,7 +229,7 @@ class Run:
             self._engine.fail(broken)
             return self._engine.error
         if problem is not None:
-            self._engine.fail(EpochFailed(f"Spark ended the query: {problem}"))
+            self._engine.fail(EpochFailedError(f"Spark ended the query: {problem}"))
         return self._engine.error
 
     def _raise_failure(self) -> None:

@@ -14,13 +14,13 @@ from typing import Concatenate, ParamSpec, TypeVar, cast
 from pyspark.sql import SparkSession
 
 from millstream.checkpoints.evolution import Changes
-from millstream.coordinator.claiming import Recovery
+from millstream.coordinator.claim import Recovery
 from millstream.coordinator.journal import CheckpointResult
 from millstream.errors import ConfigError
 from millstream.flow.workflow import Workflow
+from millstream.node.durability.write_queue import WhenFull
 from millstream.node.machine import Durability
-from millstream.node.safekeeper import WhenFull
-from millstream.spark.launch import ZoneFunction
+from millstream.spark.node_launch import ZoneFunction
 from millstream.stores.sizes import byte_size
 from millstream.wire.hosts import check_host
 from millstream.wire.tls import check_available

@@ -18,7 +18,7 @@ from millstream.observe.progress import EpochProgress, Totals
 from millstream.spark.handle import Run
 from millstream.spark.options import RunConfig, with_options
 from millstream.spark.session import acquire, release
-from millstream.spark.starting import Starting
+from millstream.spark.startup import Starting
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 
-from millstream.coordinator.feeder import Feeder, fetch_record
-from millstream.coordinator.record import EpochRecord
 from millstream.errors import MillstreamError
 from millstream.ring.ring import partition_slots
 from millstream.spark.conform import SinkTypeError, conform
@@ -34,10 +32,12 @@ from millstream.state.records import decode_records, plain_columns
 from millstream.state.values import ValueTypeError, shown
 from millstream.wire.blocks import BLOCK_SCHEMA, MARK
 from millstream.wire.calls import Endpoint, call
+from millstream.wire.epoch_record import EpochRecord
 from millstream.wire.flight_net import FlightNet
 from millstream.work.chunk import Chunk
-from millstream.work.mapping import MapSide
-from millstream.work.pausing import settle_process, without_collector
+from millstream.work.collector import settle_process, without_collector
+from millstream.work.feeder import Feeder, fetch_record
+from millstream.work.map_side import MapSide
 from millstream.work.program import Packed, Program, unpack
 
 SOURCE_TAG = "millstream_source"

@@ -17,9 +17,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from millstream.checkpoints.chain import Chain
-from millstream.checkpoints.finding import find_store, open_checkpoint
 from millstream.checkpoints.lineage import Lineage
-from millstream.checkpoints.reading import BYTES_AT_ONCE, StoredState, manifest_of
+from millstream.checkpoints.location import find_store, open_checkpoint
+from millstream.checkpoints.stored_state import BYTES_AT_ONCE, StoredState, manifest_of
 from millstream.checkpoints.tables import StateTable, json_field, settled, union
 from millstream.errors import MillstreamError
 from millstream.spark.conform import conform, for_spark

@@ -170,7 +170,7 @@ _SMALL = 16
 def close_view(view: View, base: Entries | None) -> Change | None:
     """What a reduce function changed, with mutable values pickled.
 
-    A view is a ``State``, or, of entries that are all plain, a copy of ``base`` (see ``odd``).
+    A view is a ``State``, or, if all entries are plain, a copy of ``base`` (see ``slow_path``).
     """
     if type(view) is not dict:  # not isinstance: for an abstract class that takes long
         return view.settle()  # type: ignore[union-attr]
@@ -271,7 +271,7 @@ class Lookup(Protocol):
         """A key's entries; not to be changed."""
 
 
-def is_odd(entries: Entries) -> bool:
+def is_slow_path(entries: Entries) -> bool:
     """Whether entries are many, or any of them is mutable."""
     return len(entries) > _SMALL or not _FROZEN_TYPES.issuperset(map(type, entries.values()))
 
@@ -281,7 +281,7 @@ class KeyedState:
 
     def __init__(self) -> None:
         self._masters: dict[int, dict[Any, Entries]] = {}
-        self._odd: dict[int, set[Any]] = {}
+        self._slow_path: dict[int, set[Any]] = {}
         # When each key was last touched, by slot; the longest ago comes first.
         self._seen: dict[int, dict[Any, int]] = {}
 
@@ -291,9 +291,9 @@ class KeyedState:
         return self._masters
 
     @property
-    def odd(self) -> Mapping[int, Set[Any]]:
+    def slow_path(self) -> Mapping[int, Set[Any]]:
         """Keys with mutable values or many entries, by slot: only a ``State`` may show them."""
-        return self._odd
+        return self._slow_path
 
     def reading(self, keys: Iterable[Any], slots: Iterable[int]) -> Mapping[int, Lookup]:
         """The slots as a reduction of some keys, each of its slot, reads them."""
@@ -313,14 +313,14 @@ class KeyedState:
     def _write(self, slot: int, writes: Mapping[Any, Entries]) -> None:
         if not writes:
             return
-        master, odd = self._masters.setdefault(slot, {}), self._odd.get(slot)
+        master, slow_path = self._masters.setdefault(slot, {}), self._slow_path.get(slot)
         for key, new in writes.items():
             entries = master.get(key)
             if entries is None:
                 master[key] = entries = new.copy()
             else:
                 entries.update(new)
-            if len(entries) > _SMALL or (odd and key in odd):
+            if len(entries) > _SMALL or (slow_path and key in slow_path):
                 self._judge(slot, key, entries)
 
     def _change(self, slot: int, changes: Mapping[Any, Change]) -> None:
@@ -345,15 +345,15 @@ class KeyedState:
 
     def _judge(self, slot: int, key: Any, entries: Entries) -> None:
         """Tell whether a key is odd from what it holds, not from how that came about."""
-        odd = self._odd.get(slot)
-        if is_odd(entries):
-            if odd is None:
-                odd = self._odd[slot] = set()
-            odd.add(key)
-        elif odd is not None:
-            odd.discard(key)
-            if not odd:
-                del self._odd[slot]
+        slow_path = self._slow_path.get(slot)
+        if is_slow_path(entries):
+            if slow_path is None:
+                slow_path = self._slow_path[slot] = set()
+            slow_path.add(key)
+        elif slow_path is not None:
+            slow_path.discard(key)
+            if not slow_path:
+                del self._slow_path[slot]
 
     def _visit(self, slot: int, keys: list[Any], time: int) -> None:
         master, seen = self._masters.get(slot, {}), self._seen.setdefault(slot, {})
@@ -386,17 +386,17 @@ class KeyedState:
         """
         taken = KeyedFragment()
         for slot in slots:
-            master, odd = self._masters.get(slot), self._odd.get(slot, _NONE)
+            master, slow_path = self._masters.get(slot), self._slow_path.get(slot, _NONE)
             if master is None:
                 continue
-            plain = {key: entries.copy() for key, entries in master.items() if key not in odd}
+            plain = {key: entries.copy() for key, entries in master.items() if key not in slow_path}
             if plain:
                 taken.plain[slot] = plain
             if len(plain) < len(master):
                 taken.other[slot] = {
                     key: Change(entries.copy(), plain=False)
                     for key, entries in master.items()
-                    if key in odd
+                    if key in slow_path
                 }
         taken.visits = visits_of({slot: self._seen[slot] for slot in slots if slot in self._seen})
         return taken
@@ -405,7 +405,7 @@ class KeyedState:
         """Forget all that some slots hold."""
         for slot in np.flatnonzero(slots).tolist():
             self._masters.pop(slot, None)
-            self._odd.pop(slot, None)
+            self._slow_path.pop(slot, None)
             self._seen.pop(slot, None)
 
     def get(self, slot: int, key: Any) -> Entries | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 
 from millstream.stores.framing import damage_of, frame, unframe
-from millstream.stores.store import CorruptRecord, Damage
+from millstream.stores.store import CorruptRecordError, Damage
 
 SUFFIXES = (".value", ".long")
 
@@ -52,10 +52,10 @@ def record(key: str, value: bytes) -> bytes:
 
 
 def value_in(key: str, data: bytes, place: str) -> bytes:
-    """The value in a key's file, or ``CorruptRecord``."""
+    """The value in a key's file, or ``CorruptRecordError``."""
     damage = damage_in(key, data, place)
     if damage is not None:
-        raise CorruptRecord(damage)
+        raise CorruptRecordError(damage)
     return unframe(key, data[_begin(key) :], place)
 
 

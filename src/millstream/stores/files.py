@@ -29,8 +29,8 @@ import google_crc32c
 from millstream.errors import ConfigError
 from millstream.stores.file_format import SUFFIXES, damage_in, key_of, name_of, record, value_in
 from millstream.stores.options import patience_of, split_options
-from millstream.stores.store import Damage, StoreError, StoreFull, Usage, check_key
-from millstream.stores.waiting import Away, wait_for
+from millstream.stores.retries import UnavailableError, wait_for
+from millstream.stores.store import Damage, StoreError, StoreFullError, Usage, check_key
 
 T = TypeVar("T")
 
@@ -243,11 +243,11 @@ class FileStore:
                 return act()
             except OSError as error:
                 if error.errno in _FULL:
-                    raise StoreFull(
+                    raise StoreFullError(
                         f"there is no space left in {self._root} ({error.strerror}); make some"
                     ) from error
                 if error.errno in _AWAY:
-                    raise Away(str(error)) from error
+                    raise UnavailableError(str(error)) from error
                 raise StoreError(f"{self._root} cannot be used: {error}") from error
 
         return wait_for(f"the folder {self._root}", self._patience, attempt)

@@ -10,7 +10,7 @@ import struct
 
 import google_crc32c
 
-from millstream.stores.store import CorruptRecord, Damage
+from millstream.stores.store import CorruptRecordError, Damage
 
 _CHECKSUM = struct.Struct("<I")
 
@@ -26,10 +26,10 @@ def frame(key: str, value: bytes) -> bytes:
 
 
 def unframe(key: str, data: bytes, place: str, offset: int = 0) -> bytes:
-    """The value that was written, or ``CorruptRecord``."""
+    """The value that was written, or ``CorruptRecordError``."""
     damage = damage_of(key, data, place, offset)
     if damage is not None:
-        raise CorruptRecord(damage)
+        raise CorruptRecordError(damage)
     return data[_CHECKSUM.size :]
 
 

@@ -30,8 +30,8 @@ from redis.retry import Retry
 from millstream.errors import ConfigError
 from millstream.stores.framing import damage_of, frame, unframe
 from millstream.stores.redis_url import Address, read_url
-from millstream.stores.store import Damage, StoreError, StoreFull, Usage, check_key
-from millstream.stores.waiting import Away, wait_for
+from millstream.stores.retries import UnavailableError, wait_for
+from millstream.stores.store import Damage, StoreError, StoreFullError, Usage, check_key
 
 T = TypeVar("T")
 log = logging.getLogger("millstream")
@@ -246,7 +246,7 @@ def _meaning(error: redis.RedisError, address: Address) -> Exception:
     if isinstance(error, refused):
         return ConfigError(f"{address} refuses the user or the password of the URL: {error}")
     if isinstance(error, known.OutOfMemoryError) or code in ("OOM", "MISCONF"):
-        return StoreFull(f"{address} has no space left ({error}); give it more memory or disk")
+        return StoreFullError(f"{address} has no space left ({error}); give it more memory or disk")
     away = (
         known.ConnectionError,
         known.TimeoutError,
@@ -255,7 +255,7 @@ def _meaning(error: redis.RedisError, address: Address) -> Exception:
         known.TryAgainError,
     )
     if isinstance(error, away) or code in ("BUSY", "NOREPLICAS", "MASTERDOWN"):
-        return Away(str(error))
+        return UnavailableError(str(error))
     return StoreError(f"{address} refused: {error}")
 
 

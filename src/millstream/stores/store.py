@@ -11,10 +11,10 @@ All back-ends promise the same, and one suite (``tests/contract``) holds them to
 * ``get`` and ``scan`` see whatever this process wrote, and what others wrote under keys that were
   new. That another process has *replaced* or deleted a value may be noticed late, by the next
   ``scan`` of its prefix at the latest: those who share keys write each of them once.
-* A value comes back as it was written, or ``CorruptRecord`` is raised: never other bytes.
-* A store that is away for a while is waited for (``patience`` in the URL, in seconds, 30 by
-  default), then ``StoreUnavailable``. A store without space raises ``StoreFull``, and goes on when
-  there is space again.
+* A value comes back as it was written, or ``CorruptRecordError`` is raised: never other bytes.
+* An unavailable store is retried (``patience`` in the URL, in seconds, 30 by default), then
+  ``StoreUnavailableError``. A store without space raises ``StoreFullError``, and resumes when there
+  is space again.
 * All of this from several threads at once.
 
 Keys are text of 1 to 400 bytes as UTF-8, without control characters; ``/`` separates parts, by
@@ -36,15 +36,15 @@ class StoreError(MillstreamError):
     """A store could not do what it was asked to."""
 
 
-class StoreUnavailable(StoreError):
+class StoreUnavailableError(StoreError):
     """A store did not answer for as long as one was ready to wait."""
 
 
-class StoreFull(StoreError):
+class StoreFullError(StoreError):
     """There is no space left where a store writes."""
 
 
-class BadKey(StoreError):
+class BadStoreKeyError(StoreError):
     """A key that no store takes."""
 
 
@@ -62,7 +62,7 @@ class Damage:
         return f"{record} at {self.place}, offset {self.offset}: {self.why}"
 
 
-class CorruptRecord(StoreError):
+class CorruptRecordError(StoreError):
     """A value was found damaged."""
 
     def __init__(self, damage: Damage) -> None:
@@ -110,12 +110,12 @@ class Store(Protocol):
 
 
 def check_key(key: str) -> str:
-    """A key, or ``BadKey``."""
+    """A key, or ``BadStoreKeyError``."""
     if not isinstance(key, str):
-        raise BadKey(f"a key must be text, got {key!r}")
+        raise BadStoreKeyError(f"a key must be text, got {key!r}")
     length = len(key.encode("utf-8", "surrogatepass"))
     if not 1 <= length <= MAX_KEY_BYTES or not key.isprintable():
-        raise BadKey(
+        raise BadStoreKeyError(
             f"a key must be 1 to {MAX_KEY_BYTES} bytes of printable text, got {key[:80]!r} "
             f"({length} bytes)"
         )

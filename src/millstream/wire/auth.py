@@ -25,7 +25,7 @@ PROOF_BYTES = 32
 _TOKEN_BYTES = 32
 
 
-class Unproved(Exception):
+class UnprovedPeerError(Exception):
     """An answer did not prove that its sender holds the run's secret."""
 
 
@@ -51,13 +51,13 @@ def proved(secret: bytes, address: str, nonce: bytes, content: Any) -> bytes:
 
 
 def verified(secret: bytes, address: str, nonce: bytes, answer: Any) -> memoryview:
-    """The content of an answer; raises ``Unproved`` before anybody looks into it."""
+    """The content of an answer; raises ``UnprovedPeerError`` before anybody looks into it."""
     given = memoryview(answer)
     content = given[PROOF_BYTES:]
     if not hmac.compare_digest(
         given[:PROOF_BYTES], proof(secret, "answer", address, nonce, content)
     ):
-        raise Unproved("the server did not prove that it holds the run's secret")
+        raise UnprovedPeerError("the server did not prove that it holds the run's secret")
     return content
 
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from millstream.errors import MillstreamError
-from millstream.wire.auth import ClientAuth, Unproved, new_nonce, verified
+from millstream.wire.auth import ClientAuth, UnprovedPeerError, new_nonce, verified
 from millstream.wire.envelope import sealed
 from millstream.wire.tls import NAME
 
@@ -32,11 +32,11 @@ class Endpoint:
         return f"Endpoint({self.address})"
 
     def verified(self, nonce: bytes, answer: Any) -> memoryview:
-        """The content of an answer to a call; raises ``Unproved`` if it may be anybody's."""
+        """The content of an answer; raises ``UnprovedPeerError`` if it may be anybody's."""
         return verified(self.secret, self.address, nonce, answer)
 
 
-class Unreachable(MillstreamError):
+class UnreachableError(MillstreamError):
     """A server of the run did not answer."""
 
     def __init__(self, address: str, reason: str) -> None:
@@ -121,17 +121,17 @@ def call(endpoint: Endpoint, action: str, body: object = None, timeout: float = 
         results = client.do_action(flight.Action(action, sealed(nonce, body)), options)
         answer = b"".join(bytes(part.body) for part in results)
         return pickle.loads(endpoint.verified(nonce, answer))
-    except (flight.FlightError, pa.ArrowException, Unproved) as problem:
+    except (flight.FlightError, pa.ArrowException, UnprovedPeerError) as problem:
         raise translated(endpoint, nonce, problem) from None
 
 
 def translated(endpoint: Endpoint, nonce: bytes, problem: Exception) -> MillstreamError:
-    """The error behind a failed call: the server's own, or ``Unreachable``."""
+    """The error behind a failed call: the server's own, or ``UnreachableError``."""
     blob = getattr(problem, "extra_info", None)
     if blob:
         try:
             error = pickle.loads(endpoint.verified(nonce, blob))
-        except Unproved as unproved:
+        except UnprovedPeerError as unproved:
             problem = unproved
         else:
             if isinstance(error, MillstreamError):
@@ -142,8 +142,8 @@ def translated(endpoint: Endpoint, nonce: bytes, problem: Exception) -> Millstre
     return _unreachable(endpoint, problem)
 
 
-def _unreachable(endpoint: Endpoint, problem: Exception) -> Unreachable:
-    return Unreachable(endpoint.address, str(problem).split("\n")[0])
+def _unreachable(endpoint: Endpoint, problem: Exception) -> UnreachableError:
+    return UnreachableError(endpoint.address, str(problem).split("\n")[0])
 
 
 def error_text(problem: BaseException) -> str:

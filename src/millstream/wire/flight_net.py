@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from millstream.errors import MillstreamError
-from millstream.wire.auth import Unproved, new_nonce
+from millstream.wire.auth import UnprovedPeerError, new_nonce
 from millstream.wire.blocks import BLOCK_SCHEMA
-from millstream.wire.calls import Endpoint, Unreachable, call, client_of, translated
+from millstream.wire.calls import Endpoint, UnreachableError, call, client_of, translated
 from millstream.wire.net import Delivery
 
 T = TypeVar("T")
@@ -114,7 +114,7 @@ class _Stream:
         try:
             client = client_of(self._endpoint)
             if self._cancelled:
-                raise Unreachable(self._endpoint.address, "the feed was abandoned")
+                raise UnreachableError(self._endpoint.address, "the feed was abandoned")
             command = b"".join((nonce, pickle.dumps(self._header, 5)))
             descriptor = flight.FlightDescriptor.for_command(command)
             writer, self._reader = client.do_exchange(descriptor)
@@ -135,9 +135,9 @@ class _Stream:
                 return self._outputs(nonce)
         except MillstreamError:
             raise
-        except (flight.FlightError, pa.ArrowException, Unproved) as problem:
+        except (flight.FlightError, pa.ArrowException, UnprovedPeerError) as problem:
             if self._cancelled:
-                raise Unreachable(self._endpoint.address, "the feed was abandoned") from None
+                raise UnreachableError(self._endpoint.address, "the feed was abandoned") from None
             raise translated(self._endpoint, nonce, problem) from None
         finally:
             self.done.set()

@@ -31,7 +31,7 @@ class Net(Protocol):
     def call(self, address: str, action: str, body: object = None, timeout: float = 30.0) -> Any:
         """Call an action of a server and give its answer.
 
-        Raises the server's own ``MillstreamError``, or ``Unreachable`` when there was no answer:
+        Raises the server's own ``MillstreamError``, or ``UnreachableError`` without an answer:
         the action may have happened, or not.
         """
 

@@ -16,10 +16,10 @@ import pyarrow as pa
 
 from millstream.flow.vertices import JobVertex
 from millstream.work.chunk import Chunk
-from millstream.work.clocks import Tally
-from millstream.work.placing import ROW, Alone
-from millstream.work.timing import Timed
-from millstream.work.window_packing import window_packer_for
+from millstream.work.event_time_gate import Timed
+from millstream.work.job_clock import Tally
+from millstream.work.window_packers import window_packer_for
+from millstream.work.window_rows import ROW, Alone
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]

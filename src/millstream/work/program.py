@@ -13,10 +13,10 @@ from functools import cached_property
 
 import cloudpickle
 
+from millstream.flow.function_shipping import ship
+from millstream.flow.fusion import Readers
 from millstream.flow.plan import Plan
-from millstream.flow.sharing import Readers
-from millstream.flow.shipping import ship
-from millstream.flow.timing import origins_of
+from millstream.flow.time_origins import origins_of
 from millstream.flow.vertices import (
     BatchStep,
     BranchVertex,

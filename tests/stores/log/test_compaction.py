@@ -19,9 +19,9 @@ from millstream.stores.log.format import (
     decode_header,
     read_records,
 )
-from millstream.stores.log.places import Gone
+from millstream.stores.log.places import SegmentGoneError
 from millstream.stores.log.store import LogStore
-from millstream.stores.store import StoreUnavailable
+from millstream.stores.store import StoreUnavailableError
 from tests.stores.log.disks import MemoryDisk, PowerFailure, abandon, open_log
 
 HOUR = 3600 * 10**9
@@ -225,11 +225,11 @@ def test_a_value_that_moves_whenever_it_is_read_is_not_taken_for_absent(
     store.put({"a": b"1"})
 
     def moved(*place: Any) -> bytes:
-        raise Gone
+        raise SegmentGoneError
 
     with monkeypatch.context() as patch:
         patch.setattr(store._place, "read", moved)
-        with pytest.raises(StoreUnavailable, match="'a' was moved 4 times"):
+        with pytest.raises(StoreUnavailableError, match="'a' was moved 4 times"):
             store.get(["a"])
 
     assert store.get(["a"]) == {"a": b"1"}
@@ -388,7 +388,7 @@ def test_a_seal_that_fails_is_told_and_costs_nothing(monkeypatch: pytest.MonkeyP
     with monkeypatch.context() as patch:
         patch.setattr(disk, "append", fail)
         opened = set(disk._open)
-        with pytest.raises(StoreUnavailable, match="sealed"):
+        with pytest.raises(StoreUnavailableError, match="sealed"):
             store.compact()
         store._place.close()  # what it holds open for reading
         assert set(disk._open) <= opened

@@ -18,7 +18,7 @@ from millstream.stores.log.format import (
     read_records,
     record_size,
 )
-from millstream.stores.store import CorruptRecord, Store
+from millstream.stores.store import CorruptRecordError, Store
 from tests.stores.log.disks import MemoryDisk, abandon, open_log
 
 VALUES = {"b": b"", "c/3": b"three", "d": b"newer"}
@@ -41,7 +41,7 @@ def read_each(store: Store) -> dict[str, bytes | None]:
     for key in [*VALUES, "x"]:
         try:
             found.update(store.get([key]))
-        except CorruptRecord:
+        except CorruptRecordError:
             found[key] = None
     return found
 
@@ -75,7 +75,7 @@ def test_every_flipped_bit_of_a_first_value_is_found_or_harmless() -> None:
     data = disk.file("once", name)
     for bit in range(8 * len(data)):
         data[bit // 8] ^= 1 << bit % 8
-        with suppress(CorruptRecord):
+        with suppress(CorruptRecordError):
             assert store.get(["manifest"]) == {"manifest": b"first"}
         assert list(store.verify()), bit
         assert not store.put_if_absent("manifest", b"second")
@@ -94,7 +94,7 @@ def test_damage_is_told_with_its_file_and_offset() -> None:
     assert damage.key == "c/3"
     assert damage.place.endswith(name)
     assert damage.offset < at < damage.offset + record_size(3, 5)
-    with pytest.raises(CorruptRecord) as raised:
+    with pytest.raises(CorruptRecordError) as raised:
         store.get(["c/3"])
     assert (raised.value.damage.place, raised.value.damage.offset) == (damage.place, damage.offset)
 
@@ -107,7 +107,7 @@ def test_damage_under_a_store_that_is_open_is_found_on_reading() -> None:
     data = disk.file("segments", name)
     data[data.index(b"value")] ^= 1
 
-    with pytest.raises(CorruptRecord):
+    with pytest.raises(CorruptRecordError):
         store.get(["a"])
     assert store.get(["b"]) == {"b": b"other"}
     abandon(store)

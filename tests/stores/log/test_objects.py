@@ -15,7 +15,7 @@ from millstream.stores.log.objects import ObjectPlace
 from millstream.stores.log.options import LogOptions
 from millstream.stores.log.segments import Segment
 from millstream.stores.log.store import LogStore
-from millstream.stores.store import CorruptRecord, StoreUnavailable
+from millstream.stores.store import CorruptRecordError, StoreUnavailableError
 
 _numbers = itertools.count()
 
@@ -142,7 +142,7 @@ def test_a_store_that_is_away_is_waited_for_and_then_given_up(
 
     impatient = open_log(url, "x", patience=0)
     left[0] = 1
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(StoreUnavailableError):
         impatient.put({"b": b"1"})
     impatient.put({"b": b"2"})
     assert store.get(["b"]) == {"b": b"2"}
@@ -158,7 +158,7 @@ def test_a_damaged_object_is_found(url: str) -> None:
     data[data.index(b"value")] ^= 1
     file.seek(0)
     file.write(bytes(data))
-    with pytest.raises(CorruptRecord):
+    with pytest.raises(CorruptRecordError):
         store.get(["a"])
     again = open_log(url, "r")
     assert [damage.key for damage in again.verify()] == ["a"]

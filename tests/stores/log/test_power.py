@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream.stores.log.store import LogStore
-from millstream.stores.store import CorruptRecord
+from millstream.stores.store import CorruptRecordError
 from tests.stores.log.disks import MemoryDisk, PowerFailure, abandon, open_log
 
 KEYS = [f"k/{number}" for number in range(8)]
@@ -141,7 +141,7 @@ def test_a_torn_batch_does_not_hide_what_it_would_have_replaced(seed: int) -> No
     again = open_log(disk, "x")
     try:
         found = again.get(keys)
-    except CorruptRecord as error:
+    except CorruptRecordError as error:
         pytest.fail(str(error))
     assert set(found) == set(keys)
     assert set(found.values()) <= {b"old" * 30, b"new" * 30}

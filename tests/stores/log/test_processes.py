@@ -11,13 +11,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from millstream.stores.log.store import LogStore
-from millstream.stores.opening import open_store
+from millstream.stores.registry import open_store
 
 OPTIONS = "?segment=16KB&flush=64KB&grace=0"
 KEYS = 20
 CHILD = """
 import sys
-from millstream.stores.opening import open_store
+from millstream.stores.registry import open_store
 url, writer, own = sys.argv[1:]
 store = open_store(url, writer)
 print("open", flush=True)

@@ -10,7 +10,7 @@ import pytest
 
 from millstream.errors import ConfigError
 from millstream.stores.log.options import LogOptions, parse_url
-from millstream.stores.opening import open_store
+from millstream.stores.registry import open_store
 
 
 def test_options_are_read_from_the_url() -> None:
@@ -58,7 +58,7 @@ def test_a_folder_needs_no_fsspec(tmp_path: Path) -> None:
 import sys
 sys.modules["fsspec"] = None
 from millstream.errors import ConfigError
-from millstream.stores.opening import open_store
+from millstream.stores.registry import open_store
 store = open_store("log://{tmp_path}/log", "w")
 store.put({{"a": b"1"}})
 store.close()

@@ -18,7 +18,12 @@ import pytest
 
 from millstream.stores.log.format import Kind
 from millstream.stores.log.writer import Stamps
-from millstream.stores.store import BadKey, StoreError, StoreFull, StoreUnavailable
+from millstream.stores.store import (
+    BadStoreKeyError,
+    StoreError,
+    StoreFullError,
+    StoreUnavailableError,
+)
 from tests.stores.log.disks import ROOT, MemoryDisk, abandon, open_log
 
 WRITING = {f"Writer.{name}" for name in ("_write", "_write_all", "_begin", "_extend", "_end")}
@@ -85,7 +90,7 @@ def test_a_full_disk_is_told_and_leaves_nothing_in_the_way(call: str, code: int)
         expected["before"] = b"1"
     trouble = Trouble(disk, call, code, 2)
     for _ in range(2):
-        with pytest.raises(StoreFull, match="no space"):
+        with pytest.raises(StoreFullError, match="no space"):
             store.put({"during": b"x" * 2000})
     assert not trouble.left
     store.put({"after": b"2"})
@@ -104,7 +109,7 @@ def test_a_full_disk_costs_no_new_segment() -> None:
     store = open_log(disk, "w")
     store.put({"before": b"1"})
     Trouble(disk, "append", errno.ENOSPC, 1)
-    with pytest.raises(StoreFull):
+    with pytest.raises(StoreFullError):
         store.put({"during": b"x" * 2000})
     store.put({"after": b"2"})
     assert len(disk.files("segments")) == 1
@@ -130,7 +135,7 @@ def test_a_folder_that_is_away_for_too_long_is_given_up() -> None:
     store = open_log(disk, "w", patience=0)
     store.put({"a": b"1"})
     Trouble(disk, "append", errno.EIO, 1)
-    with pytest.raises(StoreUnavailable, match="patience"):
+    with pytest.raises(StoreUnavailableError, match="patience"):
         store.put({"b": b"2"})
     store.put({"b": b"3"})
     assert store.get(["a", "b"]) == {"a": b"1", "b": b"3"}
@@ -150,9 +155,9 @@ def test_a_mount_that_is_away_is_not_taken_for_an_empty_log() -> None:
     store = open_log(disk, "w", patience=0)
     store.put({"a": b"1"})
     names, disk._names = disk._names, {ROOT: {}}
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(StoreUnavailableError):
         store.scan()
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(StoreUnavailableError):
         store.get(["b"])
     disk._names = names
     assert store.scan() == ["a"]
@@ -252,7 +257,7 @@ def test_a_bad_key_among_many_is_named_and_nothing_is_written() -> None:
     disk = MemoryDisk()
     store = open_log(disk, "w")
     for bad in ("", "a\nb", "k" * 401, "\ud800"):
-        with pytest.raises(BadKey):
+        with pytest.raises(BadStoreKeyError):
             store.put({"good": b"1", bad: b"2"})
     assert store.scan() == []
 

@@ -19,14 +19,14 @@ from millstream.flow.windows import CountWindow, SessionWindow, TimeWindow, Wind
 from millstream.ring.keys import encode_keys
 from millstream.state.blocks import KEY, PANE, SLOT, TIME, place_rows
 from millstream.state.records import decode_records
-from millstream.work.clocks import BEGINNING, JobClock, Tally, summed
-from millstream.work.keying import Pairs
-from millstream.work.lists import TIMES, encode_lists
+from millstream.work.event_time_gate import Timed
+from millstream.work.job_clock import BEGINNING, JobClock, Tally, summed
+from millstream.work.keyed_values import Pairs
 from millstream.work.parcels import opened, results_in
-from millstream.work.placing import COUNT, LAST, START
-from millstream.work.timing import Timed
-from millstream.work.units import UnitContext
-from millstream.work.window_packing import window_packer_for
+from millstream.work.unit import UnitContext
+from millstream.work.value_lists import TIMES, encode_lists
+from millstream.work.window_packers import window_packer_for
+from millstream.work.window_rows import COUNT, LAST, START
 from millstream.work.windows.choice import windowed
 
 SLOTS = 8

@@ -12,7 +12,7 @@ import pytest
 
 import millstream as ms
 from millstream.flow.windows import CountWindow, SessionWindow, TimeWindow, Window, WithinWindow
-from millstream.state.owning import own
+from millstream.state.copies import own
 from millstream.state.records import row_type
 from tests.work.windows.join_rig import JoinRig, join_of
 from tests.work.windows.rig import Rig, job_of, packed

@@ -25,15 +25,15 @@ from millstream.state.aggregates.constructors import (
     sum,
     top_k,
 )
-from millstream.state.aggregates.errors import SumOverflow, UnsupportedValue
+from millstream.state.aggregates.errors import SumOverflowError, UnsupportedValueError
 from millstream.state.aggregates.protocol import Aggregate
 from millstream.state.aggregates.sets import AggregateSet, as_set
 
 __all__ = [
     "Aggregate",
     "AggregateSet",
-    "SumOverflow",
-    "UnsupportedValue",
+    "SumOverflowError",
+    "UnsupportedValueError",
     "aggregate",
     "approx_distinct",
     "as_set",

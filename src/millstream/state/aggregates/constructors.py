@@ -26,7 +26,7 @@ def count(column: str | None = None) -> Aggregate:
 def sum(column: str | None = None) -> Aggregate:
     """Add up numbers: integers to int64, floats to float64, decimals to 38 digits.
 
-    A sum of integers or decimals that does not fit raises SumOverflow.
+    A sum of integers or decimals that does not fit raises SumOverflowError.
 
     >>> found = orders.key_by("user").reduce("spent", ms.sum("amount"))
     """

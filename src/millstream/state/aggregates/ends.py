@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
-from millstream.state.aggregates.errors import UnsupportedValue
+from millstream.state.aggregates.errors import UnsupportedValueError
 from millstream.state.aggregates.grouping import Bools, Groups, Ints, take_or_null, valid_mask
 
 
@@ -43,7 +43,7 @@ class _End:
 
     def result_type(self, value: pa.DataType | None) -> pa.DataType:
         if value is None:
-            raise UnsupportedValue(self.name, "None", ("any type",))
+            raise UnsupportedValueError(self.name, "None", ("any type",))
         return value
 
     def _winners(self, values: pa.Array, times: pa.Array, groups: Groups, n: int) -> Ints:

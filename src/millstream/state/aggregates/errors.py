@@ -19,7 +19,7 @@ class AggregateError(DataError):
         return job if self.key is None else f"{job}key {self.key}: "
 
 
-class UnsupportedValue(AggregateError, ConfigError):
+class UnsupportedValueError(AggregateError, ConfigError):
     """An aggregate was given a column of a type that it cannot reduce."""
 
     def __init__(self, aggregate: str, type: str, allowed: tuple[str, ...]) -> None:
@@ -34,7 +34,7 @@ class UnsupportedValue(AggregateError, ConfigError):
         )
 
 
-class SumOverflow(AggregateError):
+class SumOverflowError(AggregateError):
     """A sum left the range of its type."""
 
     def __init__(self, column: str, type: str, group: int) -> None:

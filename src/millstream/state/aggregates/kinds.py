@@ -6,7 +6,7 @@ from enum import Enum
 
 import pyarrow as pa
 
-from millstream.state.aggregates.errors import UnsupportedValue
+from millstream.state.aggregates.errors import UnsupportedValueError
 
 
 class Kind(Enum):
@@ -49,10 +49,10 @@ def kind_of(type: pa.DataType) -> Kind | None:
 
 
 def require(aggregate: str, type: pa.DataType | None, allowed: tuple[Kind, ...]) -> Kind:
-    """The kind of a type, or UnsupportedValue if the aggregate does not allow it."""
+    """The kind of a type, or UnsupportedValueError if the aggregate does not allow it."""
     kind = None if type is None else kind_of(type)
     if kind not in allowed:
-        raise UnsupportedValue(aggregate, str(type), tuple(k.value for k in allowed))
+        raise UnsupportedValueError(aggregate, str(type), tuple(k.value for k in allowed))
     return kind
 
 

@@ -28,7 +28,7 @@ class Aggregate(Protocol):
         ...
 
     def accumulators(self, value: pa.DataType | None) -> list[pa.Field]:
-        """List the accumulator columns for values of this type, or raise UnsupportedValue.
+        """List the accumulator columns for values of this type, or raise UnsupportedValueError.
 
         Only the columns marked nullable can hold nulls.
         """

@@ -1,7 +1,7 @@
 """``sum``: int64 for integers, float64 for floats, decimal128(38, scale) for decimals.
 
-Sums of integers and decimals are exact: a total that does not fit raises SumOverflow, in a fold
-or in a merge. Floats are added in the order of arrival.
+Sums of integers and decimals are exact: a total that does not fit raises SumOverflowError, in
+a fold or in a merge. Floats are added in the order of arrival.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from millstream.state.aggregates.errors import SumOverflow
+from millstream.state.aggregates.errors import SumOverflowError
 from millstream.state.aggregates.exact import sum_decimals, sum_integers
 from millstream.state.aggregates.grouping import (
     Bools,
@@ -64,4 +64,4 @@ class Sum:
 
     def _refuse(self, overflow: Bools, type: pa.DataType) -> None:
         if overflow.any():
-            raise SumOverflow(self.column or "value", str(type), int(overflow.argmax()))
+            raise SumOverflowError(self.column or "value", str(type), int(overflow.argmax()))

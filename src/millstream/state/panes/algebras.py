@@ -12,8 +12,8 @@ import pyarrow as pa
 from millstream.state.aggregates import AggregateSet
 from millstream.state.aggregates.grouping import Groups, stable_order
 from millstream.state.blocks import from_bytes, to_bytes
+from millstream.state.copies import own
 from millstream.state.deltas import concat_rows
-from millstream.state.owning import own
 from millstream.state.panes.keys import Ids
 from millstream.state.pickling import dumps, loads
 

@@ -19,7 +19,7 @@ from millstream.state.panes.tables import Algebra
 from millstream.state.pickling import dumps
 
 A = TypeVar("A")
-News = dict[int, npt.NDArray[np.int32]]
+DirtyPanes = dict[int, npt.NDArray[np.int32]]
 """The slots in which panes, by their start, have changed since early results were given."""
 
 
@@ -60,22 +60,22 @@ class Stacks(Generic[A]):
 class PaneFragment(Generic[A]):
     """The changes of one or several epochs to the panes of some slots.
 
-    Rows of ``panes`` replace those of the same key; ``loose`` rows are those that an epoch has
-    added to a pane without folding them. Loose rows of the slots in ``tightened`` were folded into
+    Rows of ``panes`` replace those of the same key; ``raw`` rows are those that an epoch has
+    added to a pane without folding them. Loose rows of the slots in ``compacted`` were folded into
     panes; of the slots in ``gone``, panes that start before a time are no more needed. Where early
-    results are given, ``news`` says of some slots which panes they know nothing of yet.
+    results are given, ``dirty`` says of some slots which panes they know nothing of yet.
     """
 
     panes: dict[int, Part[A]] = field(default_factory=dict)
-    loose: dict[tuple[int, int], Part[A]] = field(default_factory=dict)
-    tightened: list[range] = field(default_factory=list)
+    raw: dict[tuple[int, int], Part[A]] = field(default_factory=dict)
+    compacted: list[range] = field(default_factory=list)
     gone: list[tuple[range, int]] = field(default_factory=list)
-    news: list[tuple[range, News]] = field(default_factory=list)
+    dirty: list[tuple[range, DirtyPanes]] = field(default_factory=list)
     stacks: Stacks[A] | None = None
 
     def __bool__(self) -> bool:
         """Whether there is any change."""
-        return bool(self.panes or self.loose or self.tightened or self.gone or self.news)
+        return bool(self.panes or self.raw or self.compacted or self.gone or self.dirty)
 
     def part(self, algebra: Algebra[A], slots: range) -> PaneFragment[A]:
         """What it has for some slots."""
@@ -84,26 +84,26 @@ class PaneFragment(Generic[A]):
             mask = (part.slots >= slots.start) & (part.slots < slots.stop)
             return part.chosen(algebra, mask)
 
-        tightened = [common(one, slots) for one in self.tightened]
+        compacted = [common(one, slots) for one in self.compacted]
         gone = [(common(one, slots), before) for one, before in self.gone]
-        news = [(common(one, slots), news_within(of_run, slots)) for one, of_run in self.news]
+        dirty = [(common(one, slots), dirty_within(of_run, slots)) for one, of_run in self.dirty]
         return PaneFragment(
             _filtered(self.panes, within),
-            _filtered(self.loose, within),
-            [cut for cut in tightened if cut],
+            _filtered(self.raw, within),
+            [cut for cut in compacted if cut],
             [(cut, before) for cut, before in gone if cut],
-            [(cut, of_run) for cut, of_run in news if cut],
+            [(cut, of_run) for cut, of_run in dirty if cut],
             self.stacks if self.stacks is not None and self.stacks.slots == slots else None,
         )
 
 
-def news_within(news: News, slots: range) -> News:
+def dirty_within(dirty: DirtyPanes, slots: range) -> DirtyPanes:
     """What is new in some slots."""
-    found = {at: s[(s >= slots.start) & (s < slots.stop)] for at, s in news.items()}
+    found = {at: s[(s >= slots.start) & (s < slots.stop)] for at, s in dirty.items()}
     return {at: s for at, s in found.items() if len(s)}
 
 
-def same_news(left: News, right: News) -> bool:
+def same_dirty(left: DirtyPanes, right: DirtyPanes) -> bool:
     """Whether the same slots of the same panes have news."""
     return left.keys() == right.keys() and all(np.array_equal(left[at], right[at]) for at in left)
 
@@ -126,9 +126,9 @@ def masked(
 
 def encode_panes(fragment: PaneFragment[A], algebra: Algebra[A]) -> bytes:
     """Serialise a fragment, as a row of pickles; stacks stay behind."""
-    rest = (fragment.tightened, fragment.gone, fragment.news)
+    rest = (fragment.compacted, fragment.gone, fragment.dirty)
     encoded = [dumps(([], [], *rest))]
-    both: tuple[dict[Any, Part[A]], dict[Any, Part[A]]] = (fragment.panes, fragment.loose)
+    both: tuple[dict[Any, Part[A]], dict[Any, Part[A]]] = (fragment.panes, fragment.raw)
     for number, parts in enumerate(both):
         for at, part in parts.items():
             for keys, slots, rows in _cut(part, algebra):
@@ -151,17 +151,17 @@ def decode_panes(data: Any, algebra: Algebra[A]) -> PaneFragment[A]:
     """Read what ``encode_panes`` wrote."""
     whole: PaneFragment[A] = PaneFragment()
     panes: dict[Any, list[Part[A]]] = {}
-    loose: dict[Any, list[Part[A]]] = {}
-    for *found, tightened, gone, news in unpickled(data):
-        whole.tightened += tightened
+    raw: dict[Any, list[Part[A]]] = {}
+    for *found, compacted, gone, dirty in unpickled(data):
+        whole.compacted += compacted
         whole.gone += gone
-        whole.news += news
-        for parts, read in zip((panes, loose), found, strict=True):
+        whole.dirty += dirty
+        for parts, read in zip((panes, raw), found, strict=True):
             for at, keys, slots, rows in read:
                 part = Part(canonical(keys), slots, algebra.unpack(rows))
                 parts.setdefault(at, []).append(part)
     whole.panes = {at: _joined(parts, algebra) for at, parts in panes.items()}
-    whole.loose = {at: _joined(parts, algebra) for at, parts in loose.items()}
+    whole.raw = {at: _joined(parts, algebra) for at, parts in raw.items()}
     return whole
 
 

@@ -83,7 +83,7 @@ def waiting(
     algebra = SideAlgebra()
     tables: list[Table[SideRows]] = []
     for start in sorted(panes.starts):
-        for table in panes.all_loose(start):
+        for table in panes.all_raw(start):
             wanted = slots[panes.keys.slots(table.ids)]
             if key is not None:
                 wanted = wanted & (table.ids == key)

@@ -36,7 +36,7 @@ class Runs(Generic[A]):
 
     def of(self, start: int) -> list[Table[A]]:
         """Tables that together have all loose rows of a pane, of whatever slots."""
-        tables = self._state.all_loose(start)
+        tables = self._state.all_raw(start)
         known = self._panes.get(start)
         if known is None or len(known.seen) > len(tables) or not _begins(tables, known.seen):
             known = self._panes[start] = _Pane()

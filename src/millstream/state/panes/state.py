@@ -8,7 +8,14 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from millstream.ring.masks import SlotMask, mask_of
-from millstream.state.panes.fragments import News, PaneFragment, Part, Stacks, masked, news_within
+from millstream.state.panes.fragments import (
+    DirtyPanes,
+    PaneFragment,
+    Part,
+    Stacks,
+    dirty_within,
+    masked,
+)
 from millstream.state.panes.keys import Ids, KeyIds
 from millstream.state.panes.tables import (
     Algebra,
@@ -33,16 +40,16 @@ class Panes(Generic[A]):
         self._algebra = algebra
         self.keys = keys
         self.folded: dict[int, Table[A]] = {}
-        self.loose: dict[int, dict[int, Table[A]]] = {}
+        self.raw: dict[int, dict[int, Table[A]]] = {}
 
     @property
     def starts(self) -> set[int]:
         """The panes that have any rows, of whatever slots."""
-        return self.folded.keys() | self.loose.keys()
+        return self.folded.keys() | self.raw.keys()
 
-    def all_loose(self, start: int) -> list[Table[A]]:
+    def all_raw(self, start: int) -> list[Table[A]]:
         """The loose rows of a pane, of whatever slots, oldest first."""
-        of_epochs = self.loose.get(start, {})
+        of_epochs = self.raw.get(start, {})
         return [of_epochs[epoch] for epoch in sorted(of_epochs)]
 
     def count(self, slots: SlotMask) -> int:
@@ -68,7 +75,7 @@ class Panes(Generic[A]):
     def _of(self, ids: Ids) -> dict[int, dict[int, Any]]:
         found: dict[int, dict[int, Any]] = {}
         for start in sorted(self.starts):
-            given = [self.folded.get(start), *self.loose.get(start, {}).values()]
+            given = [self.folded.get(start), *self.raw.get(start, {}).values()]
             tables = [t for t in (_only(self._algebra, t, ids) for t in given) if t is not None]
             if not tables:
                 continue
@@ -92,9 +99,9 @@ class Panes(Generic[A]):
         keys, mapping = found
         panes = Panes(self._algebra, keys)
         panes.folded = {at: Table(mapping[t.ids], t.rows) for at, t in self.folded.items()}
-        panes.loose = {
+        panes.raw = {
             at: {epoch: Table(mapping[t.ids], t.rows) for epoch, t in of_epochs.items()}
-            for at, of_epochs in self.loose.items()
+            for at, of_epochs in self.raw.items()
         }
         return panes
 
@@ -110,7 +117,7 @@ class PaneState(Generic[A]):
         self._slots = slots
         self.committed: Panes[A] = Panes(algebra, KeyIds())
         self._stacks: dict[range, Stacks[A]] = {}
-        self._news: News = {}
+        self._dirty: DirtyPanes = {}
         self._sample: A | None = None
 
     @property
@@ -122,8 +129,8 @@ class PaneState(Generic[A]):
         return self.committed.folded
 
     @property
-    def _loose(self) -> dict[int, dict[int, Table[A]]]:
-        return self.committed.loose
+    def _raw(self) -> dict[int, dict[int, Table[A]]]:
+        return self.committed.raw
 
     def check(self, rows: A) -> None:
         """Raise what the algebra raises if rows cannot stand beside those that are here."""
@@ -143,28 +150,28 @@ class PaneState(Generic[A]):
         """The folded rows of a pane that lie in some slots."""
         return self._within(self._panes.get(start), slots)
 
-    def loose(self, start: int, slots: range) -> list[Table[A]]:
+    def raw(self, start: int, slots: range) -> list[Table[A]]:
         """The loose rows of a pane that lie in some slots, oldest first."""
-        of_epochs = self._loose.get(start, {})
+        of_epochs = self._raw.get(start, {})
         found = [self._within(of_epochs[epoch], slots) for epoch in sorted(of_epochs)]
         return [table for table in found if table is not None]
 
-    def all_loose(self, start: int) -> list[Table[A]]:
+    def all_raw(self, start: int) -> list[Table[A]]:
         """The loose rows of a pane, of whatever slots, oldest first."""
-        return self.committed.all_loose(start)
+        return self.committed.all_raw(start)
 
-    def has_loose(self, slots: range) -> bool:
+    def has_raw(self, slots: range) -> bool:
         """Whether any loose rows lie in some slots."""
-        return any(self.loose(start, slots) for start in self._loose)
+        return any(self.raw(start, slots) for start in self._raw)
 
     def stacks(self, slots: range) -> Stacks[A] | None:
         """The stacks of a range of slots, if they are known and hold."""
         found = self._stacks.get(slots)
         return found if found is not None and found.generation is self.keys.generation else None
 
-    def news(self, slots: range) -> News:
+    def dirty(self, slots: range) -> DirtyPanes:
         """What has changed in some slots since early results were given."""
-        return news_within(self._news, slots)
+        return dirty_within(self._dirty, slots)
 
     def _within(self, table: Table[A] | None, slots: range) -> Table[A] | None:
         if table is None:
@@ -192,34 +199,34 @@ class PaneState(Generic[A]):
 
     def apply(self, fragment: PaneFragment[A], slots: SlotMask | None = None) -> None:
         """Merge a sealed fragment, or what it has for some slots."""
-        for run in fragment.tightened:
-            self._drop_loose(self._mask(run, slots))
+        for run in fragment.compacted:
+            self._drop_raw(self._mask(run, slots))
         # First, as rows of a merged fragment may be newer than what went before.
         for run, before in fragment.gone:
             mask = self._mask(run, slots)
             self._evict({start for start in self.starts if start < before}, mask)
         for start, part in masked(self._algebra, fragment.panes, slots).items():
             self._put(start, overlaid(self._algebra, self._panes.get(start), self._table(part)))
-        for (start, epoch), part in masked(self._algebra, fragment.loose, slots).items():
-            of_epochs = self._loose.setdefault(start, {})
+        for (start, epoch), part in masked(self._algebra, fragment.raw, slots).items():
+            of_epochs = self._raw.setdefault(start, {})
             new, old = self._table(part), of_epochs.get(epoch)
             self._count(old, -1)
             # What stays is of other slots; the same rows may come once more.
             kept = without(self._algebra, old, np.unique(new.ids))
             of_epochs[epoch] = self._together(kept, new)
             self._count(of_epochs[epoch], 1)
-        for run, news in fragment.news:
+        for run, dirty in fragment.dirty:
             mask = self._mask(run, slots)
-            self._forget_news(mask)
-            for start, at in news.items():
+            self._forget_dirty(mask)
+            for start, at in dirty.items():
                 taken = at[mask[at]]
                 if len(taken):
-                    self._news[start] = np.union1d(self._news.get(start, taken), taken)
+                    self._dirty[start] = np.union1d(self._dirty.get(start, taken), taken)
         self._settle_stacks(fragment, slots)
 
-    def _forget_news(self, slots: SlotMask) -> None:
-        left = {start: at[~slots[at]] for start, at in self._news.items()}
-        self._news = {start: at for start, at in left.items() if len(at)}
+    def _forget_dirty(self, slots: SlotMask) -> None:
+        left = {start: at[~slots[at]] for start, at in self._dirty.items()}
+        self._dirty = {start: at for start, at in left.items() if len(at)}
 
     def _together(self, kept: Table[A] | None, new: Table[A]) -> Table[A]:
         if kept is None:
@@ -231,9 +238,9 @@ class PaneState(Generic[A]):
         """Stacks hold as long as nothing else than what made them changes their panes."""
         stacks = fragment.stacks
         touched = np.zeros(self._slots, bool)
-        for part in (*fragment.panes.values(), *fragment.loose.values()):
+        for part in (*fragment.panes.values(), *fragment.raw.values()):
             touched[part.slots] = True
-        for run in (*fragment.tightened, *(run for run, _ in fragment.gone)):
+        for run in (*fragment.compacted, *(run for run, _ in fragment.gone)):
             touched[run.start : run.stop] = True
         if slots is not None:
             touched &= slots
@@ -280,11 +287,11 @@ class PaneState(Generic[A]):
             if table is not None:
                 kept = ~slots[self.keys.slots(table.ids)]
                 self._put(start, chosen(self._algebra, table, kept))
-        self._drop_loose(slots, starts)
+        self._drop_raw(slots, starts)
 
-    def _drop_loose(self, slots: SlotMask, starts: set[int] | None = None) -> None:
-        for start in list(self._loose) if starts is None else starts & self._loose.keys():
-            of_epochs = self._loose[start]
+    def _drop_raw(self, slots: SlotMask, starts: set[int] | None = None) -> None:
+        for start in list(self._raw) if starts is None else starts & self._raw.keys():
+            of_epochs = self._raw[start]
             for epoch, table in list(of_epochs.items()):
                 kept = chosen(self._algebra, table, ~slots[self.keys.slots(table.ids)])
                 if kept is table:
@@ -295,7 +302,7 @@ class PaneState(Generic[A]):
                     of_epochs[epoch] = kept
                     self._count(kept, 1)
             if not of_epochs:
-                del self._loose[start]
+                del self._raw[start]
 
     def snapshot(self, slots: range) -> PaneFragment[A]:
         """All that some slots hold, as a fragment that makes empty slots equal to them."""
@@ -304,20 +311,20 @@ class PaneState(Generic[A]):
             table = self.pane(start, slots)
             if table is not None:
                 taken.panes[start] = self.part(table)
-        for start, of_epochs in self._loose.items():
+        for start, of_epochs in self._raw.items():
             for epoch, rows in of_epochs.items():
                 table = self._within(rows, slots)
                 if table is not None:
-                    taken.loose[start, epoch] = self.part(table)
-        news = self.news(slots)
-        if news:
-            taken.news.append((slots, news))
+                    taken.raw[start, epoch] = self.part(table)
+        dirty = self.dirty(slots)
+        if dirty:
+            taken.dirty.append((slots, dirty))
         return taken
 
     def drop(self, slots: SlotMask) -> None:
         """Forget all that some slots hold."""
         self._evict(self.starts, slots)
-        self._forget_news(slots)
+        self._forget_dirty(slots)
         self.forget_stacks(slots)
         if not self.starts:
             self._sample = None  # of what is gone, not even the types count any more
@@ -335,8 +342,8 @@ def merge_panes(
     for fragment in fragments:
         scratch.apply(fragment)
     merged = scratch.snapshot(range(slots))
-    merged.tightened = [run for fragment in fragments for run in fragment.tightened]
+    merged.compacted = [run for fragment in fragments for run in fragment.compacted]
     merged.gone = [gone for fragment in fragments for gone in fragment.gone]
-    told = dict.fromkeys(run for fragment in fragments for run, _ in fragment.news)
-    merged.news = [(run, scratch.news(run)) for run in told]
+    told = dict.fromkeys(run for fragment in fragments for run, _ in fragment.dirty)
+    merged.dirty = [(run, scratch.dirty(run)) for run in told]
     return merged

@@ -38,13 +38,13 @@ from millstream.stores.log.format import (
 )
 from millstream.stores.log.index import Batch, Index
 from millstream.stores.log.options import LogOptions
-from millstream.stores.log.places import Gone, Growing, Place
+from millstream.stores.log.places import Growing, Place, SegmentGoneError
 from millstream.stores.log.reader import Reader
 from millstream.stores.log.segments import Catalogue, Segment
 from millstream.stores.log.table import Table
 from millstream.stores.log.writer import Stamps, Writer, uptime
-from millstream.stores.store import StoreUnavailable
-from millstream.stores.waiting import Away
+from millstream.stores.retries import UnavailableError
+from millstream.stores.store import StoreUnavailableError
 
 _SMALL = 8  # a segment is small below this part of the full size; so many are made into one
 
@@ -148,7 +148,7 @@ class Compactor:
     def _is_left(self, segment: Segment, now: int) -> bool:
         try:
             changed = self._place.version("segments", segment.name).changed
-        except Gone:
+        except SegmentGoneError:
             return False
         return now - changed > self._options.orphan * 1e9
 
@@ -162,7 +162,7 @@ class Compactor:
                 try:
                     size = self._place.version("segments", segment.name).size
                     data = self._place.read("segments", segment.name, start, size - start)
-                except Gone:
+                except SegmentGoneError:
                     continue
                 records, end = read_records(data, start, segment.seed)
                 whole = [record for record in records if record.whole]
@@ -218,7 +218,7 @@ class Compactor:
         chosen = np.flatnonzero((table.rows["segment"] == segment.number) & needed)
         try:
             data = self._place.read("segments", segment.name, 0, segment.settled)
-        except Gone:
+        except SegmentGoneError:
             return None
         copies = []
         for some in _bunches(chosen):
@@ -305,10 +305,10 @@ class Compactor:
     def _seal(self, name: str, growing: Growing, seal: bytes) -> None:
         try:
             growing.append([seal])
-        except Away as away:
+        except UnavailableError as away:
             # Not again: a second sync that succeeds says nothing about the first.
             path = self._place.path("segments", name)
-            raise StoreUnavailable(f"{path} could not be sealed ({away})") from away.__cause__
+            raise StoreUnavailableError(f"{path} could not be sealed ({away})") from away.__cause__
 
 
 def _encoded(copies: Sequence[_Copy], seed: int) -> Iterator[bytes]:

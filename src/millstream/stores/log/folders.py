@@ -12,9 +12,9 @@ from typing import TypeVar
 
 from millstream.errors import ConfigError
 from millstream.stores.log.disk import Disk, OsDisk, Version
-from millstream.stores.log.places import FOLDERS, Folder, Gone, Growing
-from millstream.stores.store import StoreError, StoreFull
-from millstream.stores.waiting import Away, wait_for
+from millstream.stores.log.places import FOLDERS, Folder, Growing, SegmentGoneError
+from millstream.stores.retries import UnavailableError, wait_for
+from millstream.stores.store import StoreError, StoreFullError
 
 T = TypeVar("T")
 
@@ -95,9 +95,9 @@ class FolderPlace:
     def meaning(self, error: OSError) -> Exception:
         """What an error of the operating system means for us."""
         if error.errno in _FULL:
-            return StoreFull(f"there is no space left for {self._root}: {error}")
+            return StoreFullError(f"there is no space left for {self._root}: {error}")
         if error.errno in _AWAY:
-            return Away(str(error))
+            return UnavailableError(str(error))
         return StoreError(f"{self._root} cannot be used: {error}")
 
     def _missing(self, path: str, error: OSError) -> Exception:
@@ -105,8 +105,8 @@ class FolderPlace:
         try:
             self._disk.version(f"{self._root}/format")
         except OSError:
-            return Away(str(error))
-        return Gone(path)
+            return UnavailableError(str(error))
+        return SegmentGoneError(path)
 
     def list(self, folder: Folder) -> list[str]:
         names = self.patiently(lambda: self._disk.list(f"{self._root}/{folder}"))
@@ -128,7 +128,7 @@ class FolderPlace:
             # Held until it is read, whoever forgets it meanwhile.
             opened = self._open.get((folder, name)) or self._file(folder, name)
             return self._disk.read(opened.file, offset, size)
-        except (OSError, Away):
+        except (OSError, UnavailableError):
             with self._opening:
                 self._open.pop((folder, name), None)
             return self.patiently(lambda: self._read(folder, name, offset, size))

@@ -16,9 +16,9 @@ import fsspec  # type: ignore[import-untyped]
 
 from millstream.errors import ConfigError
 from millstream.stores.log.disk import Version
-from millstream.stores.log.places import Folder, Gone, Growing
+from millstream.stores.log.places import Folder, Growing, SegmentGoneError
+from millstream.stores.retries import UnavailableError, wait_for
 from millstream.stores.store import StoreError
-from millstream.stores.waiting import Away, wait_for
 
 T = TypeVar("T")
 
@@ -46,13 +46,13 @@ class ObjectPlace:
         try:
             return act()
         except FileNotFoundError as error:
-            raise Gone(str(error)) from error
-        except (Gone, Away, StoreError, FileExistsError):
+            raise SegmentGoneError(str(error)) from error
+        except (SegmentGoneError, UnavailableError, StoreError, FileExistsError):
             raise
         except (PermissionError, NotImplementedError, TypeError, ValueError) as error:
             raise StoreError(f"{self._url} cannot be used: {error}") from error
         except Exception as error:
-            raise Away(f"{type(error).__name__}: {error}") from error
+            raise UnavailableError(f"{type(error).__name__}: {error}") from error
 
     def list(self, folder: Folder) -> list[str]:
         def look() -> list[str]:
@@ -106,7 +106,7 @@ class ObjectPlace:
     def remove(self, folder: Folder, names: Iterable[str]) -> None:
         for name in names:
             path = self.path(folder, name)
-            with suppress(Gone):
+            with suppress(SegmentGoneError):
                 self.patiently(lambda path=path: self._fs.rm_file(path))  # type: ignore[misc]
 
     def sync(self, folder: Folder) -> None:

@@ -20,8 +20,8 @@ from millstream.stores.log.format import (
     header_flaw,
     read_records,
 )
-from millstream.stores.log.places import Gone, Place
-from millstream.stores.store import CorruptRecord, Damage
+from millstream.stores.log.places import Place, SegmentGoneError
+from millstream.stores.store import CorruptRecordError, Damage
 
 _LONGEST_NAME = 200
 _FEW = 32
@@ -60,9 +60,9 @@ class Once:
             name = file_name(key)
             try:
                 if names is not None and name not in names:
-                    raise Gone(name)
+                    raise SegmentGoneError(name)
                 found[key] = self._value(key, name)
-            except Gone:
+            except SegmentGoneError:
                 missing.append(key)
         return missing
 
@@ -77,7 +77,7 @@ class Once:
                     start = record.offset + HEAD_BYTES + len(record.key)
                     return data[start : start + record.length]
                 why = record.flaw or "it is the value of another key"
-        raise CorruptRecord(Damage(key, self._place.path("once", name), HEADER_BYTES, why))
+        raise CorruptRecordError(Damage(key, self._place.path("once", name), HEADER_BYTES, why))
 
     def _data(self, name: str) -> bytes:
         size = self._place.version("once", name).size
@@ -96,7 +96,7 @@ class Once:
         if name.startswith("h-") and name not in self._long:
             try:
                 data = self._data(name)
-            except Gone:
+            except SegmentGoneError:
                 return None
             header = decode_header(data)
             if header is None:
@@ -121,7 +121,7 @@ class Once:
         for name in sorted(self._place.list("once")):
             try:
                 data = self._data(name)
-            except Gone:
+            except SegmentGoneError:
                 continue
             place, key = self._place.path("once", name), self._key(name)
             flaw = header_flaw(data)

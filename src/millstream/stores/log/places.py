@@ -18,7 +18,7 @@ Folder = Literal["segments", "once", "index"]
 FOLDERS: tuple[Folder, ...] = ("segments", "once", "index")
 
 
-class Gone(Exception):
+class SegmentGoneError(Exception):
     """A file is not there (any more), though the place is."""
 
 
@@ -36,7 +36,7 @@ class Growing(Protocol):
 
 
 class Place(Protocol):
-    """Files in three folders. Waits while the place is away; ``Gone`` if a file is not there."""
+    """Files in three folders. Retries while unavailable; ``SegmentGoneError`` if a file is gone."""
 
     appends: bool  # whether a segment can grow; otherwise it is written once, whole
 

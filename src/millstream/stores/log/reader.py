@@ -16,10 +16,10 @@ from millstream.stores.log.format import (
     value_at,
 )
 from millstream.stores.log.index import Index
-from millstream.stores.log.places import Gone, Place
+from millstream.stores.log.places import Place, SegmentGoneError
 from millstream.stores.log.segments import Catalogue, Segment
 from millstream.stores.log.writer import Stamps
-from millstream.stores.store import CorruptRecord, Damage, StoreUnavailable
+from millstream.stores.store import CorruptRecordError, Damage, StoreUnavailableError
 
 SUFFIX = ".seg"
 _SIGNS = (Kind.MARK, Kind.SEAL)
@@ -89,7 +89,7 @@ class Reader:
             if version.size < start:
                 return  # its header came after we looked
             data = self._place.read("segments", name, start, version.size - start)
-        except Gone:
+        except SegmentGoneError:
             return
         records, end = read_records(data, start, segment.seed)
         self.scanned += len(data)
@@ -129,7 +129,7 @@ class Reader:
                 return missing
             # Compacted away, or cut off by its writer, since we looked: see what is there now.
             self.refresh()
-        raise StoreUnavailable(
+        raise StoreUnavailableError(
             f"{todo[0]!r} was moved {_ATTEMPTS} times while it was read; try again"
         )
 
@@ -165,7 +165,7 @@ class Reader:
             return [key for _, _, _, _, key, _ in run]
         try:
             data = self._place.read("segments", segment.name, start, end - start)
-        except Gone:
+        except SegmentGoneError:
             return [key for _, _, _, _, key, _ in run]
         again = []
         seed = segment.seed
@@ -176,7 +176,7 @@ class Reader:
             elif last or segment.sealed or segment.growing:
                 place = self._place.path("segments", segment.name)
                 why = "its checksum does not fit what is there"
-                raise CorruptRecord(Damage(key, place, offset, why))
+                raise CorruptRecordError(Damage(key, place, offset, why))
             else:
                 again.append(key)
         return again

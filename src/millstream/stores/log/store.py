@@ -21,7 +21,7 @@ from millstream.stores.log.format import (
 from millstream.stores.log.index import Index
 from millstream.stores.log.once import Once
 from millstream.stores.log.options import LogOptions
-from millstream.stores.log.places import FOLDERS, Gone, Place
+from millstream.stores.log.places import FOLDERS, Place, SegmentGoneError
 from millstream.stores.log.reader import SUFFIX, Reader
 from millstream.stores.log.segments import Catalogue
 from millstream.stores.log.writer import Stamps, Writer
@@ -131,7 +131,7 @@ class LogStore:
         try:
             size = self._place.version("segments", name).size
             data = self._place.read("segments", name, 0, size)
-        except Gone:
+        except SegmentGoneError:
             return
         place = self._place.path("segments", name)
         header = decode_header(data)
@@ -160,7 +160,7 @@ class LogStore:
             for name in self._place.list(folder):
                 try:
                     sizes.append(self._place.version(folder, name).size)
-                except Gone:
+                except SegmentGoneError:
                     continue
         return Usage(bytes=sum(sizes), files=len(sizes))
 
@@ -266,7 +266,7 @@ class LogStore:
 
 
 def _encoded(names: list[str]) -> list[bytes]:
-    """Keys as bytes; ``BadKey`` if one is not fit."""
+    """Keys as bytes; ``BadStoreKeyError`` if one is not fit."""
     try:
         keys = [name.encode() for name in names]
         sizes = list(map(len, keys))

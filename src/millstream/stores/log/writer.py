@@ -28,8 +28,8 @@ from millstream.stores.log.index import Batch, Index
 from millstream.stores.log.options import LogOptions
 from millstream.stores.log.places import Growing, Place
 from millstream.stores.log.segments import Catalogue, Segment
-from millstream.stores.store import StoreFull, StoreUnavailable
-from millstream.stores.waiting import Away
+from millstream.stores.retries import UnavailableError
+from millstream.stores.store import StoreFullError, StoreUnavailableError
 
 
 def uptime() -> float:
@@ -141,7 +141,7 @@ class Writer:
             raise job.error
 
     def _lead(self, group: list[_Job]) -> None:
-        error: Exception | None = StoreUnavailable("the thread that wrote was interrupted")
+        error: Exception | None = StoreUnavailableError("the thread that wrote was interrupted")
         try:
             self._place.patiently(lambda: self._write(group))
             error = None
@@ -158,7 +158,7 @@ class Writer:
         """Write what several callers brought; an error leaves nothing that is in the way."""
         try:
             self._write_all(group)
-        except StoreFull:
+        except StoreFullError:
             raise  # what was written of it is cut off again
         except BaseException:
             # Nobody knows what is on the disk: after a sync that failed, a second that succeeds
@@ -183,7 +183,9 @@ class Writer:
         else:
             start = self._extend(tail, data)
         if uptime() - began > self._options.orphan / 4 and self._place.appends:
-            raise Away("a write took so long that its segment may be taken for abandoned")
+            raise UnavailableError(
+                "a write took so long that its segment may be taken for abandoned"
+            )
         tail.last = uptime()
         for job in group:
             sizes = [AROUND_BYTES + len(k) + v for k, v in zip(job.keys, job.lengths, strict=True)]
@@ -219,7 +221,7 @@ class Writer:
         mark = encode_sign(Kind.MARK, self._stamps.take()[0], self._seed)
         try:
             tail.growing.append([mark, *data])
-        except StoreFull:
+        except StoreFullError:
             try:
                 tail.growing.undo(tail.size)
             except Exception:

@@ -15,8 +15,8 @@ import psycopg
 
 from millstream.errors import ConfigError
 from millstream.stores.postgresql.address import Address
+from millstream.stores.retries import UnavailableError
 from millstream.stores.store import StoreError
-from millstream.stores.waiting import Away
 
 T = TypeVar("T")
 
@@ -32,7 +32,7 @@ _SETTINGS = """
 _NOTHING = "SELECT pg_logical_emit_message(true, 'millstream', '')"
 
 
-class TimeUp(Away):
+class DeadlineError(UnavailableError):
     """The server has not answered in time, and may yet do what it was asked to."""
 
 
@@ -53,19 +53,21 @@ class Session(psycopg.Connection[tuple[Any, ...]]):
             while True:
                 ready = yield wanted
                 if not ready and time.monotonic() > self.deadline:
-                    raise TimeUp("no answer; if it was a write: is a standby there to confirm it?")
+                    raise DeadlineError(
+                        "no answer; if it was a write: is a standby there to confirm it?"
+                    )
                 wanted = gen.send(ready)
         except StopIteration as end:
             result: T = end.value
             return result
 
     def confirm(self) -> None:
-        """Raise ``Away`` if what was just written may not be on any standby.
+        """Raise ``UnavailableError`` if what was just written may not be on any standby.
 
         A commit whose wait for the standbys is cancelled succeeds, with a warning.
         """
         if self.warning is not None:
-            raise Away(self.warning)
+            raise UnavailableError(self.warning)
 
     def take_warning(self, diagnostic: psycopg.errors.Diagnostic) -> None:
         if diagnostic.severity_nonlocalized == "WARNING":
@@ -102,7 +104,7 @@ class Sessions:
         except BaseException as error:
             # A commit that waits for standbys is left to it: cancelled, it would become visible
             # without being on any. A check has nothing to show, and must not take up the server.
-            if isinstance(error, TimeUp) and not session.trusted:
+            if isinstance(error, DeadlineError) and not session.trusted:
                 with suppress(psycopg.Error):
                     session.cancel_safe(timeout=1)
             session.close()
@@ -132,7 +134,9 @@ class Sessions:
                     return None
                 left = deadline - time.monotonic()
                 if left <= 0:
-                    raise Away(f"all {self._count} connections are waiting for an answer")
+                    raise UnavailableError(
+                        f"all {self._count} connections are waiting for an answer"
+                    )
                 self._change.wait(left)
 
     def _forget(self) -> None:

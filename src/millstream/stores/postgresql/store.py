@@ -16,15 +16,15 @@ from millstream.errors import ConfigError
 from millstream.stores.postgresql.address import Address
 from millstream.stores.postgresql.sessions import Session, Sessions
 from millstream.stores.postgresql.table import Parts, Row, Table, gather, rows_of, value_of
+from millstream.stores.retries import UnavailableError, wait_for
 from millstream.stores.store import (
-    CorruptRecord,
+    CorruptRecordError,
     Damage,
     StoreError,
-    StoreFull,
+    StoreFullError,
     Usage,
     check_key,
 )
-from millstream.stores.waiting import Away, wait_for
 
 T = TypeVar("T")
 
@@ -127,7 +127,7 @@ class PostgresStore:
             sizes = self._run(
                 lambda session: session.execute(self._table.sizes, binary=True).fetchall()
             )
-        except CorruptRecord as corrupt:
+        except CorruptRecordError as corrupt:
             yield corrupt.damage
             return
         for batch in _batches_by_size(sizes):
@@ -136,7 +136,7 @@ class PostgresStore:
     def _damage_in(self, keys: list[bytes]) -> Iterator[Damage]:
         try:
             found = self._read(keys)
-        except CorruptRecord as corrupt:
+        except CorruptRecordError as corrupt:
             if len(keys) == 1:
                 damage = corrupt.damage
                 yield Damage(keys[0].decode(), damage.place, damage.offset, damage.why)
@@ -147,7 +147,7 @@ class PostgresStore:
         for key, parts in found.items():
             try:
                 value_of(key, parts, self._place)
-            except CorruptRecord as corrupt:
+            except CorruptRecordError as corrupt:
                 yield corrupt.damage
 
     def usage(self) -> Usage:
@@ -169,20 +169,22 @@ class PostgresStore:
                 with self._sessions.session(deadline) as session:
                     return act(session)
             except errors.DiskFull as full:
-                raise StoreFull(
+                raise StoreFullError(
                     f"{self._place} has no space left ({self._told(full)}); give the servers more"
                 ) from None
             except (psycopg.OperationalError, errors.ReadOnlySqlTransaction) as lost:
-                raise Away(self._told(lost)) from None
+                raise UnavailableError(self._told(lost)) from None
             except (errors.DataCorrupted, errors.IndexCorrupted) as damaged:
-                raise CorruptRecord(Damage(None, self._place, 0, self._told(damaged))) from None
+                raise CorruptRecordError(
+                    Damage(None, self._place, 0, self._told(damaged))
+                ) from None
             except psycopg.Error as refused:
                 raise StoreError(f"{self._place}: {self._told(refused)}") from None
             except ConfigError as unfit:
                 # After a failover the settings may follow a little later than the server.
                 if opening:
                     raise
-                raise Away(str(unfit)) from None
+                raise UnavailableError(str(unfit)) from None
 
         return wait_for(self._place, self._address.patience, attempt)
 

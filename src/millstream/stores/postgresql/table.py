@@ -16,7 +16,7 @@ from psycopg import sql
 from millstream.errors import ConfigError
 from millstream.stores.framing import frame, unframe
 from millstream.stores.postgresql.sessions import Session
-from millstream.stores.store import CorruptRecord, Damage
+from millstream.stores.store import CorruptRecordError, Damage
 
 Row: TypeAlias = tuple[bytes, int, int, bytes]  # key, part, parts, data
 Parts: TypeAlias = dict[int, tuple[int, bytes]]  # by part: parts, data
@@ -115,10 +115,10 @@ def gather(rows: Iterable[Row]) -> dict[str, Parts]:
 
 
 def value_of(key: str, found: Parts, place: str) -> bytes:
-    """The value that was written, or ``CorruptRecord``."""
+    """The value that was written, or ``CorruptRecordError``."""
     parts = found[0][0] if 0 in found else 1
     missing = [part for part in range(parts) if part not in found]
     if missing:
-        raise CorruptRecord(Damage(key, place, 0, f"of {parts} parts, {missing} are missing"))
+        raise CorruptRecordError(Damage(key, place, 0, f"of {parts} parts, {missing} are missing"))
     pieces = [found[part][1] for part in range(parts)]
     return unframe(key, pieces[0] if parts == 1 else b"".join(pieces), place)

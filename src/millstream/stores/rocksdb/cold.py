@@ -17,7 +17,7 @@ from rocksdict import Rdict, ReadOptions, WriteBatch, WriteOptions
 from millstream.state.deltas import one_nan
 from millstream.state.keyed import Entries
 from millstream.state.pickling import dumps, loads
-from millstream.state.spilling import Table
+from millstream.state.spill import Table
 from millstream.stores.rocksdb.errors import translated
 from millstream.stores.rocksdb.home import open_database, options
 

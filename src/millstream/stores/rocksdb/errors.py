@@ -12,13 +12,13 @@ from pathlib import Path
 import google_crc32c
 from rocksdict import DbClosedError
 
+from millstream.stores.retries import UnavailableError
 from millstream.stores.store import (
-    CorruptRecord,
+    CorruptRecordError,
     Damage,
     StoreError,
-    StoreFull,
+    StoreFullError,
 )
-from millstream.stores.waiting import Away
 
 _NO_SPACE = ("No space left", "Disk quota exceeded", "File too large")
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -30,32 +30,32 @@ _HEADER = struct.Struct("<IHB")
 
 @contextmanager
 def translated(place: Path, key: str | None = None) -> Iterator[None]:
-    """Whatever RocksDB or the file system raises, as an error of a store, or as ``Away``."""
+    """What RocksDB or the file system raises, as a store's error or as ``UnavailableError``."""
     try:
         yield
     except (OSError, DbClosedError) as problem:
         if isinstance(problem, OSError) and problem.errno in _FULL:
             raise _full(place, problem) from problem
-        raise Away(problem) from problem
+        raise UnavailableError(problem) from problem
     except Exception as problem:
         if type(problem) is not Exception:
             raise
         raise translate(str(problem), place, key) from problem
 
 
-def translate(text: str, place: Path, key: str | None = None) -> StoreError | Away:
+def translate(text: str, place: Path, key: str | None = None) -> StoreError | UnavailableError:
     """One of RocksDB's messages as an error."""
     if any(mark in text for mark in _NO_SPACE):
         return _full(place, text)
     if text.startswith("Corruption"):
-        return CorruptRecord(_damage(text, place, key))
+        return CorruptRecordError(_damage(text, place, key))
     if text.startswith(("IO error", "Busy", "Timed out", "Resource temporarily", "Shutdown")):
-        return Away(text)
+        return UnavailableError(text)
     return StoreError(f"{place}: {text}")
 
 
-def _full(place: Path, why: object) -> StoreFull:
-    return StoreFull(f"no space is left for {place} ({why}); make space, and it goes on")
+def _full(place: Path, why: object) -> StoreFullError:
+    return StoreFullError(f"no space is left for {place} ({why}); make space, and it goes on")
 
 
 def _damage(text: str, place: Path, key: str | None) -> Damage:

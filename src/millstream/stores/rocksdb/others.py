@@ -16,6 +16,7 @@ from pathlib import Path
 from rocksdict import AccessType, DBRecoveryMode, Rdict, RdictIter, ReadOptions
 
 from millstream.stores.framing import unframe
+from millstream.stores.retries import UnavailableError
 from millstream.stores.rocksdb.errors import translated
 from millstream.stores.rocksdb.home import (
     NAMES,
@@ -26,8 +27,7 @@ from millstream.stores.rocksdb.home import (
     options,
     stamp_of,
 )
-from millstream.stores.store import CorruptRecord, Damage
-from millstream.stores.waiting import Away
+from millstream.stores.store import CorruptRecordError, Damage
 
 _CACHE = 1 << 20
 _BUFFER = 64 << 20
@@ -46,7 +46,7 @@ class Found:
 
     def whole(self) -> bytes:
         if isinstance(self.value, Damage):
-            raise CorruptRecord(self.value)
+            raise CorruptRecordError(self.value)
         return self.value
 
 
@@ -63,7 +63,7 @@ def values_in(
                 for key, data in zip(keys, rows, strict=True)
                 if data is not None
             }
-    except CorruptRecord:
+    except CorruptRecordError:
         found = {key: one for key in keys if (one := _one_value(db, place, key)) is not None}
     return {key: one for key, one in found.items() if one.stamp > hidden.get(key, 0)}
 
@@ -79,7 +79,7 @@ def _one_value(db: Rdict, place: Path, key: str) -> Found | None:
         with translated(place, key):
             data: bytes | None = db.get(VALUES + key.encode())
         return None if data is None else _found(key, data, place)
-    except CorruptRecord as problem:
+    except CorruptRecordError as problem:
         return Found(_stamp_by_name(db, place, key), problem.damage)
 
 
@@ -88,7 +88,7 @@ def _stamp_by_name(db: Rdict, place: Path, key: str) -> int:
     try:
         with translated(place):
             data: bytes | None = db.get(NAMES + key.encode())
-    except CorruptRecord:
+    except CorruptRecordError:
         data = None
     return _NEWEST if data is None else stamp_of(data)
 
@@ -150,7 +150,7 @@ class Other:
                 self._replace(self._open(DBRecoveryMode.tolerate_corrupted_tail_records()))
                 self._seen, self.damage = files, None
                 break
-            except CorruptRecord as problem:
+            except CorruptRecordError as problem:
                 # A file may vanish between its name and its opening: the owner goes on.
                 if left:
                     time.sleep(_PAUSE)
@@ -165,7 +165,7 @@ class Other:
         self.damage, self._seen = damage, None
         try:
             self._replace(self._open(DBRecoveryMode.point_in_time()))
-        except CorruptRecord:
+        except CorruptRecordError:
             self.close()
 
     def _forget(self) -> None:
@@ -181,10 +181,10 @@ class Other:
         try:
             with translated(path):
                 return open_database(path, chosen, AccessType.read_only(False))
-        except Away as away:
+        except UnavailableError as away:
             if "No such file" not in str(away):
                 raise
-            raise CorruptRecord(Damage(None, str(path), 0, str(away))) from away
+            raise CorruptRecordError(Damage(None, str(path), 0, str(away))) from away
 
     def _replace(self, db: Rdict) -> None:
         old, self._db = self._db, db
@@ -205,7 +205,7 @@ class Other:
             for key, stamp in names_in(self._db, self.home.database, prefix):
                 if stamp > self.hidden.get(key, 0):
                     yield key
-        except CorruptRecord as problem:
+        except CorruptRecordError as problem:
             self.damage = problem.damage
 
     def holds(self, keys: list[str]) -> list[str]:
@@ -232,7 +232,7 @@ class Other:
                 for found in values_in(self._db, place, keys, {}).values():
                     if isinstance(found.value, Damage):
                         yield found.value
-        except CorruptRecord as problem:
+        except CorruptRecordError as problem:
             yield problem.damage
 
     def close(self) -> None:

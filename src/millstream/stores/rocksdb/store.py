@@ -22,18 +22,18 @@ from typing import TypeVar
 
 from rocksdict import Rdict
 
+from millstream.stores.retries import UnavailableError, wait_for
 from millstream.stores.rocksdb.claims import Claims, discard, sync_folder
 from millstream.stores.rocksdb.errors import translated
 from millstream.stores.rocksdb.home import OpenHome, Stamps, options, tidy
 from millstream.stores.rocksdb.others import Found, Other, held_in, names_in, values_in
 from millstream.stores.store import (
-    CorruptRecord,
+    CorruptRecordError,
     Damage,
     StoreError,
     Usage,
     check_key,
 )
-from millstream.stores.waiting import Away, wait_for
 
 T = TypeVar("T")
 
@@ -113,7 +113,7 @@ class RocksStore:
         try:
             own = OpenHome(self._writers / self._writer, chosen)
         except BlockingIOError:
-            raise Away(f"somebody else writes to it as {self._writer!r}") from None
+            raise UnavailableError(f"somebody else writes to it as {self._writer!r}") from None
         sync_folder(self._writers)
         return own
 
@@ -205,7 +205,7 @@ class RocksStore:
         if len(found) < len(keys):
             for other in list(self._others.values()):
                 if other.damage is not None:
-                    raise CorruptRecord(other.damage)
+                    raise CorruptRecordError(other.damage)
         return found
 
     def _look_up(self, keys: list[str]) -> dict[str, bytes]:
@@ -307,5 +307,5 @@ class RocksStore:
 def _holds(other: Other, key: str) -> bool:
     try:
         return bool(other.holds([key]))
-    except CorruptRecord:
+    except CorruptRecordError:
         return False

@@ -7,13 +7,13 @@ from typing import Any
 from millstream.flow.reducers import JoinReducer
 from millstream.flow.vertices import JobVertex
 from millstream.flow.windows import CountWindow, GlobalWindow, SessionWindow
-from millstream.work.units import Reducing
-from millstream.work.windows.count_reducing import CountListReducing, CountReducing
+from millstream.work.unit import Reducing
+from millstream.work.windows.count_windows import CountListReducing, CountReducing
 from millstream.work.windows.forms import form_of
-from millstream.work.windows.global_reducing import GlobalReducing
-from millstream.work.windows.joining import JoinReducing
-from millstream.work.windows.session_reducing import SessionReducing
-from millstream.work.windows.time_reducing import TimeWindowReducing
+from millstream.work.windows.global_windows import GlobalReducing
+from millstream.work.windows.join_reducer import JoinReducing
+from millstream.work.windows.session_windows import SessionReducing
+from millstream.work.windows.time_windows import TimeWindowReducing
 
 
 def windowed(job: JobVertex, slots: int) -> Reducing[Any]:

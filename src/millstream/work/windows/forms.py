@@ -22,7 +22,7 @@ from millstream.flow.vertices import JobVertex
 from millstream.flow.windows import CountWindow, GlobalWindow, Timing
 from millstream.state.aggregates.grouping import Ints
 from millstream.state.blocks import KEY, TIME, WINDOW
-from millstream.state.owning import own
+from millstream.state.copies import own
 from millstream.state.panes.algebras import (
     AggregateAlgebra,
     CombiningAlgebra,
@@ -36,9 +36,9 @@ from millstream.state.panes.tables import Algebra, Table
 from millstream.state.records import encode_records
 from millstream.state.values import ValueTypeError, encode_column, shown
 from millstream.work.failures import calling, record_error, user_error
-from millstream.work.lists import TIMES, decode_lists
-from millstream.work.packing import TIME as TIME_COLUMN
-from millstream.work.packing import aggregating, concat_batches
+from millstream.work.packers import TIME as TIME_COLUMN
+from millstream.work.packers import aggregating, concat_batches
+from millstream.work.value_lists import TIMES, decode_lists
 
 A = TypeVar("A")
 _INTERNAL = "millstream."

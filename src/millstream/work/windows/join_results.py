@@ -14,13 +14,13 @@ from millstream.flow.functions import Function
 from millstream.flow.joins import COLUMNS
 from millstream.flow.vertices import JobVertex
 from millstream.state.blocks import KEY
-from millstream.state.owning import own
+from millstream.state.copies import own
 from millstream.state.panes.algebras import Objects
 from millstream.state.panes.keys import Ids, KeyIds
 from millstream.state.records import encode_records
 from millstream.state.values import ValueTypeError, encode_column, shown
 from millstream.work.failures import record_error, user_error
-from millstream.work.keying import INSTANT
+from millstream.work.keyed_values import INSTANT
 
 
 @dataclass(frozen=True)

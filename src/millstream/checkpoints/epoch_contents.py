@@ -1,0 +1,101 @@
+"""What brings back an epoch: bases, and the pieces that follow them. No I/O.
+
+Of each slot, the newest base that does not go beyond the epoch counts, or emptiness before epoch
+0; then every piece that follows, in order. A workflow without durable jobs leaves nothing to bring
+back, so that its epochs are as good as a base of emptiness.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from millstream.checkpoints.lineage import Lineage
+from millstream.checkpoints.manifest import BaseRecord, DeltaRecord, Manifest, WorkflowNote
+from millstream.errors import MillstreamError
+
+
+class EpochIncompleteError(MillstreamError):
+    """An epoch cannot be brought back from what the checkpoint holds."""
+
+    def __init__(self, epoch: int, why: str) -> None:
+        super().__init__(epoch, why)
+        self.epoch, self.why = epoch, why
+
+    def __str__(self) -> str:
+        return f"epoch {self.epoch} cannot be brought back: {self.why}"
+
+
+@dataclass(frozen=True)
+class Contents:
+    """The records of an epoch: its bases, newest first, and its pieces, oldest first."""
+
+    epoch: int
+    workflow: WorkflowNote
+    bases: tuple[BaseRecord, ...]
+    deltas: tuple[DeltaRecord, ...]
+    since: int
+    """The manifests after this epoch are needed."""
+
+    @property
+    def keys(self) -> list[str]:
+        return [*(base.key for base in self.bases), *(delta.key for delta in self.deltas)]
+
+    @property
+    def bytes(self) -> int:
+        return sum(base.bytes for base in self.bases) + sum(p.bytes for p in self.deltas)
+
+
+def contents_of(lineage: Lineage, epoch: int) -> Contents:
+    """Find what an epoch consists of, or raise ``EpochIncompleteError``."""
+    manifest = lineage.manifest(epoch)
+    if manifest is None:
+        known = [found.epoch for found in lineage.manifests]
+        span = f"from {known[0]} to {known[-1]}" if known else "none"
+        raise EpochIncompleteError(epoch, f"it has no manifest; epochs with one: {span}")
+    if not _has_state(manifest):
+        return Contents(epoch, manifest.workflow, (), (), epoch)
+    through, bases = newest_bases(manifest.bases, manifest.workflow.slots, epoch)
+    path, since = _path(lineage, manifest, int(through.min()))
+    deltas = tuple(
+        delta
+        for link in path
+        for delta in link.deltas
+        if (through[delta.slots.start : delta.slots.stop] < delta.through).any()
+    )
+    return Contents(epoch, manifest.workflow, bases, deltas, since)
+
+
+def newest_bases(
+    bases: tuple[BaseRecord, ...], slots: int, epoch: int
+) -> tuple[npt.NDArray[np.int64], tuple[BaseRecord, ...]]:
+    """The bases that count for an epoch, newest first, and how far they take each slot."""
+    through = np.full(slots, -1, dtype=np.int64)
+    found = []
+    for base in sorted(bases, key=lambda base: base.through, reverse=True):
+        part = through[base.slots.start : base.slots.stop]
+        if base.reaches <= epoch and (part < base.through).any():
+            np.maximum(part, base.through, out=part)
+            found.append(base)
+    return through, tuple(found)
+
+
+def _has_state(manifest: Manifest) -> bool:
+    return any(job.durable for job in manifest.workflow.jobs)
+
+
+def _path(lineage: Lineage, newest: Manifest, since: int) -> tuple[list[Manifest], int]:
+    """The manifests from a base to an epoch, oldest first, and the epoch after which they begin."""
+    path = [newest]
+    while path[-1].parent > since:
+        before = lineage.manifest(path[-1].parent)
+        if before is None:
+            raise EpochIncompleteError(
+                newest.epoch, f"the manifest of epoch {path[-1].parent} is missing or damaged"
+            )
+        if not _has_state(before):
+            return path[::-1], before.epoch
+        path.append(before)
+    return path[::-1], since

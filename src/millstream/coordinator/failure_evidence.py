@@ -1,0 +1,125 @@
+"""What speaks against a node: refused calls, silence, broken links. No I/O, no clock.
+
+A process that is gone refuses its callers at once. One that is slow answers its pings late, and
+gets time: it is *silent* only when no ping was answered for ``node_timeout``, counted in pings
+that went unanswered and not by the clock, so that a pause of the observer does not count against
+the observed. A node that answers the coordinator, but that a peer cannot reach, has a broken link
+if that stays so over several rounds, in each of which the coordinator reached it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from millstream.ring.ring import NodeId
+
+Reporter = str
+"""A node, or an attempt of a task."""
+
+# Pings wait longer and longer: at these shares of the patience the next one is sent.
+_ASK_AGAIN_AT = (0.1, 0.25, 0.5)
+_SHORTEST_PING = 0.05
+
+
+class Verdict(Enum):
+    """What is known about a suspected node."""
+
+    ALIVE = "alive"
+    ASK_AGAIN = "ask again"
+    SILENT = "silent for node_timeout"
+    DEAD = "dead"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patience:
+    """How long the coordinator waits before it declares a node dead (seconds, counts).
+
+    ``silence`` is ``node_timeout``. A node whose slots would be lost with it gets ``last_copy``
+    times as long. A link is broken after so many ``rounds``, over at least ``silence``; reports
+    further apart than ``memory`` have nothing to do with each other.
+    """
+
+    silence: float = 10.0
+    refusals: int = 2
+    rounds: int = 4
+    memory: float = 30.0
+    last_copy: int = 3
+
+
+@dataclass
+class _Link:
+    """Rounds in a row in which a reporter did not reach a node that answered the coordinator."""
+
+    first: float
+    last: float
+    rounds: int = 0
+
+
+class FailureEvidence:
+    """What speaks against each node."""
+
+    def __init__(self, patience: Patience) -> None:
+        self._patience = patience
+        self._silent: dict[NodeId, float] = {}
+        self._refusals: dict[NodeId, int] = {}
+        self._links: dict[tuple[NodeId, Reporter], _Link] = {}
+
+    # -- what the coordinator sees itself -------------------------------------------------
+
+    def ping_timeout(self, node: NodeId) -> float:
+        """How long the next ping of a node is to wait."""
+        silent, silence = self._silent.get(node, 0.0), self._patience.silence
+        ends = [share * silence for share in _ASK_AGAIN_AT]
+        end = next((end for end in ends if end > silent), silence)
+        return max(_SHORTEST_PING, end - silent if silent < silence else silence / 2)
+
+    def answered(self, node: NodeId) -> Verdict:
+        """The node has answered the coordinator."""
+        self._silent.pop(node, None)
+        self._refusals.pop(node, None)
+        return Verdict.ALIVE
+
+    def failed(self, node: NodeId, refused: bool, seconds: float) -> Verdict:
+        """The node has refused a ping, or not answered it for so long."""
+        silent = self._silent[node] = self._silent.get(node, 0.0) + seconds
+        if refused:
+            self._refusals[node] = self._refusals.get(node, 0) + 1
+            if self._refusals[node] >= self._patience.refusals:
+                return Verdict.DEAD
+        if silent >= self._patience.silence * self._patience.last_copy:
+            return Verdict.DEAD
+        return Verdict.SILENT if silent >= self._patience.silence else Verdict.ASK_AGAIN
+
+    def silent(self) -> list[NodeId]:
+        """The nodes that have not answered for half of the patience, or longer."""
+        return [n for n, seconds in self._silent.items() if seconds >= self._patience.silence / 2]
+
+    # -- what others report --------------------------------------------------------------
+
+    def unreached(self, node: NodeId, by: Reporter, rounds: int, now: float) -> bool:
+        """A node that just answered was not reached by another, so many rounds in a row.
+
+        Whether the link between them is broken. Reports in quick succession are one round.
+        """
+        patience, pair = self._patience, (node, by)
+        link = self._links.get(pair)
+        if link is None or rounds <= 1 or now - link.last > patience.memory:
+            link = self._links[pair] = _Link(now, now, 1)
+        elif now - link.last >= patience.silence / (2 * patience.rounds):
+            link.last, link.rounds = now, link.rounds + 1
+        return link.rounds >= patience.rounds and now - link.first >= patience.silence
+
+    def worse(self, node: NodeId, by: Reporter, now: float) -> bool:
+        """Whether the reporter, and not the node, has more links that may be broken."""
+        return self._partners(NodeId(by), now) > self._partners(node, now)
+
+    def _partners(self, node: NodeId, now: float) -> int:
+        recent = [p for p, link in self._links.items() if now - link.last <= self._patience.memory]
+        return len({a if b == node else b for a, b in recent if node in (a, b)})
+
+    def forget(self, node: NodeId) -> None:
+        """The node is out of the run; the links of others are judged anew in the next ring."""
+        self._silent.pop(node, None)
+        self._refusals.pop(node, None)
+        self._links.clear()

@@ -1,0 +1,279 @@
+"""The bookkeeping of event time: watermarks, from what epochs have counted. No I/O, no clock.
+
+Each commit gives the next state, which goes into the manifest; so an epoch that runs again after
+a restart gets the watermarks that it had. What is taken for the time of an epoch depends on the
+epochs before it alone, and on the time of its record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final
+
+from millstream.coordinator.pane_cost import Rate, folds
+from millstream.flow.time_origins import JobTiming, Tracked
+from millstream.wire.epoch_record import EpochRecord
+from millstream.work.job_clock import BEGINNING, END, JobClock, Tally, summed
+
+_MOVED_ON: Final = 2
+"""After so many epochs in which all of its values were too far ahead, an origin is believed."""
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What one epoch counted of a windowed job."""
+
+    tallies: tuple[Tally, ...] = ()
+    keys: int = 0
+
+    @property
+    def total(self) -> Tally:
+        """All origins together."""
+        return sum(self.tallies, Tally(-1))
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What is known of one origin of a job.
+
+    Its ``newest`` event time was taken in the epoch of time ``taken``; ``alive`` is the time of
+    the last epoch in which it gave any values, and ``ahead`` the number of epochs since in which
+    all of them were too far ahead.
+    """
+
+    newest: int | None = None
+    taken: int = BEGINNING
+    alive: int = BEGINNING
+    ahead: int = 0
+
+    def plus(self, tally: Tally, time: int) -> Seen:
+        """What is known after an epoch; one without values of this origin changes nothing."""
+        if tally.rows + tally.late + tally.ahead == 0:
+            return self
+        if tally.rows == 0:
+            ahead = self.ahead + 1 if tally.late == 0 else 0
+            return replace(self, alive=time, ahead=ahead)
+        newest = tally.latest if self.newest is None else max(self.newest, tally.latest)
+        return Seen(newest, time, time, 0)
+
+    def limit(self, origin: Tracked, time: int) -> int:
+        """The largest event time to be believed in an epoch.
+
+        The epoch's own time decides, not the gap to the newest event: streams may be sparse, and
+        recorded ones old, but no event comes from the future.
+        """
+        if self.ahead >= _MOVED_ON:
+            return END
+        limit = time + origin.max_ahead
+        if self.newest is None or self.newest <= limit:
+            return limit
+        # It was believed against the clock, which therefore cannot judge it any more.
+        return self.newest + (time - self.taken) + origin.max_ahead
+
+
+@dataclass(frozen=True)
+class JobTime:
+    """Where a job is: its watermark in the newest committed epoch, and its origins.
+
+    ``began`` is the time of the first epoch that had any event time, ``early`` that of the last
+    in which early results were due.
+    """
+
+    watermark: int = BEGINNING
+    began: int | None = None
+    early: int | None = None
+    origins: Mapping[int, Seen] = field(default_factory=dict)
+    folding: bool = True
+    rate: Rate = field(default_factory=Rate)
+
+    @property
+    def newest(self) -> int | None:
+        """The largest event time that was taken."""
+        known = [seen.newest for seen in self.origins.values() if seen.newest is not None]
+        return max(known, default=None)
+
+
+@dataclass(frozen=True)
+class Watermarks:
+    """The time of all windowed jobs after the newest committed epoch."""
+
+    timings: tuple[JobTiming, ...] = ()
+    jobs: Mapping[int, JobTime] = field(default_factory=dict)
+    time: int = BEGINNING
+    incarnation: int = 0
+
+    def moment(self, now: int) -> int:
+        """The time of the next epoch: what a clock says, unless that was put back."""
+        return max(now, self.time)
+
+    def at(self, time: int, incarnation: int, asked: int = BEGINNING) -> dict[int, JobClock]:
+        """The clocks of the next epoch; watermarks are at least what the user has ``asked`` for."""
+        # Silence is what committed epochs have shown: while a slow one is under way, sources go on
+        # unheard. And nobody has listened since the last incarnation.
+        heard = self.time if incarnation == self.incarnation else None
+        found: dict[int, JobClock] = {}
+        at_least: dict[int, int] = {}
+        for timing in self.timings:
+            known = self.jobs.get(timing.job, JobTime())
+            if timing.windowing.processing_time:
+                mark, limits = time, {}
+            else:
+                inherited = [
+                    found[job].watermark - timing.delays.get(job, 0) for job in timing.inherited
+                ]
+                mark = min([*_marks(timing, known, time, heard), *inherited], default=BEGINNING)
+                limits = {
+                    origin.at: known.origins.get(origin.at, Seen()).limit(origin, time)
+                    for origin in timing.tracked
+                }
+            at_least[timing.job] = _asked_of(timing, asked, at_least)
+            watermark = max(known.watermark, mark, at_least[timing.job])
+            found[timing.job] = JobClock(
+                known.watermark,
+                watermark,
+                limits,
+                _folding(timing, known),
+                _is_early(timing, known, time),
+            )
+        return found
+
+    def commit(self, record: EpochRecord, counted: Mapping[int, Counted]) -> Watermarks:
+        """The state after an epoch."""
+        jobs: dict[int, JobTime] = {}
+        for timing in self.timings:
+            told = counted.get(timing.job, Counted())
+            jobs[timing.job] = self._after(timing, record, told, jobs)
+        return replace(self, jobs=jobs, time=record.time, incarnation=record.incarnation)
+
+    def _after(
+        self,
+        timing: JobTiming,
+        record: EpochRecord,
+        counted: Counted,
+        upstream: Mapping[int, JobTime],
+    ) -> JobTime:
+        before, time = self.jobs.get(timing.job, JobTime()), record.time
+        clock = record.clocks[timing.job]
+        tallies = {tally.origin: tally for tally in summed(counted.tallies)}
+        origins = {}
+        resumed = record.incarnation != self.incarnation
+        if resumed and before.began is not None:
+            before = replace(before, began=time)
+        for origin in timing.tracked:
+            seen = before.origins.get(origin.at, Seen())
+            if resumed:
+                seen = replace(seen, alive=time)
+            origins[origin.at] = seen.plus(tallies.get(origin.at, Tally(origin.at)), time)
+        after = replace(before, origins=origins)
+        has_time = after.newest is not None or any(
+            record.clocks[job].watermark > BEGINNING for job in timing.inherited
+        )
+        if after.began is None and has_time:
+            after = replace(after, began=time)
+        if clock.early or after.early is None:
+            after = replace(after, early=time)
+        # A window of processing time that was closed early, on demand, may open again.
+        watermark = time if timing.windowing.processing_time else clock.watermark
+        if watermark >= END:
+            watermark = max(before.watermark, _rest(timing, after, upstream))
+        return _measured(timing, before, replace(after, watermark=watermark), counted)
+
+    # -- in manifests --------------------------------------------------------------------
+
+    def to_note(self, ids: Mapping[int, str]) -> dict[str, Any]:
+        """The state in plain values; jobs go by ids that outlive their positions and names."""
+        jobs = {}
+        for timing in self.timings:
+            known = self.jobs.get(timing.job, JobTime())
+            names = {origin.at: _name(origin, ids) for origin in timing.tracked}
+            origins = {names[at]: asdict(seen) for at, seen in known.origins.items()}
+            jobs[ids[timing.job]] = {**asdict(replace(known, origins={})), "origins": origins}
+        return {"time": self.time, "incarnation": self.incarnation, "jobs": jobs}
+
+    @classmethod
+    def from_note(
+        cls, timings: Iterable[JobTiming], note: Mapping[str, Any], ids: Mapping[int, str]
+    ) -> Watermarks:
+        """The state that a manifest tells; what it does not know of begins anew."""
+        begun = cls(tuple(timings))
+        if not note:
+            return begun
+        jobs = {}
+        for timing in begun.timings:
+            found = note["jobs"].get(ids[timing.job])
+            if found is not None:
+                names = {_name(origin, ids): origin.at for origin in timing.tracked}
+                seen = {
+                    names[name]: Seen(**fields)
+                    for name, fields in found["origins"].items()
+                    if name in names
+                }
+                rate = Rate(**found["rate"])
+                jobs[timing.job] = JobTime(**{**found, "origins": seen, "rate": rate})
+        return replace(begun, jobs=jobs, time=note["time"], incarnation=note["incarnation"])
+
+
+def _folding(timing: JobTiming, known: JobTime) -> bool:
+    """Whether values are folded into panes."""
+    if timing.is_measured:
+        return known.folding
+    return not timing.foldable or timing.windowing.panes is not False
+
+
+def _is_early(timing: JobTiming, known: JobTime, time: int) -> bool:
+    """Whether early results are due; the first time, that long after the first epoch."""
+    every = timing.early
+    return every is not None and known.early is not None and time - known.early >= every
+
+
+def _asked_of(timing: JobTiming, asked: int, upstream: Mapping[int, int]) -> int:
+    """What the user asked for, of a job that may have to wait for others to catch up with it."""
+    if asked == END or not timing.inherited:
+        return asked
+    return min(upstream[job] - timing.delays.get(job, 0) for job in timing.inherited)
+
+
+def _marks(timing: JobTiming, known: JobTime, time: int, heard: int | None) -> list[int]:
+    """How far each tracked origin lets the watermark go; of those that are idle, only if all are.
+
+    Then it is as if the one that was furthest had gone on with the clock. Origins were listened to
+    until they were last ``heard``.
+    """
+    active: list[int] = []
+    silent: list[int] = []
+    for origin in timing.tracked:
+        seen = known.origins.get(origin.at, Seen())
+        since = known.began if seen.newest is None else seen.alive
+        is_idle = heard is not None and since is not None and heard - since >= origin.idle
+        if seen.newest is None:
+            active.extend([] if is_idle else [BEGINNING])
+        elif is_idle:
+            silent.append(seen.newest - origin.lateness + (time - seen.alive))
+        else:
+            active.append(seen.newest - origin.lateness)
+    # Windowed jobs that are read go on, each in its own way.
+    return active or ([max(silent)] if silent and not timing.inherited else [])
+
+
+def _rest(timing: JobTiming, after: JobTime, upstream: Mapping[int, JobTime]) -> int:
+    """The watermark of a job all of whose windows were closed: what comes later has its own."""
+    delays = timing.delays
+    times = [upstream[job].watermark - delays.get(job, 0) - 1 for job in timing.inherited]
+    newest = max([*times, BEGINNING if after.newest is None else after.newest])
+    return BEGINNING if newest <= BEGINNING else timing.windowing.last_end(newest)
+
+
+def _measured(timing: JobTiming, before: JobTime, after: JobTime, counted: Counted) -> JobTime:
+    """A job with what an epoch shows of its rate; the first has nothing to be compared with."""
+    rows = counted.total.rows
+    if not timing.is_measured or not rows or before.newest is None or after.newest is None:
+        return after
+    rate = before.rate.plus(rows, after.newest - before.newest, counted.keys)
+    windowing = timing.windowing
+    decided = folds(rate.per_key, windowing.paying_rate, before.folding)
+    return replace(after, rate=rate, folding=decided)
+
+
+def _name(origin: Tracked, ids: Mapping[int, str]) -> str:
+    return f"job {ids[origin.at]}" if origin.is_job else f"source {origin.name}"

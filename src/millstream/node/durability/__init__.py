@@ -1,0 +1,1 @@
+"""What a node writes to the store, and how its slots are restored from it."""

@@ -1,0 +1,389 @@
+"""The slot store: the state of the slots that a node holds, and how far each of them is.
+
+It merges the units of committed epochs in their order, slot by slot, and lets other nodes take
+over where they must: as snapshots, read here or installed. No I/O, no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain, pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from millstream.errors import MillstreamError
+from millstream.flow.vertices import JobVertex
+from millstream.node.held_units import Unit, covered
+from millstream.node.holdings import EMPTY, UNKNOWN, Holdings
+from millstream.node.pending_epochs import PendingEpoch, PendingEpochs
+from millstream.node.replication import ReplicationLog, Retained
+from millstream.node.scan_views import Views
+from millstream.ring.hashing import hash_key
+from millstream.ring.keys import canonical_key
+from millstream.ring.masks import SlotMask, runs_of
+from millstream.ring.placement import Placement
+from millstream.ring.ring import NodeId
+from millstream.state.keyed import tables_of
+from millstream.state.spill import Spilling
+from millstream.state.values import unify_nulls
+from millstream.wire.messages import Runs, SlotsNotHeldError, Snapshot
+from millstream.work.collector import let_go, without_collector
+from millstream.work.reducers import is_keyed, reducing_for
+from millstream.work.unit import Reducing
+
+
+class UnknownJobError(MillstreamError):
+    """A job was named that the workflow does not have."""
+
+
+class SlotStore:
+    """The state of one node, of slots it owns and of slots it backs up alike."""
+
+    def __init__(
+        self,
+        node: NodeId,
+        jobs: Mapping[int, JobVertex],
+        slots: int,
+        *,
+        retain: bool,
+        spilling: Spilling | None = None,
+    ) -> None:
+        self.slots = slots
+        self.jobs = list(jobs)
+        self.holdings = Holdings(node, slots)
+        self.pending_epochs = PendingEpochs(self.jobs, slots)
+        self.checkpoints = ReplicationLog(slots)
+        self.reducing: dict[int, Reducing[Any]] = {
+            at: reducing_for(job, slots, spilling.state(at) if spilling and is_keyed(job) else None)
+            for at, job in jobs.items()
+        }
+        self.views = Views(self.reducing, slots)
+        self._vertices = jobs
+        self._spilling = spilling
+        self._node = node
+        self._retain = retain
+        self._key_types: dict[int, pa.DataType] = {}
+        self.merged = 0  # keys, in all units so far
+        self.is_merging = False
+        self._evicted: list[PendingEpoch] = []
+        self._wanted: SlotMask = np.zeros(slots, dtype=bool)
+
+    def clear(self) -> None:
+        """Let go of everything."""
+        self.views.clear()
+        self._drop(self.holdings.held)
+        self.holdings.forget()
+        self.pending_epochs.clear()
+        self.checkpoints.clear()
+
+    def place(self, placement: Placement, *, empty: bool) -> None:
+        """Take the placement in force: roles change, and slots that are not kept are dropped."""
+        before, through = self.holdings.owned, self.holdings.through.copy()
+        self._drop(self.holdings.take(placement, empty))
+        self.checkpoints.begin(self.holdings.owned & ~before, through)
+        self.settle()
+
+    def _drop(self, slots: SlotMask) -> None:
+        if slots.any():
+            self.views.keep(slots, self.holdings.through)
+            for reducing in self.reducing.values():
+                reducing.drop(slots)
+
+    # -- committed epochs ----------------------------------------------------------------
+
+    def put(self, epoch: int, units: list[Unit]) -> None:
+        """Take the units of an epoch that was just committed; ``settle`` merges them."""
+        self.pending_epochs.put(epoch, units)
+        self._evict()  # of no use if snapshots have brought all slots further
+
+    def settle(self) -> None:
+        """Merge what is next in the order of epochs for each slot, and drop what is merged."""
+        for step in self.settling():
+            step()
+
+    def settling(self) -> Iterator[Callable[[], None]]:
+        """The steps of ``settle``, each of a few milliseconds.
+
+        A step changes what others read, for some slots from one epoch to the next; between two
+        steps they may read. Nobody else may change the state, or reduce, until all are done.
+        """
+        self.is_merging = True
+        try:
+            # No variable for the lots: the last one would keep all its tables until the end.
+            yield from chain.from_iterable(map(self._merging, self.pending_epochs.oldest_first()))
+        finally:
+            self.is_merging = False
+        yield self._evict
+        fragments = [
+            unit.fragment for pending_epoch in self._evicted for unit in pending_epoch.units
+        ]
+        self._evicted.clear()
+        tables = [table for fragment in fragments for table in tables_of(fragment)]
+        fragments.clear()
+        let_go(tables)
+
+    def _evict(self) -> None:
+        self._evicted += self.pending_epochs.evict(self.holdings.held, self.holdings.through)
+
+    def _merging(self, pending_epoch: PendingEpoch) -> Iterator[Callable[[], None]]:
+        effective = covered(pending_epoch.units, self.jobs, self.slots, effective=True)
+        ready = effective & self.follows(pending_epoch.epoch) & self.holdings.held
+        if not ready.any():
+            return
+        units = [
+            unit for unit in pending_epoch.units if unit.effective and self._within(unit, ready)
+        ]
+        self.merged += sum(unit.receipt.keys for unit in units)
+        # What is still to be decoded, copies mostly, comes last: others wait to be read.
+        later = np.zeros(self.slots, dtype=bool)
+        for unit in units:
+            later[unit.slots.start : unit.slots.stop] |= unit.fragment is None
+        for slots in (ready & ~later, ready & later):
+            yield from self._merging_slots(pending_epoch.epoch, units, slots)
+
+    def _merging_slots(
+        self, epoch: int, units: Sequence[Unit], slots: SlotMask
+    ) -> Iterator[Callable[[], None]]:
+        if not slots.any():
+            return
+        units = [unit for unit in units if self._within(unit, slots)]
+        for unit in units:
+            if unit.fragment is None:
+                assert unit.delta is not None
+                unit.fragment = self.reducing[unit.job].decode(unit.delta)
+            self._learn_key_type(unit.job, unit.receipt.key_type)
+        parts = self._cut(np.flatnonzero(slots), units)
+        if len(parts) > 1:
+            for unit in units:
+                unit.fragment = self.reducing[unit.job].by_slot(unit.fragment)
+        first = slots if self._retain else None
+        while parts:
+            part = parts.pop(self._most_wanted(parts))
+            yield partial(self._merge, epoch, units, part, retained=first)
+            first = None
+
+    def _cut(self, slots: npt.NDArray[np.intp], units: Sequence[Unit]) -> list[SlotMask]:
+        """Cut slots into parts that are merged in one step each."""
+        steps = sum(unit.receipt.keys / self.reducing[unit.job].step for unit in units)
+        parts = np.array_split(slots, max(1, min(len(slots), round(steps))))
+        return [self._at(part) for part in parts]
+
+    def _most_wanted(self, parts: Sequence[SlotMask]) -> int:
+        if not self._wanted.any():
+            return 0
+        return max(range(len(parts)), key=lambda at: bool((parts[at] & self._wanted).any()))
+
+    def want(self, slots: range) -> None:
+        """Somebody waits for these slots: they are merged before others."""
+        self._wanted[slots.start : slots.stop] = True
+
+    def _merge(
+        self, epoch: int, units: Sequence[Unit], slots: SlotMask, *, retained: SlotMask | None
+    ) -> None:
+        if retained is not None:  # before any slot is said to be there
+            self._retain_units(epoch, units, retained)
+        self.views.keep(slots, self.holdings.through)
+        for unit in units:
+            # Never without a mask: the fragment of a feed that was cut says more.
+            part = slots[unit.slots.start : unit.slots.stop]
+            if part.any():
+                with without_collector():
+                    self.reducing[unit.job].apply(unit.fragment, self._mask(unit.slots, part))
+        self.holdings.through[slots] = epoch
+        self._wanted[slots] = False
+        self._evict()
+
+    def _retain_units(self, epoch: int, units: Sequence[Unit], ready: SlotMask) -> None:
+        for unit in units:
+            for run in runs_of(self.holdings.owned & ready, unit.slots):
+                kept = Retained(epoch, unit.job, run, unit.receipt.keys, unit.fragment)
+                self.checkpoints.retain(kept)
+
+    def _within(self, unit: Unit, slots: SlotMask) -> bool:
+        return bool(slots[unit.slots.start : unit.slots.stop].any())
+
+    def _at(self, slots: npt.NDArray[np.intp]) -> SlotMask:
+        mask = np.zeros(self.slots, dtype=bool)
+        mask[slots] = True
+        return mask
+
+    def follows(self, epoch: int) -> SlotMask:
+        """The slots whose state ends right before an epoch: no gap, nothing twice."""
+        following: SlotMask = self.holdings.through == epoch - 1
+        return following
+
+    @property
+    def key_types(self) -> dict[int, pa.DataType]:
+        """The types of keys that each job has shown here."""
+        return dict(self._key_types)
+
+    def learn(self, key_types: Mapping[int, pa.DataType]) -> None:
+        """Take the types of keys that another node has seen."""
+        for job, kind in key_types.items():
+            self._learn_key_type(job, kind)
+
+    def _learn_key_type(self, job: int, found: pa.DataType | None) -> None:
+        known = self._key_types.get(job)
+        kinds = [kind for kind in (known, found) if kind is not None]
+        kind = unify_nulls(kinds) if kinds else None
+        if kind is not None:
+            self._key_types[job] = kind
+
+    def _mask(self, slots: range, part: SlotMask) -> SlotMask:
+        mask = np.zeros(self.slots, dtype=bool)
+        mask[slots.start : slots.stop] = part
+        return mask
+
+    # -- copies from and for others ------------------------------------------------------
+
+    def view(self, incarnation: int, slots: range) -> list[Snapshot]:
+        """The state of some slots, as it is now; no later change shows in it."""
+        through = self.holdings.through[slots.start : slots.stop]
+        if (through == UNKNOWN).any():
+            last = slots.stop - 1
+            raise SlotsNotHeldError(
+                f"node {self._node} has no copy of slots {slots.start} to {last}"
+            )
+        snapshots = []
+        bounds = [0, *(np.flatnonzero(np.diff(through)) + 1).tolist(), len(through)]
+        for start, stop in pairwise(bounds):
+            run = range(slots.start + start, slots.start + stop)
+            parts = tuple(
+                (job, reducing.encode(reducing.snapshot(run)))
+                for job, reducing in self.reducing.items()
+            )
+            reached = int(through[start])
+            snapshots.append(Snapshot(incarnation, run, reached, parts, self.key_types))
+        return snapshots
+
+    def install(self, snapshot: Snapshot) -> None:
+        """Take a snapshot of slots of which this node is a backup, unless it has them newer."""
+        part = slice(snapshot.slots.start, snapshot.slots.stop)
+        wanted = self._mask(snapshot.slots, self.holdings.fed[part])
+        wanted &= self.holdings.through < snapshot.through
+        if not wanted.any():
+            return
+        self._drop(wanted)
+        self._take(snapshot.parts, wanted, snapshot.through)
+        self.learn(snapshot.key_types)
+
+    # -- from the store ------------------------------------------------------------------
+
+    def lacking(self, committed: int) -> SlotMask:
+        """The slots that this node owns but cannot bring to an epoch with what it has."""
+        behind: SlotMask = self.pending_epochs.reach(self.holdings.through) < committed
+        return self.holdings.owned & behind
+
+    def empty(self, slots: SlotMask) -> None:
+        """Make slots ready to be loaded."""
+        self._drop(slots)
+        self.holdings.through[slots] = EMPTY
+
+    def load(self, job: int, fragment: Any, slots: SlotMask) -> None:
+        """Take what a record of the store says of some slots; how far they are is told later."""
+        with without_collector():
+            self.reducing[job].apply(fragment, slots)
+
+    def loaded(self, slots: SlotMask, through: int) -> None:
+        """Slots are complete through an epoch, also where it changed nothing."""
+        self.holdings.through[slots] = through
+        self.checkpoints.begin(slots & self.holdings.owned, self.holdings.through)
+        self.settle()
+
+    def take(
+        self, parts: tuple[tuple[int, bytes], ...], slots: range, since: int, through: int
+    ) -> int:
+        """Apply a delta where it leaves no gap; how far the copies of these slots are, at least."""
+        ready = self.takes(slots, since, through)
+        if ready.any():
+            self._take(parts, ready, through)
+        part = slice(slots.start, slots.stop)
+        reached = self.holdings.through[part][self.holdings.fed[part]]
+        return int(reached.min()) if len(reached) else UNKNOWN
+
+    def takes(self, slots: range, since: int, through: int) -> SlotMask:
+        """The slots that a delta brings forward: it begins no later than they end."""
+        ready = self._mask(slots, self.holdings.fed[slots.start : slots.stop])
+        return ready & (self.holdings.through >= since) & (self.holdings.through < through)
+
+    def _take(self, parts: tuple[tuple[int, bytes], ...], slots: SlotMask, through: int) -> None:
+        self.views.keep(slots, self.holdings.through)
+        for job, data in parts:
+            reducing = self.reducing[job]
+            reducing.apply(reducing.decode(data), slots)
+        self.holdings.through[slots] = through
+        self.settle()
+
+    def reach(self) -> Runs:
+        """How far each slot could be brought with what is here."""
+        values = self.pending_epochs.reach(self.holdings.through)
+        starts = [0, *(np.flatnonzero(np.diff(values)) + 1).tolist()]
+        return tuple((start, int(values[start])) for start in starts)
+
+    # -- reading -------------------------------------------------------------------------
+
+    def get(self, job: int, key: Any) -> Any:
+        """A key's committed state, or None; also if its slot is not this node's."""
+        slot = self.slot_of(job, key)
+        if slot is None or not self.holdings.owned[slot]:
+            return None
+        return self.reducing[job].get(slot, canonical_key(key, self._key_types[job]))
+
+    def slot_of(self, job: int, key: Any) -> int | None:
+        """The slot of a key; None if no key of the key's type has come this way."""
+        self.require_job(job)
+        kind = self._key_types.get(job)
+        if kind is None or (pa.types.is_null(kind) and key is not None):
+            return None
+        return int(hash_key(canonical_key(key, kind), kind) % self.slots)
+
+    def is_behind(self, slots: range, epoch: int) -> bool:
+        """Whether those of some slots that are this node's are not at an epoch yet."""
+        part, held = slice(slots.start, slots.stop), self.holdings
+        return bool((held.through[part][held.owned[part]] < epoch).any())
+
+    def require_job(self, job: int) -> None:
+        """Raise ``UnknownJobError`` if the workflow has no such job."""
+        if job not in self.reducing:
+            raise UnknownJobError(f"this node runs no job {job}")
+
+    def scratch(self, job: int) -> Reducing[Any]:
+        """The running form of a job with empty state, to read fragments with."""
+        return reducing_for(self._vertices[job], self.slots)
+
+    def require_owned(self, slots: range) -> None:
+        """Raise ``SlotsNotHeldError`` if some slots are not this node's."""
+        if not self.holdings.owned[slots.start : slots.stop].all():
+            last = slots.stop - 1
+            raise SlotsNotHeldError(
+                f"node {self._node} does not own all of slots {slots.start} to {last}"
+            )
+
+    def items(self, job: int, slots: range) -> list[tuple[Any, Any]]:
+        """The committed keys of some slots of this node, with their state."""
+        self.require_owned(slots)
+        mask = self._mask(slots, np.ones(len(slots), dtype=bool))
+        return list(self.reducing[job].items(mask))
+
+    def most_keys(self, slots: range) -> int:
+        """How many keys the largest job holds in some slots."""
+        mask = self._mask(slots, np.ones(len(slots), dtype=bool))
+        return max((reducing.keys(mask) for reducing in self.reducing.values()), default=0)
+
+    @property
+    def cold_keys(self) -> int:
+        """How many keys are on disk and not in memory, of copies as well."""
+        return 0 if self._spilling is None else self._spilling.cold
+
+    def size(self) -> int:
+        """How many keys are in memory here: in the state, of copies as well, and retained."""
+        held = sum(reducing.keys(self.holdings.held) for reducing in self.reducing.values())
+        return held - self.cold_keys + self.checkpoints.keys
+
+    def keys(self) -> dict[int, int]:
+        """How many keys of each job this node owns."""
+        return {job: r.keys(self.holdings.owned) for job, r in self.reducing.items()}

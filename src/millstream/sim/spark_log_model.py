@@ -1,0 +1,154 @@
+"""What Spark notes of a query, and what it makes of that when it starts again.
+
+A folder for each incarnation, as in ``spark.query_log_files``: the offsets of an epoch are
+written before its body runs, its commit when ``foreachBatch`` has returned. At a start Spark runs
+the newest epoch again, with the same cut, unless its commit is there; all later ones it cuts anew.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+
+from millstream.checkpoints.lineage import Lineage
+from millstream.checkpoints.spark_log_origin import Origin, find_log_origin
+from millstream.checkpoints.spark_logs import ORIGIN, Incarnations, LoggedEpochs, folder_of
+from millstream.errors import MillstreamError
+from millstream.sim.network import SimNet, World
+
+_LARGEST = 16
+_NO_DATA = 0.1
+
+
+class OffsetsMissingError(MillstreamError):
+    """Spark cannot go on: offsets that it needs are not there.
+
+    So it is for a driver that slept so long that its successors have removed its notes.
+    """
+
+
+@dataclass
+class _Folder:
+    offsets: dict[int, int] = field(default_factory=dict)
+    commits: set[int] = field(default_factory=set)
+    origin: Origin | None = None
+
+
+@dataclass(frozen=True)
+class Cut:
+    """An epoch: which records of the source it has."""
+
+    epoch: int
+    start: int
+    end: int
+
+
+class SimQueryLogs:
+    """The folders of all incarnations."""
+
+    def __init__(self, world: World, records: int) -> None:
+        self._world = world
+        self._records = records
+        self._folders: dict[int, _Folder] = {}
+
+    def view(self, net: SimNet) -> QueryLogsView:
+        """The folders as one process reads and writes them."""
+        return QueryLogsView(self._world, self._folders, net, self._records)
+
+
+class QueryLogsView:
+    """One process at work in the folders."""
+
+    def __init__(
+        self, world: World, folders: dict[int, _Folder], net: SimNet, records: int
+    ) -> None:
+        self._world = world
+        self._folders = folders
+        self._net = net
+        self._records = records
+
+    def _step(self, what: str) -> None:
+        self._world.step(f"notes {what}", self._net.process)
+        self._net.sleep(self._world.delay())
+
+    def derive(self, incarnation: int, after: int, by: int | None) -> None:
+        """Make the folder in which a new incarnation goes on behind an epoch."""
+        self._step("begin")
+        mine = self._folders[incarnation] = _Folder()
+        origin = Origin(-1, None)
+        if after >= 0:
+            noted = Incarnations(self)
+            finished = noted.finished()
+            source, kept = find_log_origin(incarnation, after, by, finished, noted.entries)
+            if source is None:
+                raise OffsetsMissingError(f"no notes of epoch {after}, only of {kept}")
+            taken = self._folders.get(source, _Folder())
+            self._step("copy commits")
+            mine.commits = {epoch for epoch in taken.commits if epoch <= after}
+            self._step("copy offsets")
+            mine.offsets = {epoch: taken.offsets[epoch] for epoch in kept if epoch in taken.offsets}
+            origin = Origin(after, source)
+        self._step("finish")
+        mine.origin = origin
+
+    def require(self, seen: Lineage, epoch: int) -> None:
+        """Raise if Spark no longer has what it needs to go on behind an epoch."""
+        noted = LoggedEpochs(self, seen)
+        if not noted.reach(epoch):
+            raise OffsetsMissingError(f"no notes of epoch {epoch}, only of {noted.span}")
+
+    def names(self, name: str) -> list[str]:
+        """What is in a folder of notes, as ``millstream.checkpoints.spark_logs`` asks."""
+        self._step(f"list {name}")
+        if not name:
+            return [folder_of(number) for number in self._folders]
+        number, _, kind = name.partition("/")
+        folder = self._folders.get(int(number), _Folder())  # pruned meanwhile, by a newer driver
+        return [str(epoch) for epoch in (folder.offsets if kind == "offsets" else folder.commits)]
+
+    def read(self, name: str) -> str | None:
+        """Where an incarnation began, if its folder was finished."""
+        number, _, file = name.partition("/")
+        folder = self._folders.get(int(number))
+        if file != ORIGIN or folder is None or folder.origin is None:
+            return None
+        return json.dumps(asdict(folder.origin))
+
+    def prune(self, keep: int) -> None:
+        """Remove the folders of all but the newest incarnations."""
+        self._step("prune")
+        kept = sorted(n for n, f in self._folders.items() if f.origin is not None)[-keep:]
+        for number in [n for n in self._folders if kept and n < kept[-1] and n not in kept]:
+            del self._folders[number]
+
+    def query(self, incarnation: int) -> Iterator[Cut]:
+        """The epochs that Spark runs, until the source is at its end."""
+        if incarnation not in self._folders:
+            raise OffsetsMissingError(f"incarnation {incarnation} is long over")
+        folder = self._folders[incarnation]
+        latest = max(folder.offsets, default=-1)
+        if latest >= 0 and latest not in folder.commits:
+            yield self._again(folder, latest)
+            self._step(f"commit {latest}")
+            folder.commits.add(latest)
+        while latest < 0 or folder.offsets[latest] < self._records:
+            start = folder.offsets[latest] if latest >= 0 else 0
+            latest += 1
+            size = self._world.random.randint(1, _LARGEST)
+            end = min(start + (0 if self._world.maybe(_NO_DATA) else size), self._records)
+            self._step(f"cut {latest}")
+            folder.offsets[latest] = end
+            self._world.note(f"incarnation {incarnation} cuts epoch {latest}: {start} to {end}")
+            yield Cut(latest, start, end)
+            self._step(f"commit {latest}")
+            folder.commits.add(latest)
+
+    @staticmethod
+    def _again(folder: _Folder, epoch: int) -> Cut:
+        if epoch > 0 and epoch - 1 not in folder.offsets:
+            raise OffsetsMissingError(
+                f"epoch {epoch} is to run again, but where it began is not known"
+            )
+        start = folder.offsets[epoch - 1] if epoch > 0 else 0
+        return Cut(epoch, start, folder.offsets[epoch])

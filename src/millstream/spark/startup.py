@@ -1,0 +1,266 @@
+"""The steps from a plan to a running query."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import shutil
+import tempfile
+import threading
+import uuid
+from collections.abc import Iterator
+from functools import partial
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from millstream.coordinator.failure_evidence import Patience
+from millstream.coordinator.interval_commits import Triggers
+from millstream.coordinator.server import CoordinatorServer
+from millstream.coordinator.service import Coordinator, Member
+from millstream.errors import ConfigError
+from millstream.flow.function_shipping import ship
+from millstream.flow.plan import Plan
+from millstream.flow.sources import ReplaySource
+from millstream.flow.time_origins import timings_of
+from millstream.flow.vertices import SourceVertex
+from millstream.node.durability.write_queue import WriteQueueOptions
+from millstream.node.process import Launch
+from millstream.node.service import NodeOptions
+from millstream.observe.display import display_for
+from millstream.observe.progress import Progress
+from millstream.ring.ring import NodeId
+from millstream.spark.bounded_input import ending_of
+from millstream.spark.checkpoint import Hold, take_hold
+from millstream.spark.compile import EpochFrames, admission
+from millstream.spark.engine import Engine, publish
+from millstream.spark.gateway import Gateway, SparkLostError
+from millstream.spark.handle import Run
+from millstream.spark.node_launch import start_nodes
+from millstream.spark.options import RunConfig
+from millstream.spark.session import await_executors, log_of, same_host
+from millstream.spark.sink_writers import open_sink
+from millstream.wire.auth import new_secret
+from millstream.wire.calls import Endpoint
+from millstream.wire.epoch_record import JobTypes
+from millstream.wire.flight_net import FlightNet
+from millstream.wire.hosts import check_reachable
+from millstream.wire.serving import tcp_address
+from millstream.wire.tls import Identity, new_identity
+from millstream.work.program import pack, program_of
+from millstream.work.reducers import is_keyed
+
+_RETAINED = "spark.sql.streaming.minBatchesToRetain"
+_SPARE = 10
+_LONGEST = 80  # of a folder, so that the path of a socket in it is accepted
+
+
+class Starting:
+    """The steps from a plan to a running query."""
+
+    def __init__(
+        self, planned: Plan, config: RunConfig, spark: SparkSession, cleanup: contextlib.ExitStack
+    ) -> None:
+        self._plan = planned
+        self._config = config
+        self._spark = spark
+        self._cleanup = cleanup
+        self._hold = Hold("")
+        folder = config.checkpoint
+        self._gateway = Gateway(spark.sparkContext, None if folder is None else os.fspath(folder))
+        atexit.register(cleanup.close)
+        cleanup.callback(atexit.unregister, cleanup.close)
+
+    def run(self) -> Run:
+        """Start the query; what was begun is ended again if that fails."""
+        try:
+            return self._run()
+        except BaseException as problem:
+            replaced = self._hold.successor(problem) or self._lost(problem)
+            self._cleanup.close()
+            if replaced is None:
+                raise
+            raise replaced from problem
+
+    def _lost(self, problem: BaseException) -> SparkLostError | None:
+        return self._gateway.loss() if isinstance(problem, Exception) else None
+
+    def _run(self) -> Run:
+        spark, config, planned = self._spark, self._config, self._plan
+        folder = _socket_folder()
+        self._cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
+        self._check_hosts()
+        self._check_memory_limit()
+        cores = await_executors(spark)
+        nodes = config.nodes or min(cores, config.slots)
+        partitions = config.partitions or -(-max(cores, nodes) // nodes) * nodes
+        program = program_of(planned, config.slots, min(partitions, config.slots))
+        bounded = all(vertex.source.bounded for _, vertex in planned.of_kind(SourceVertex))
+        timings = timings_of(planned)
+        windows = bool(timings)
+        admitted = admission(spark, planned, windows or (not bounded and self._has_ttl()))
+        sinks = {at: open_sink(spark, vertex.sink) for at, vertex in planned.sinks}
+        named = {vertex.name: sinks[at] for at, vertex in planned.sinks}
+        self._hold = hold = take_hold(planned, config, spark, admitted.frame, named, self._cleanup)
+        identity = new_identity() if config.encrypted else None
+        coordinator, endpoint = self._coordinator(folder, identity)
+        launch = Launch(
+            NodeId(""),
+            endpoint,
+            ship(program.jobs),
+            config.slots,
+            folder,
+            None,
+            config.durability,
+            NodeOptions(checkpoint_every=config.checkpoint_every.total_seconds()),
+            hold.url,
+            hold.ids or {},
+            WriteQueueOptions(when_full=config.when_full),
+            config.memory_bytes,
+            identity,
+        )
+        started = start_nodes(
+            spark.sparkContext,
+            launch,
+            nodes,
+            cores=cores,
+            listen=config.listen is not None,
+            zone=config.zone,
+        )
+        progress = Progress()
+        display = display_for(planned.name, config.progress)
+        progress.listen(display.show)
+        frames = EpochFrames(planned, program, pack(program), endpoint, admitted.branches)
+        engine = Engine(
+            planned,
+            frames,
+            coordinator,
+            sinks,
+            progress,
+            successor=hold.successor,
+            spark_lost=self._gateway.loss,
+            log=log_of(spark),
+        )
+        coordinator.begin(
+            [Member(node.node, node.address, node.domain) for node in started],
+            {at: job.name for at, job in planned.jobs},
+            {at: JobTypes(job.key_type, job.output) for at, job in planned.jobs},
+            config.slots,
+            config.replicas,
+            logs=config.durability == "interval",
+            on_lost=engine.give_up,
+            journal=hold.journal,
+            triggers=Triggers(
+                seconds=config.checkpoint_every.total_seconds(),
+                changes=config.checkpoint_changes,
+                when_full=config.when_full,
+            ),
+            publish=partial(publish, sinks=named),
+            timings=timings,
+            downstream=planned.downstream,
+        )
+        if hold.journal is not None and config.recovery == "eager":
+            coordinator.await_restored()
+        stream = (
+            admitted.frame.writeStream.queryName(f"{planned.name}-{uuid.uuid4().hex[:8]}")
+            .foreachBatch(engine)
+            .option("checkpointLocation", hold.location)
+        )
+        paced = any(
+            isinstance(vertex.source, ReplaySource) and vertex.source.paced
+            for _, vertex in planned.of_kind(SourceVertex)
+        )
+        if bounded and not paced and not windows:
+            stream = stream.trigger(availableNow=True)
+        else:
+            stream = stream.trigger(processingTime=f"{config.every.total_seconds():.3f} seconds")
+        with self._retaining():
+            query = stream.start()
+        engine.query = query
+        if coordinator.lost is not None:  # before there was a query to end
+            engine.give_up()
+        self._cleanup.callback(_end_query, query)
+        if bounded and (paced or windows):
+            ending = ending_of(planned, admitted.branches, windows)
+            threading.Thread(
+                target=ending.stop_when_read, args=(query, engine), daemon=True
+            ).start()
+        pids = {node.node: node.pid for node in started}
+        return Run(
+            planned,
+            coordinator,
+            pids,
+            engine,
+            query,
+            progress,
+            display,
+            self._cleanup,
+            self._gateway,
+        )
+
+    @contextlib.contextmanager
+    def _retaining(self) -> Iterator[None]:
+        """Have Spark's notes reach back as far as ours; a query takes the setting at its start."""
+        before = int(self._spark.conf.get(_RETAINED, "100") or 100)
+        self._spark.conf.set(_RETAINED, str(max(before, self._config.retain + _SPARE)))
+        try:
+            yield
+        finally:
+            self._spark.conf.set(_RETAINED, str(before))
+
+    def _check_hosts(self) -> None:
+        if self._config.listen is not None:
+            check_reachable(self._config.listen)
+        elif not same_host(self._spark):
+            raise ConfigError(
+                f"Spark's master is {self._spark.sparkContext.master}, whose executors may be on "
+                "other hosts; pass listen= with the driver's address that they can reach"
+            )
+
+    def _check_memory_limit(self) -> None:
+        if self._config.memory_limit is not None and not any(
+            is_keyed(job) for _, job in self._plan.jobs
+        ):
+            raise ConfigError(
+                "memory_limit has no effect here: it is for jobs whose reduce is a Python function "
+                "or combinable, while built-in aggregates and Arrow reducers keep their columns in "
+                "memory; leave it out, or reduce with a function"
+            )
+
+    def _has_ttl(self) -> bool:
+        return any(job.ttl is not None for _, job in self._plan.jobs)
+
+    def _coordinator(self, folder: str, identity: Identity | None) -> tuple[Coordinator, Endpoint]:
+        address = f"grpc+unix://{folder}/coordinator.sock"
+        if self._config.listen is not None:
+            address = tcp_address(self._config.listen, identity)
+        secret = new_secret()
+        patience = Patience(silence=self._config.node_timeout.total_seconds())
+        net = FlightNet(secret, None if identity is None else identity.certificate)
+        coordinator = Coordinator(net, patience)
+        try:
+            server = CoordinatorServer(address, secret, coordinator, identity)
+        except pa.ArrowException as problem:  # which does not say why; gRPC has logged it
+            raise ConfigError(
+                f"the driver cannot listen on {address}; pass listen= with a name or address of "
+                "the driver's own host"
+            ) from problem
+        self._cleanup.callback(server.shutdown)
+        self._cleanup.callback(coordinator.close)
+        return coordinator, server.endpoint
+
+
+def _socket_folder() -> str:
+    """A folder of our own for sockets, whose paths must be short: a system allows about 100."""
+    folder = tempfile.mkdtemp(prefix="millstream-")
+    if len(folder) <= _LONGEST:
+        return folder
+    os.rmdir(folder)
+    return tempfile.mkdtemp(prefix="millstream-", dir="/tmp")
+
+
+def _end_query(query: StreamingQuery) -> None:
+    with contextlib.suppress(Exception):
+        query.stop()

@@ -1,0 +1,282 @@
+"""Event time on the map side: when each keyed value happened, and whether windows can take it.
+
+A value that came too late, is too far ahead or has no time goes to a side of its job, as a record
+``(key, value, time)``; all are counted, for the watermark of later epochs. Whether a session takes
+a value that is behind the watermark, its reducer decides: here it is only told apart.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from itertools import compress, pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from millstream.flow.functions import ArrowFunction
+from millstream.flow.vertices import JobVertex, Side
+from millstream.flow.windows import SessionWindow, TimeWindow, Windowing, WithinWindow
+from millstream.state.blocks import KEY, WINDOW
+from millstream.state.blocks import TIME as RESULT_TIME
+from millstream.work.chunk import Chunk
+from millstream.work.failures import RecordError, record_error
+from millstream.work.job_clock import JobClock, Tally
+from millstream.work.keyed_values import FIRST, INSTANT, LAST, KeyedBatch, Pairs, encode_times
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+TIME = "time"
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_MICROSECOND = dt.timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """Keyed values with the event time of each, in microseconds."""
+
+    values: Pairs | KeyedBatch
+    times: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Belated:
+    """Values that windows take or not, as their reducer finds; if not, ``records`` are read."""
+
+    values: Timed
+    records: Chunk | None
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """The values that windows take, those of the sides that somebody reads, and belated ones."""
+
+    taken: Timed
+    sides: dict[Side, Chunk]
+    belated: Belated | None = None
+
+
+class Gate:
+    """Lets the values of one windowed job in one map task through to its windows."""
+
+    def __init__(
+        self, job: JobVertex, clock: JobClock, now: int, sides: Collection[Side] = ()
+    ) -> None:
+        assert job.windowing is not None
+        self._job = job
+        self._clock = clock
+        self._now = now
+        self._read = frozenset(sides)
+        self._by_arrival = job.windowing.processing_time
+        self._open = earliest(job.windowing, clock.closed)
+        first, self._latest = _representable_range(job.windowing)
+        self._is_merging = job.windowing.is_merging
+        self._earliest = first if self._is_merging else self._open
+        self._tallies: dict[int, Tally] = {}
+
+    @property
+    def tallies(self) -> tuple[Tally, ...]:
+        """What was counted, one tally for each origin."""
+        return tuple(self._tallies[origin] for origin in sorted(self._tallies))
+
+    def admit(
+        self, values: Pairs | KeyedBatch, origin: int | None, time: int | None = None
+    ) -> Admitted:
+        """Take some values of one origin; ``time`` is that of values without one of their own.
+
+        Values behind windows have no origin here: the windows' own watermark counts for them.
+        """
+        self._check_names(values)
+        times, untimed = self._times(values, time)
+        aside = {} if self._by_arrival else self._aside(times, untimed, origin)
+        taken = Timed(values, times)
+        if aside:
+            kept = ~np.logical_or.reduce(list(aside.values()))
+            taken = Timed(_only(values, kept), times[kept])
+        taken, belated = self._apart(taken)
+        self._count(origin, taken.times, aside)
+        sides = {
+            side: _side_chunk(values, times, mask, side)
+            for side, mask in aside.items()
+            if side in self._read
+        }
+        return Admitted(taken, sides, belated)
+
+    def _apart(self, taken: Timed) -> tuple[Timed, Belated | None]:
+        """Values that are on time, and those that only an older session could take."""
+        times = taken.times
+        if not self._is_merging or not len(times) or times.min() >= self._open:
+            return taken, None
+        mask = times < self._open
+        records = None
+        if "late" in self._read:
+            records = _side_chunk(taken.values, times, mask, "late")
+        belated = Belated(Timed(_only(taken.values, mask), times[mask]), records)
+        return Timed(_only(taken.values, ~mask), times[~mask]), belated
+
+    def _times(self, values: Pairs | KeyedBatch, time: int | None) -> tuple[Ints, Bools | None]:
+        """The time of each value, and which have none."""
+        count = _length(values)
+        if self._by_arrival:
+            return np.full(count, self._now, np.int64), None
+        if isinstance(values, KeyedBatch):
+            found = values.times
+        elif values.timed:
+            found = encode_times(self._job, [item[2] for item in values.items])
+        else:
+            found = None
+        if found is None:
+            if time is None:
+                raise _no_time(self._job)
+            return np.full(count, time, np.int64), None
+        missing = None
+        if found.null_count:
+            missing = found.is_null().to_numpy(zero_copy_only=False)
+            found = found.fill_null(0)
+        return found.view(pa.int64()).to_numpy(), missing
+
+    def _aside(self, times: Ints, untimed: Bools | None, origin: int | None) -> dict[Side, Bools]:
+        """Which values go to which side; nothing where all are taken."""
+        limit = self._latest
+        if origin is not None:
+            limit = min(self._clock.limits.get(origin, limit), limit)
+        if untimed is None and (
+            not len(times) or (times.max() <= limit and times.min() >= self._earliest)
+        ):
+            return {}
+        late = times < self._earliest
+        ahead = (times > limit) & ~late
+        found: dict[Side, Bools] = {"late": late, "ahead": ahead}
+        if untimed is not None:
+            found = {"late": late & ~untimed, "ahead": ahead & ~untimed, "untimed": untimed}
+        return {side: mask for side, mask in found.items() if mask.any()}
+
+    def _count(self, origin: int | None, taken: Ints, aside: dict[Side, Bools]) -> None:
+        if origin is None or not (len(taken) or aside):
+            return
+        tally = Tally(origin, **{side: int(mask.sum()) for side, mask in aside.items()})
+        if len(taken):
+            tally += Tally(origin, rows=len(taken), latest=int(taken.max()))
+        known = self._tallies.get(origin)
+        self._tallies[origin] = tally if known is None else known + tally
+
+    def _check_names(self, values: Pairs | KeyedBatch) -> None:
+        if self._read and isinstance(values, KeyedBatch) and TIME in values.values:
+            raise record_error(
+                f"input of job {self._job.name!r}",
+                None,
+                f"has a value column {TIME!r}, the name that its late, ahead and untimed streams "
+                "give the event time of each row under",
+                "rename the column in a map",
+            )
+
+
+def runs_of(output: pa.RecordBatch, *, timed: bool) -> Iterator[tuple[int, Chunk]]:
+    """The results of each window in turn: which of the job's windows it is, and a chunk of them.
+
+    Chunks are ``timed`` where somebody asks for it; results of sessions, say, have times of their
+    own, and would all be chunks of their own.
+    """
+    if WINDOW not in output.schema.names:  # of a join, whose rows say their own time
+        yield 0, Chunk(batch=output)
+        return
+    names = [name for name in output.schema.names if name not in (WINDOW, RESULT_TIME)]
+    rows = output.select(names)
+    windows = output.column(WINDOW).to_numpy()
+    times = output.column(RESULT_TIME).to_numpy()
+    changes = windows[1:] != windows[:-1]
+    if timed:
+        changes |= times[1:] != times[:-1]
+    cuts = [0, *(np.flatnonzero(changes) + 1).tolist(), len(times)]
+    for start, stop in pairwise(cuts):
+        if stop > start:
+            time = int(times[start]) if timed else None
+            yield int(windows[start]), Chunk(batch=rows.slice(start, stop - start), time=time)
+
+
+def earliest(windowing: Windowing, closed: int) -> int:
+    """The smallest event time that belongs to a window which was not closed before.
+
+    It is never so early that a datetime could not tell where its windows begin.
+    """
+    bounds: list[int] = []
+    for window in windowing.windows:
+        if isinstance(window, TimeWindow):
+            # The last window of a time starts at the multiple of the slide before it.
+            bounds.append(((closed - window.size) // window.slide + 1) * window.slide)
+        elif isinstance(window, SessionWindow):
+            bounds.append(closed - window.gap + 1)
+        elif isinstance(window, WithinWindow):
+            bounds.append(closed)
+    first, _ = _representable_range(windowing)
+    return max(first, min(bounds)) if bounds else first
+
+
+def _representable_range(windowing: Windowing) -> tuple[int, int]:
+    """The first and the last event time all of whose windows have bounds that datetimes can tell.
+
+    The edges of the calendar are not among them, as they stand for what is beyond.
+    """
+    first, last = FIRST + 1, LAST - 1
+    for window in windowing.windows:
+        if isinstance(window, TimeWindow):
+            size, slide = window.size, window.slide
+            start = -(-FIRST // slide) * slide  # of the first window that can be told
+            first = max(first, start - slide + size)
+            last = min(last, (LAST - size) // slide * slide + slide - 1)
+        elif isinstance(window, SessionWindow):
+            last = min(last, LAST - window.gap)
+    return first, last
+
+
+def _length(values: Pairs | KeyedBatch) -> int:
+    return len(values.keys) if isinstance(values, KeyedBatch) else len(values.items)
+
+
+def _only(values: Pairs | KeyedBatch, mask: Bools) -> Pairs | KeyedBatch:
+    if isinstance(values, Pairs):
+        return Pairs(list(compress(values.items, mask.tolist())), values.timed)
+    kept = pa.array(mask)
+    return KeyedBatch(
+        values.keys.filter(kept),
+        {name: column.filter(kept) for name, column in values.values.items()},
+        None if values.times is None else values.times.filter(kept),
+    )
+
+
+def _side_chunk(values: Pairs | KeyedBatch, times: Ints, mask: Bools, side: Side) -> Chunk:
+    found = _only(values, mask)
+    if isinstance(found, Pairs):
+        return Chunk(records=_triples(found, times[mask], side))
+    stamps = pa.array(times[mask]).view(INSTANT)
+    columns: dict[str, Any] = {
+        KEY: found.keys,
+        **{name: column for name, column in found.values.items() if name != KEY},
+        TIME: pa.nulls(len(stamps), INSTANT) if side == "untimed" else stamps,
+    }
+    return Chunk(batch=pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns)))
+
+
+def _triples(pairs: Pairs, times: Ints, side: Side) -> list[tuple[Any, ...]]:
+    if side == "untimed":
+        return [(item[0], item[1], None) for item in pairs.items]
+    if pairs.timed:  # as it was given: a datetime cannot tell every number of seconds
+        return list(pairs.items)
+    return [
+        (key, value, _EPOCH + time * _MICROSECOND)
+        for (key, value), time in zip(pairs.items, times.tolist(), strict=True)
+    ]
+
+
+def _no_time(job: JobVertex) -> RecordError:
+    function = job.map.function if isinstance(job.map, ArrowFunction) else job.map
+    return record_error(
+        f"{'input' if job.map is None else 'map'} of job {job.name!r}",
+        function,
+        "gave values without an event time, which windows need",
+        "yield (key, value, timestamp), name time=, or ask for time=ms.processing_time",
+    )

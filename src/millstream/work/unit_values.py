@@ -1,0 +1,86 @@
+"""The values of each key of a unit, gathered from its blocks: some slots at a time.
+
+Blocks are ordered by slot, so that a share of the slots is a slice of each. A unit of a million
+keys is never one dictionary: to enlarge or free that one would stop all threads for a tenth of a
+second, and its memory would be needed at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain, pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from millstream.flow.vertices import JobVertex
+from millstream.ring.keys import decode_keys
+from millstream.ring.strides import strides
+from millstream.state.blocks import KEY, SLOT
+from millstream.work.keyed_values import one_key_type
+from millstream.work.value_lists import decode_lists
+
+# A share has this many rows, if not a slot alone has more; of many blocks it has more, because
+# each slice of a block costs something.
+_LEAST, _MOST = 16_384, 65_536
+_ROWS_OF_BLOCK = 1_024
+
+Groups = dict[Any, list[Any]]
+
+
+def gathered(
+    job: JobVertex, blocks: Sequence[pa.RecordBatch]
+) -> Iterator[tuple[Groups, list[int]]]:
+    """The values of each key, in the order of the blocks, and the keys' slots; share by share."""
+    # Keys of several types would meet in the dictionary: 1, True and 1.0 are one key to it.
+    one_key_type(job, [block.column(KEY) for block in blocks])
+    for share in _shares(blocks):
+        yield _gather(share)
+
+
+def _shares(blocks: Sequence[pa.RecordBatch]) -> Iterator[Sequence[pa.RecordBatch]]:
+    """Blocks cut between slots, into shares of not too many rows."""
+    most = min(max(_LEAST, _ROWS_OF_BLOCK * len(blocks)), _MOST)
+    if sum(block.num_rows for block in blocks) <= most:
+        yield blocks
+        return
+    slots = [block.column(SLOT).to_numpy() for block in blocks]
+    counts = np.bincount(np.concatenate(slots))
+    bounds = np.flatnonzero(np.diff(np.cumsum(counts) // most, prepend=0)).tolist()
+    for start, stop in pairwise([0, *bounds, len(counts)]):
+        cuts = [np.searchsorted(of_block, (start, stop)).tolist() for of_block in slots]
+        share = [
+            block.slice(first, last - first)
+            for block, (first, last) in zip(blocks, cuts, strict=True)
+            if last > first
+        ]
+        if share:
+            yield share
+
+
+def _strides(block: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    for at in strides(block.num_rows):
+        yield block.slice(at.start, at.stop - at.start)
+
+
+def _gather(blocks: Sequence[pa.RecordBatch]) -> tuple[Groups, list[int]]:
+    groups: Groups = {}
+    slots: list[int] = []
+    for block in chain.from_iterable(map(_strides, blocks)):
+        keys = decode_keys(block.column(KEY))
+        of_block = block.column(SLOT).to_numpy().tolist()
+        if groups.keys().isdisjoint(keys):
+            fresh = dict(zip(keys, decode_lists(block), strict=True))
+            if len(fresh) == len(keys):  # no key comes twice, whose values must be joined
+                groups.update(fresh)
+                slots += of_block
+                continue
+        for key, slot, values in zip(keys, of_block, decode_lists(block), strict=True):
+            known = groups.get(key)
+            if known is None:
+                groups[key] = values
+                slots.append(slot)
+            else:
+                known.extend(values)
+    return groups, slots

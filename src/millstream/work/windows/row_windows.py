@@ -1,0 +1,188 @@
+"""What windows have in common that are not cut out of time: sessions, counts, and global ones.
+
+Each key has some rows. An epoch reads those of the keys that it touches, and replaces them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from millstream.flow.vertices import JobVertex
+from millstream.ring.keys import decode_keys
+from millstream.ring.masks import SlotMask
+from millstream.state.blocks import KEY, SLOT
+from millstream.state.panes.keys import Ids
+from millstream.state.panes.rows import (
+    KeyRows,
+    RowFragment,
+    RowState,
+    decode_rows,
+    encode_rows,
+    merge_rows,
+    no_rows,
+)
+from millstream.work.belated import Aside
+from millstream.work.collector import without_collector
+from millstream.work.job_clock import END
+from millstream.work.keyed_values import one_key_type
+from millstream.work.parcels import with_late
+from millstream.work.unit import Reduced, UnitContext, ttl_of
+from millstream.work.windows.forms import Closed, Form
+
+A = TypeVar("A")
+_TOUCHED = "touched"
+
+
+class RowReducing(ABC, Generic[A]):
+    """A job whose keys have rows; ``names`` are the columns beside their accumulators.
+
+    With a time-to-live, rows also say when their key last saw a value.
+    """
+
+    step = 50_000
+    names: tuple[str, ...] = ()
+
+    def __init__(self, job: JobVertex, form: Form[A]) -> None:
+        assert job.windowing is not None
+        self._job = job
+        self._windowing = job.windowing
+        self._form = form
+        self._ttl = ttl_of(job)
+        kept = self.names if self._ttl is None else (*self.names, _TOUCHED)
+        self._state: RowState[A] = RowState(form.algebra, kept)
+
+    @abstractmethod
+    def _step(self, new: KeyRows[A], unit: UnitContext) -> tuple[Ids, KeyRows[A], list[Closed[A]]]:
+        """What an epoch does: the keys that it changes, all their rows, and what closes.
+
+        The new rows are in the order in which they came.
+        """
+
+    @abstractmethod
+    def _shown(self, found: KeyRows[A]) -> Any:
+        """What the rows of one key say to people."""
+
+    @abstractmethod
+    def _columns(self, block: pa.RecordBatch) -> dict[str, Any]:
+        """The columns of the new rows of a block."""
+
+    def reduce(
+        self, blocks: Sequence[pa.RecordBatch], unit: UnitContext
+    ) -> Reduced[RowFragment[A]]:
+        state = self._state
+        state.tidy()
+        given = [block for block in blocks if block.num_rows]
+        new, aside = self._judged(self._taken(given), given, unit)
+        if new.rows is not None:
+            state.check(new.rows)  # here, as an epoch that is committed must not be refused
+        ids, rows, closed = self._step(new, unit)
+        if self._ttl is not None:
+            rows = self._with_touches(rows, new.ids, unit)
+            ids = np.union1d(ids, self._idle(unit, self._ttl))
+        full = [one for one in closed if len(one.table)] if unit.read else []
+        outputs = self._form.outputs(full, state.keys, unit.output) if full else []
+        fragment, keys = state.fragment(ids, rows), len(np.unique(new.ids))
+        return Reduced(fragment, with_late(outputs, aside.late), keys, aside.tallies)
+
+    def _known(self, ids: Ids, unit: UnitContext) -> KeyRows[A]:
+        """The rows of some keys, which are distinct and in order; of idle keys there are none."""
+        found = self._state.of(ids)
+        if self._ttl is None:
+            return found
+        fresh = found.columns[_TOUCHED] >= unit.time - self._ttl
+        found = found.chosen(self._form.algebra, fresh)
+        return KeyRows(found.ids, {name: found.columns[name] for name in self.names}, found.rows)
+
+    def _with_touches(self, rows: KeyRows[A], seen: Ids, unit: UnitContext) -> KeyRows[A]:
+        """Rows that say when their key last saw a value: now, or as they said before."""
+        before = self._state.of(np.unique(rows.ids))
+        touched = np.full(len(rows), unit.time, np.int64)
+        given = ~np.isin(rows.ids, seen)  # keys that only gave a result
+        touched[given] = before.columns[_TOUCHED][np.searchsorted(before.ids, rows.ids[given])]
+        return KeyRows(rows.ids, {**rows.columns, _TOUCHED: touched}, rows.rows)
+
+    def _idle(self, unit: UnitContext, ttl: int) -> Ids:
+        """The keys that saw no value for longer than the time-to-live."""
+        ids, [touched] = self._state.where(unit.slots, _TOUCHED)
+        return np.unique(ids[touched < unit.time - ttl])
+
+    def _judged(
+        self, new: KeyRows[A], blocks: Sequence[pa.RecordBatch], unit: UnitContext
+    ) -> tuple[KeyRows[A], Aside]:
+        """The rows of blocks that windows take, and what becomes of the others."""
+        return new, Aside()
+
+    def _taken(self, given: Sequence[pa.RecordBatch]) -> KeyRows[A]:
+        """The rows of all blocks, behind each other."""
+        if not given:
+            return no_rows(self.names)
+        # Keys of several types would meet in the dictionary: 1, True and 1.0 are one key to it.
+        one_key_type(self._job, [block.column(KEY) for block in given])
+        keys = self._state.keys
+        ids = np.concatenate(
+            [keys.find(decode_keys(b.column(KEY)), b.column(SLOT).to_numpy()) for b in given]
+        )
+        columns = [self._columns(block) for block in given]
+        return KeyRows(
+            ids,
+            {name: np.concatenate([found[name] for found in columns]) for name in self.names},
+            self._form.algebra.concat([self._form.read(block) for block in given]),
+        )
+
+    # -- state ---------------------------------------------------------------------------
+
+    def apply(self, fragment: RowFragment[A], slots: SlotMask | None = None) -> None:
+        self._state.apply(fragment, slots)
+
+    def by_slot(self, fragment: RowFragment[A]) -> RowFragment[A]:
+        return fragment
+
+    def encode(self, fragment: RowFragment[A]) -> bytes:
+        return encode_rows(fragment, self._form.algebra)
+
+    def decode(self, data: bytes | pa.Buffer) -> RowFragment[A]:
+        with without_collector():
+            fragment = decode_rows(data, self._form.algebra)
+        # A checkpoint may be of a time when the job had no time-to-live, or had one: keys that do
+        # not say when they were touched are not idle until they are.
+        missing = np.full(int(fragment.counts.sum()), END)
+        columns = {name: fragment.columns.get(name, missing) for name in self._state.names}
+        return replace(fragment, columns=columns)
+
+    def part(self, fragment: RowFragment[A], slots: range) -> RowFragment[A]:
+        return fragment.part(self._form.algebra, slots)
+
+    def merge(self, fragments: Sequence[RowFragment[A]]) -> RowFragment[A]:
+        return merge_rows(fragments, self._form.algebra, self._state.names)
+
+    def snapshot(self, slots: range) -> RowFragment[A]:
+        return self._state.snapshot(slots)
+
+    def drop(self, slots: SlotMask) -> None:
+        self._state.drop(slots)
+
+    def get(self, slot: int, key: Any) -> Any:
+        rows = self._state.committed
+        known = rows.keys.known(key)
+        if known is None:
+            return None
+        found = rows.of(np.array([known], np.int64))
+        return self._shown(found) if len(found) else None
+
+    def items(self, slots: SlotMask) -> Iterator[tuple[Any, Any]]:
+        rows = self._state.committed
+        ids = rows.within(slots)
+        found, algebra = rows.of(ids), self._form.algebra
+        cuts = np.searchsorted(found.ids, ids, "right")
+        parts = np.split(np.arange(len(found)), cuts[:-1])
+        for key, part in zip(rows.keys.keys(ids), parts, strict=False):
+            yield key, self._shown(found.take(algebra, part))
+
+    def keys(self, slots: SlotMask) -> int:
+        return len(self._state.committed.within(slots))

@@ -1,0 +1,125 @@
+"""Session windows: the values of a key that follow each other with less than a gap between.
+
+A session ends a gap after its last value; values just a gap apart are in two. New values join
+open sessions, and can make one of several. A session closes when the watermark has passed its end.
+A value is late if the session that it would be in, with all it can be joined with, was over before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from millstream.flow.vertices import JobVertex
+from millstream.flow.windows import SessionWindow, Timing
+from millstream.state.aggregates.grouping import Bools
+from millstream.state.panes.keys import Ids
+from millstream.state.panes.rows import KeyRows, stacked
+from millstream.state.panes.tables import Table
+from millstream.work.belated import Aside, aside_of, is_belated, origins_in
+from millstream.work.job_clock import JobClock
+from millstream.work.unit import UnitContext
+from millstream.work.window_rows import LAST, START, Bursts
+from millstream.work.windows.forms import Closed, Form, instant
+from millstream.work.windows.row_windows import RowReducing
+
+A = TypeVar("A")
+_NEWS = "news"
+
+
+class SessionReducing(RowReducing[A]):
+    """A job with session windows: a row for each open session of a key.
+
+    ``dirty`` is 1 for those that have changed since early results were given.
+    """
+
+    names = (START, LAST, _NEWS)
+
+    def __init__(self, job: JobVertex, form: Form[A]) -> None:
+        super().__init__(job, form)
+        [window] = self._windowing.windows
+        assert isinstance(window, SessionWindow)
+        self._gap = window.gap
+
+    def _columns(self, block: pa.RecordBatch) -> dict[str, Any]:
+        return {
+            START: block.column(START).to_numpy(),
+            LAST: block.column(LAST).to_numpy(),
+            _NEWS: np.full(block.num_rows, self._windowing.early is not None, np.int64),
+        }
+
+    def _judged(
+        self, new: KeyRows[A], blocks: Sequence[pa.RecordBatch], unit: UnitContext
+    ) -> tuple[KeyRows[A], Aside]:
+        origins, closed = origins_in(blocks), (unit.clock or JobClock()).closed
+        if origins is None:
+            return new, Aside()
+        late = self._late(new, is_belated(origins), closed)
+        aside = aside_of(blocks, origins, new.columns[LAST], late, read=unit.read)
+        return new.chosen(self._form.algebra, ~late), aside
+
+    def _late(self, new: KeyRows[A], belated: Bools, closed: int) -> Bools:
+        """Which new rows are in sessions that were over before, with all that could be joined."""
+        ids = np.unique(new.ids[belated])
+        mine = np.isin(new.ids, ids)
+        known = self._state.of(ids)
+        both = np.concatenate([known.ids, new.ids[mine]])
+        columns = {
+            name: np.concatenate([known.columns[name], new.columns[name][mine]])
+            for name in (START, LAST)
+        }
+        placed = Bursts(self._gap).place(np.searchsorted(ids, both), columns)
+        over = placed.columns[LAST] + self._gap <= closed
+        late = np.zeros(len(new), bool)
+        late[mine] = over[placed.groups[len(known) :]]
+        return late
+
+    def _step(self, new: KeyRows[A], unit: UnitContext) -> tuple[Ids, KeyRows[A], list[Closed[A]]]:
+        clock = unit.clock or JobClock()
+        algebra = self._form.algebra
+        ids = np.union1d(new.ids, self._due(clock, unit.slots))
+        sessions = self._merged(stacked(algebra, [self._state.of(ids), new]))
+        if not len(sessions):
+            return ids, sessions, []
+        over = sessions.columns[LAST] + self._gap <= clock.watermark
+        early = ~over & (sessions.columns[_NEWS] > 0) & clock.early
+        closed = [self._closed(sessions, over, "on_time"), self._closed(sessions, early, "early")]
+        dirty = np.where(early, 0, sessions.columns[_NEWS])
+        open_ = KeyRows(sessions.ids, {**sessions.columns, _NEWS: dirty}, sessions.rows)
+        return ids, open_.chosen(algebra, ~over), closed
+
+    def _due(self, clock: JobClock, slots: range) -> Ids:
+        """The keys with sessions that close or give early results, even if nothing comes."""
+        ids, [last, dirty] = self._state.where(slots, LAST, _NEWS)
+        return ids[(last + self._gap <= clock.watermark) | ((dirty > 0) & clock.early)]
+
+    def _merged(self, rows: KeyRows[A]) -> KeyRows[A]:
+        """Sessions of keys: rows that lie less than the gap apart become one."""
+        if rows.rows is None:
+            return rows
+        ids, keys = np.unique(rows.ids, return_inverse=True)
+        placed = Bursts(self._gap).place(keys, rows.columns)
+        dirty = np.zeros(len(placed), np.int64)
+        np.maximum.at(dirty, placed.groups, rows.columns[_NEWS])
+        columns = {**placed.columns, _NEWS: dirty}
+        merged = self._form.algebra.merge(rows.rows, placed.groups, len(placed))
+        return KeyRows(ids[placed.keys], columns, merged)
+
+    def _closed(self, sessions: KeyRows[A], mask: Bools, timing: Timing) -> Closed[A]:
+        """Results in the order of time: those of one time go on together."""
+        at = np.flatnonzero(mask)
+        at = at[np.argsort(sessions.columns[LAST][at], kind="stable")]
+        assert sessions.rows is not None
+        table = Table(sessions.ids[at], self._form.algebra.take(sessions.rows, at))
+        starts, ends = sessions.columns[START][at], sessions.columns[LAST][at] + self._gap
+        return Closed(0, starts, ends, timing, table)
+
+    def _shown(self, found: KeyRows[A]) -> dict[datetime, Any]:
+        """What each open session has, by its start."""
+        assert found.rows is not None
+        starts = map(instant, found.columns[START].tolist())
+        return dict(zip(starts, self._form.algebra.values(found.rows), strict=True))

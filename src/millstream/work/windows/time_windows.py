@@ -1,0 +1,325 @@
+"""Sliding and tumbling windows: values go into panes, and windows are put together from panes.
+
+Windows close when the watermark has passed their end, after the values of that epoch were taken
+in. All windows of a job share its panes. Reducers that fold keep one row for each key and pane,
+and slide by two stacks; others, and those for which panes do not pay, keep every value.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from functools import cached_property
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from millstream.flow.vertices import JobVertex
+from millstream.flow.windows import TimeWindow
+from millstream.ring.keys import decode_keys
+from millstream.ring.masks import SlotMask
+from millstream.state.blocks import KEY, PANE, SLOT
+from millstream.state.panes.fragments import (
+    DirtyPanes,
+    PaneFragment,
+    Stacks,
+    decode_panes,
+    encode_panes,
+    same_dirty,
+)
+from millstream.state.panes.keys import Ids
+from millstream.state.panes.sliding import Slider, flipped
+from millstream.state.panes.state import PaneState, merge_panes
+from millstream.state.panes.tables import (
+    Algebra,
+    Table,
+    chosen,
+    folded,
+    join,
+    only,
+    ordered,
+    overlaid,
+)
+from millstream.work.collector import without_collector
+from millstream.work.job_clock import BEGINNING, JobClock
+from millstream.work.keyed_values import one_key_type
+from millstream.work.unit import Reduced, UnitContext
+from millstream.work.windows.forms import Closed, Form, instant
+from millstream.work.windows.spans import ends_within, first_open_start
+
+A = TypeVar("A")
+
+
+class TimeWindowReducing(Generic[A]):
+    """A job with sliding or tumbling windows."""
+
+    step = 1_000_000_000  # tables are copied as a whole: parts would cost as much each
+
+    def __init__(self, job: JobVertex, form: Form[A], slots: int) -> None:
+        assert job.windowing is not None
+        self._job = job
+        self._form = form
+        self._windows = job.windowing.time_windows
+        self._pane = job.windowing.pane
+        self._by_two_stacks = job.windowing.by_two_stacks
+        self._slots = slots
+        self._state = PaneState(form.algebra, slots)
+        self._tells_early = job.windowing.early is not None
+
+    def reduce(
+        self, blocks: Sequence[pa.RecordBatch], unit: UnitContext
+    ) -> Reduced[PaneFragment[A]]:
+        clock = unit.clock or JobClock()
+        state, algebra = self._state, self._form.algebra
+        state.tidy()
+        fragment: PaneFragment[A] = PaneFragment()
+        view = _View(state, algebra, unit.slots)
+        taken = self._taken(blocks)
+        folds = clock.folding and self._form.folds
+        if folds and state.has_raw(unit.slots):
+            view.compact()
+            fragment.compacted.append(unit.slots)
+        for start, table in taken.items():
+            if folds:
+                view.fold(start, table)
+            else:
+                view.add(start, table)
+        closed: list[Closed[A]] = []
+        before = state.stacks(unit.slots) if folds else None
+        sliders: list[Slider[A] | None] = []
+        for at, window in enumerate(self._windows):
+            slider = None if before is None else before.sliders[at]
+            if slider is not None and view.changed:
+                slider = slider.amended(algebra, view.changed, view.panes)
+            if unit.read:
+                slider = self._close(at, window, clock, view, slider, folds, closed)
+            sliders.append(slider)
+        horizon = min(first_open_start(window, clock.watermark) for window in self._windows)
+        known = state.dirty(unit.slots)
+        dirty: DirtyPanes = {}
+        if unit.read and self._tells_early:
+            dirty = self._dirty(known, taken, horizon)
+            if clock.early:
+                closed.extend(self._early(clock, view, dirty))
+                dirty = {}
+        if not same_dirty(dirty, known):
+            fragment.dirty.append((unit.slots, dirty))
+        fragment.stacks = Stacks(unit.slots, state.keys.generation, tuple(sliders))
+        view.write(fragment, horizon, unit.epoch)
+        if any(start < horizon for start in state.starts):
+            fragment.gone.append((unit.slots, horizon))
+        outputs = self._form.outputs(closed, state.keys, unit.output) if closed else []
+        return Reduced(fragment, outputs, _distinct(taken.values()))
+
+    def _taken(self, blocks: Sequence[pa.RecordBatch]) -> dict[int, Table[A]]:
+        """The new rows by pane, in the order of blocks for each key."""
+        given = [block for block in blocks if block.num_rows]
+        if not given:
+            return {}
+        # Keys of several types would meet in the dictionary: 1, True and 1.0 are one key to it.
+        one_key_type(self._job, [block.column(KEY) for block in given])
+        algebra, keys = self._form.algebra, self._state.keys
+        ids = np.concatenate(
+            [keys.find(decode_keys(b.column(KEY)), b.column(SLOT).to_numpy()) for b in given]
+        )
+        panes = np.concatenate([block.column(PANE).to_numpy() for block in given])
+        rows = algebra.concat([self._form.read(block) for block in given])
+        self._state.check(rows)  # here, as an epoch that is committed must not be refused
+        order = np.lexsort((ids, panes))
+        starts, cuts = np.unique(panes[order], return_index=True)
+        found = {}
+        for start, part in zip(starts.tolist(), np.split(order, cuts[1:]), strict=True):
+            found[start] = Table(ids[part], algebra.take(rows, part))
+        return found
+
+    def _close(
+        self,
+        at: int,
+        window: TimeWindow,
+        clock: JobClock,
+        view: _View[A],
+        slider: Slider[A] | None,
+        folds: bool,
+        closed: list[Closed[A]],
+    ) -> Slider[A] | None:
+        """Add the windows that close now; gives the stacks for those to come."""
+        algebra, size = self._form.algebra, window.size
+        slides = folds and window in self._by_two_stacks
+        ends = ends_within(window, clock.closed, clock.watermark, view.starts, self._pane)
+        end: int | None = None
+        for end in ends:
+            if slides:
+                slider = (
+                    flipped(algebra, end - size, end, view.panes)
+                    if slider is None
+                    else slider.slide(algebra, end - size, end, view.panes)
+                )
+                table = slider.window(algebra)
+            else:
+                table = view.window(end - size, end)
+            if table is not None:
+                closed.append(Closed(at, end - size, end, "on_time", table))
+        if slider is None or not slides:
+            return None
+        # What no later window needs leaves the stacks as it leaves the state.
+        return slider.without_before(algebra, first_open_start(window, clock.watermark))
+
+    def _dirty(self, known: DirtyPanes, taken: Mapping[int, Table[A]], horizon: int) -> DirtyPanes:
+        """What has come since early results were given, now and before, and is still needed."""
+        dirty = dict(known)
+        for start, table in taken.items():
+            slots = self._state.keys.slots(table.ids)
+            dirty[start] = np.union1d(dirty[start], slots) if start in dirty else np.unique(slots)
+        return {start: slots for start, slots in dirty.items() if start >= horizon}
+
+    def _early(self, clock: JobClock, view: _View[A], dirty: DirtyPanes) -> Iterator[Closed[A]]:
+        """The windows that are open, where they have something new."""
+        for at, window in enumerate(self._windows if dirty else ()):
+            last = max(dirty) + window.size + window.slide
+            for end in ends_within(window, clock.watermark, last, sorted(dirty), self._pane):
+                start = end - window.size
+                table = view.window(start, end)
+                if table is None:
+                    continue
+                touched = np.concatenate([dirty[pane] for pane in dirty if start <= pane < end])
+                has_dirty = np.isin(self._state.keys.slots(table.ids), touched)
+                table = chosen(self._form.algebra, table, has_dirty)
+                if table is not None:
+                    yield Closed(at, start, end, "early", table)
+
+    # -- state ---------------------------------------------------------------------------
+
+    def apply(self, fragment: PaneFragment[A], slots: SlotMask | None = None) -> None:
+        self._state.apply(fragment, slots)
+
+    def by_slot(self, fragment: PaneFragment[A]) -> PaneFragment[A]:
+        return fragment
+
+    def encode(self, fragment: PaneFragment[A]) -> bytes:
+        return encode_panes(fragment, self._form.algebra)
+
+    def decode(self, data: bytes | pa.Buffer) -> PaneFragment[A]:
+        with without_collector():
+            return decode_panes(data, self._form.algebra)
+
+    def part(self, fragment: PaneFragment[A], slots: range) -> PaneFragment[A]:
+        return fragment.part(self._form.algebra, slots)
+
+    def merge(self, fragments: Sequence[PaneFragment[A]]) -> PaneFragment[A]:
+        return merge_panes(fragments, self._form.algebra, self._slots)
+
+    def snapshot(self, slots: range) -> PaneFragment[A]:
+        return self._state.snapshot(slots)
+
+    def drop(self, slots: SlotMask) -> None:
+        self._state.drop(slots)
+
+    def get(self, slot: int, key: Any) -> dict[datetime, Any] | None:
+        found = self._state.committed.get(key)
+        return None if found is None else _shown(found)
+
+    def items(self, slots: SlotMask) -> Iterator[tuple[Any, dict[datetime, Any]]]:
+        for key, panes in self._state.committed.items(slots):
+            yield key, _shown(panes)
+
+    def keys(self, slots: SlotMask) -> int:
+        return self._state.committed.count(slots)
+
+
+def _shown(panes: Mapping[int, Any]) -> dict[datetime, Any]:
+    return {instant(start): value for start, value in panes.items()}
+
+
+def _distinct(tables: Any) -> int:
+    found = [table.ids for table in tables]
+    return len(np.unique(np.concatenate(found))) if found else 0
+
+
+class _View(Generic[A]):
+    """The panes of a unit's slots: as they are committed, and what the epoch does to them."""
+
+    def __init__(self, state: PaneState[A], algebra: Algebra[A], slots: range) -> None:
+        self._state = state
+        self._algebra = algebra
+        self._slots = slots
+        self._touched: dict[int, Table[A]] = {}
+        self._added: dict[int, Table[A]] = {}
+        self._tight = False
+        self._seen: dict[int, Table[A] | None] = {}
+        self.changed: dict[int, Ids] = {}
+
+    def fold(self, start: int, new: Table[A]) -> None:
+        """Merge rows into a pane."""
+        rows = folded(self._algebra, new.ids, new.rows)
+        old = only(self._algebra, self._pane(start), rows.ids)
+        merged = join(self._algebra, [old, rows])
+        assert merged is not None
+        self._touched[start] = self._over(self._touched.get(start), merged)
+        self._note(start, rows.ids)
+
+    def add(self, start: int, new: Table[A]) -> None:
+        """Add rows to a pane as they are."""
+        self._added[start] = ordered(self._algebra, new.ids, new.rows)
+        self._note(start, np.unique(new.ids))
+
+    def compact(self) -> None:
+        """Fold all rows that were added as they are."""
+        self._tight = True
+        for start in sorted(self._state.starts):
+            for table in self._state.raw(start, self._slots):
+                self.fold(start, table)
+
+    def _note(self, start: int, ids: Ids) -> None:
+        known = self.changed.get(start)
+        self.changed[start] = ids if known is None else np.union1d(known, ids)
+        self._seen.pop(start, None)
+        self.__dict__.pop("starts", None)
+
+    def _over(self, old: Table[A] | None, new: Table[A]) -> Table[A]:
+        found = overlaid(self._algebra, old, new)
+        assert found is not None
+        return found
+
+    @cached_property
+    def starts(self) -> list[int]:
+        """The panes that may have rows, in order."""
+        return sorted(self._state.starts | self.changed.keys())
+
+    def _pane(self, start: int) -> Table[A] | None:
+        if start not in self._seen:
+            committed = self._state.pane(start, self._slots)
+            self._seen[start] = overlaid(self._algebra, committed, self._touched.get(start))
+        return self._seen[start]
+
+    def panes(self, start: int, end: int) -> list[tuple[int, Table[A]]]:
+        """The folded panes that start in [start, end), in order."""
+        found = ((at, self._pane(at)) for at in self._between(start, end))
+        return [(at, table) for at, table in found if table is not None]
+
+    def _between(self, start: int, end: int) -> list[int]:
+        return self.starts[bisect_left(self.starts, start) : bisect_left(self.starts, end)]
+
+    def window(self, start: int, end: int) -> Table[A] | None:
+        """All rows of a window, merged by key if they can be."""
+        tables: list[Table[A]] = []
+        for at in self._between(start, end):
+            pane = self._pane(at)
+            raw = [] if self._tight else self._state.raw(at, self._slots)
+            tables += [t for t in (pane, *raw, self._added.get(at)) if t is not None]
+        if not tables:
+            return None
+        ids = np.concatenate([table.ids for table in tables])
+        rows = self._algebra.concat([table.rows for table in tables])
+        gather = folded if self._algebra.merges else ordered
+        return gather(self._algebra, ids, rows)
+
+    def write(self, fragment: PaneFragment[A], horizon: int, epoch: int) -> None:
+        """Put into a fragment what later windows need."""
+        for start, table in self._touched.items():
+            if start >= horizon or horizon <= BEGINNING:
+                fragment.panes[start] = self._state.part(table)
+        for start, table in self._added.items():
+            if start >= horizon or horizon <= BEGINNING:
+                fragment.raw[start, epoch] = self._state.part(table)

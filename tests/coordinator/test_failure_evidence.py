@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+from millstream.coordinator.failure_evidence import FailureEvidence, Patience, Verdict
+from millstream.ring.ring import NodeId
+
+A, B, C, D = (NodeId(name) for name in "abcd")
+ALIVE, ASK_AGAIN = Verdict.ALIVE, Verdict.ASK_AGAIN
+DEAD, SILENT = Verdict.DEAD, Verdict.SILENT
+
+
+def suspicions() -> FailureEvidence:
+    return FailureEvidence(Patience(silence=10.0, refusals=2, rounds=4, memory=30.0, last_copy=3))
+
+
+def silent_for(found: FailureEvidence, node: NodeId, seconds: float) -> Verdict:
+    """Ping a node that does not answer, as the coordinator would."""
+    verdict, waited = ASK_AGAIN, 0.0
+    while waited < seconds:
+        timeout = min(found.ping_timeout(node), seconds - waited)
+        waited += timeout
+        verdict = found.failed(node, False, timeout)
+    return verdict
+
+
+# -- refusals and silence ----------------------------------------------------------------------
+
+
+def test_a_node_that_answers_is_alive() -> None:
+    assert suspicions().answered(A) is ALIVE
+
+
+def test_a_node_that_refuses_twice_is_dead() -> None:
+    found = suspicions()
+
+    assert found.failed(A, True, 0.0) is ASK_AGAIN
+    assert found.failed(B, True, 0.0) is ASK_AGAIN  # not the second of one node
+    assert found.failed(A, True, 0.0) is DEAD
+
+
+def test_a_node_is_silent_after_pings_that_waited_for_the_whole_patience() -> None:
+    found, timeouts = suspicions(), []
+    verdict = ASK_AGAIN
+    while verdict is ASK_AGAIN:
+        timeouts.append(found.ping_timeout(A))
+        verdict = found.failed(A, False, timeouts[-1])
+
+    assert verdict is SILENT
+    # The last one waits for half of it: a node that takes so long to answer is alive.
+    assert timeouts == [1.0, 1.5, 2.5, 5.0]
+
+
+def test_a_node_that_stays_silent_for_several_times_the_patience_is_dead() -> None:
+    found = suspicions()
+
+    assert silent_for(found, A, 29.0) is SILENT
+    assert silent_for(found, A, 1.0) is DEAD
+
+
+def test_a_refusal_between_silences_counts_as_one_refusal() -> None:
+    found = suspicions()
+
+    verdicts = [found.failed(A, refused, 0.1) for refused in (True, False, False, True)]
+
+    assert verdicts == [ASK_AGAIN, ASK_AGAIN, ASK_AGAIN, DEAD]
+
+
+def test_an_answer_clears_refusals_and_silence() -> None:
+    found = suspicions()
+    found.failed(A, True, 9.0)
+
+    assert found.answered(A) is ALIVE
+
+    assert found.failed(A, True, 0.0) is ASK_AGAIN  # the first refusal, and silent since now
+    assert found.failed(A, False, 9.9) is ASK_AGAIN
+    assert found.failed(A, False, 0.1) is SILENT
+
+
+def test_nodes_that_were_silent_for_half_of_the_patience_are_known() -> None:
+    found = suspicions()
+    silent_for(found, A, 4.9)
+    silent_for(found, B, 5.0)
+
+    assert found.silent() == [B]
+
+
+# -- links -------------------------------------------------------------------------------------
+
+
+def test_a_link_is_broken_after_rounds_over_the_whole_patience() -> None:
+    found = suspicions()
+
+    broken = [found.unreached(A, B, at + 1, 3.5 * at) for at in range(5)]
+
+    assert broken == [False, False, False, True, True]
+
+
+def test_reports_in_quick_succession_are_one_round() -> None:
+    found = suspicions()
+
+    assert not any(found.unreached(A, B, at + 1, 0.001 * at) for at in range(900))
+    assert not found.unreached(A, B, 901, 10.5)  # the second round
+
+
+def test_a_reporter_that_has_reached_the_node_in_between_begins_anew() -> None:
+    found = suspicions()
+    for at in range(3):
+        found.unreached(A, B, at + 1, 4.0 * at)
+
+    assert not found.unreached(A, B, 1, 12.0)
+    assert not found.unreached(A, B, 2, 16.0)
+
+
+def test_reports_of_different_reporters_are_about_different_links() -> None:
+    found = suspicions()
+
+    assert not any(
+        found.unreached(A, by, at + 1, 3.5 * at + 0.1) for at in range(3) for by in (B, C, D)
+    )
+
+
+def test_reports_that_are_far_apart_have_nothing_to_do_with_each_other() -> None:
+    found = suspicions()
+
+    assert not any(found.unreached(A, B, at + 1, 31.0 * at) for at in range(10))
+
+
+def test_the_end_with_more_broken_links_is_the_worse_one() -> None:
+    found = suspicions()
+    for node in (A, C, D):
+        found.unreached(node, B, 1, 0.0)
+
+    assert found.worse(A, B, 1.0)
+    assert not found.worse(B, A, 1.0)
+    assert not found.worse(A, B, 40.0)  # that was long ago
+
+
+def test_a_node_that_is_out_of_the_run_leaves_nothing_behind() -> None:
+    found = suspicions()
+    found.failed(A, True, 9.0)
+    for at in range(3):
+        found.unreached(C, B, at + 1, 4.0 * at)
+
+    found.forget(A)
+
+    assert found.failed(A, True, 0.0) is ASK_AGAIN
+    # Links are judged anew in the ring that follows: a chain of suspicions needs as long again.
+    assert not found.unreached(C, B, 4, 12.0)
