@@ -54,7 +54,7 @@ _JOURNAL = "millstream.coordinator.journal"
 _CHAIN = "millstream.checkpoints.chain:Chain"
 _SINK = "millstream.spark.sink_writers:FileWriter"
 _ENGINE = "millstream.spark.engine:Engine"
-_NOTES = "millstream.spark.query_log_files:QueryLogs"
+_QUERY_LOGS = "millstream.spark.query_log_files:QueryLogs"
 
 _EPOCH = {
     "admitted": Point(f"{_SERVICE}.admit", "after"),
@@ -82,7 +82,7 @@ RESTART = {
     "claiming": Point(f"{_CHAIN}.claim", "before"),
     "claimed": Point(f"{_CHAIN}.claim", "after"),
     "deriving": Point("millstream.spark.folder:Folder.write", "before"),
-    "derived": Point(f"{_NOTES}.derive", "after"),
+    "derived": Point(f"{_QUERY_LOGS}.derive", "after"),
     "in line": Point(f"{_CHECKPOINT}:reconcile_sinks", "after"),
     "launched": Point("millstream.spark.startup:start_nodes", "after"),
     "restoring": Point(f"{_SERVICE}.await_restored", "before", 0.1),

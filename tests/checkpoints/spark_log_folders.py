@@ -1,4 +1,4 @@
-"""Spark's notes written by hand: names of files, and nothing in them."""
+"""Spark's offset and commit logs, written by tests: empty files of the right names."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 
-def note(
+def write_logs(
     root: Path, incarnation: int, epochs: Iterable[int], after: int = -1, source: int | None = None
 ) -> None:
-    """Write what Spark has noted of an incarnation that has finished some epochs."""
+    """Write the logs of an incarnation that has finished some epochs."""
     folder = root / f"{incarnation:06d}"
     for kind in ("offsets", "commits"):
         (folder / kind).mkdir(parents=True)

@@ -330,8 +330,8 @@ class GoneError(MillstreamError):
     """What is kept elsewhere does not reach an epoch."""
 
 
-def noted_since(oldest: int) -> Callable[[Lineage, int], None]:
-    """As if Spark had notes from an epoch on."""
+def logged_since(oldest: int) -> Callable[[Lineage, int], None]:
+    """As if Spark's offset log began with an epoch."""
 
     def require(seen: Lineage, epoch: int) -> None:
         if epoch < oldest:
@@ -347,13 +347,13 @@ def test_an_epoch_of_which_spark_has_no_notes_is_refused_before_anything_is_take
     links = store.scan("chain/")
 
     with pytest.raises(GoneError):
-        take(store, restore_epoch=4, require_logs=noted_since(8))
+        take(store, restore_epoch=4, require_logs=logged_since(8))
     assert store.scan("chain/") == links
-    assert take(store, require_logs=noted_since(8)).after == 11
+    assert take(store, require_logs=logged_since(8)).after == 11
 
 
 def test_a_fresh_checkpoint_needs_no_notes(store: MemoryStore) -> None:
-    assert take(store, require_logs=noted_since(0)).after == -1
+    assert take(store, require_logs=logged_since(0)).after == -1
 
 
 def test_notes_that_go_while_another_driver_commits_are_looked_for_again(

@@ -1,4 +1,4 @@
-"""Spark's notes in the simulator: what runs again with the same cut, and what is cut anew."""
+"""Spark's offset and commit logs in the simulator: which epochs run again with the same offsets."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ RECORDS = 60
 def within(seed: int, work: Callable[[QueryLogsView], T]) -> T:
     with World(seed) as world:
         net = world.process("driver")
-        notes = SimQueryLogs(world, RECORDS).view(net)
-        return world.run(lambda: work(notes), "driver", 1e6)
+        logs = SimQueryLogs(world, RECORDS).view(net)
+        return world.run(lambda: work(logs), "driver", 1e6)
 
 
 def test_epochs_follow_each_other_to_the_end() -> None:
-    def work(notes: QueryLogsView) -> list[Cut]:
-        notes.derive(1, -1, None)
-        return list(notes.query(1))
+    def work(logs: QueryLogsView) -> list[Cut]:
+        logs.derive(1, -1, None)
+        return list(logs.query(1))
 
     cuts = within(1, work)
 
@@ -35,31 +35,31 @@ def test_epochs_follow_each_other_to_the_end() -> None:
 
 
 def test_an_epoch_without_its_commit_runs_again_with_the_same_cut() -> None:
-    def work(notes: QueryLogsView) -> None:
-        notes.derive(1, -1, None)
-        *_, last = islice(notes.query(1), 3)  # ended in the middle of epoch 2
-        notes.derive(2, 1, 1)
-        assert next(notes.query(2)) == last
+    def work(logs: QueryLogsView) -> None:
+        logs.derive(1, -1, None)
+        *_, last = islice(logs.query(1), 3)  # ended in the middle of epoch 2
+        logs.derive(2, 1, 1)
+        assert next(logs.query(2)) == last
 
     within(2, work)
 
 
-def test_an_epoch_that_is_committed_but_not_noted_so_comes_again() -> None:
-    def work(notes: QueryLogsView) -> None:
-        notes.derive(1, -1, None)
-        *_, last = islice(notes.query(1), 3)
-        notes.derive(2, 2, 1)
-        assert next(notes.query(2)) == last
+def test_an_epoch_without_an_entry_in_the_commit_log_runs_again() -> None:
+    def work(logs: QueryLogsView) -> None:
+        logs.derive(1, -1, None)
+        *_, last = islice(logs.query(1), 3)
+        logs.derive(2, 2, 1)
+        assert next(logs.query(2)) == last
 
     within(3, work)
 
 
 def test_what_followed_is_cut_anew() -> None:
-    def work(notes: QueryLogsView) -> bool:
-        notes.derive(1, -1, None)
-        before = list(islice(notes.query(1), 5))
-        notes.derive(2, 1, 1)
-        after = list(islice(notes.query(2), 3))
+    def work(logs: QueryLogsView) -> bool:
+        logs.derive(1, -1, None)
+        before = list(islice(logs.query(1), 5))
+        logs.derive(2, 1, 1)
+        after = list(islice(logs.query(2), 3))
         assert after[0] == before[2] and after[1].start == before[3].start
         return after[1] == before[3]
 
@@ -67,13 +67,13 @@ def test_what_followed_is_cut_anew() -> None:
 
 
 def test_notes_that_were_pruned_are_missing() -> None:
-    def work(notes: QueryLogsView) -> None:
+    def work(logs: QueryLogsView) -> None:
         for incarnation in range(1, 6):
-            notes.derive(incarnation, -1, None)
-        notes.prune(3)
+            logs.derive(incarnation, -1, None)
+        logs.prune(3)
         with pytest.raises(OffsetsMissingError):
-            next(notes.query(1))
+            next(logs.query(1))
         with pytest.raises(OffsetsMissingError):
-            notes.derive(2, 0, None)
+            logs.derive(2, 0, None)
 
     within(4, work)

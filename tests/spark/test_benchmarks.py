@@ -67,7 +67,7 @@ def test_what_a_contender_writes_is_counted(spark: SparkSession, tmp_path: Path)
         course.run(counted, text)
         written[contender.name] = counted.written
 
-    # Spark notes offsets, commits and sources of every epoch, each with a checksum; beside that
+    # Spark logs offsets, commits and sources of every epoch, each with a checksum; beside that
     # we have a manifest for it, and Spark two changelogs.
     assert written["stateful_epoch"].files >= 3 * (6 + 1)
     assert written[ChangelogCount.name].files >= 3 * (6 + 2)

@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from millstream.checkpoints.spark_logs import EpochNotRetainedError
 from millstream.errors import ConfigError
 from millstream.flow import read
 from millstream.spark.folder import Folder
 from millstream.spark.query_log_files import (
-    EpochNotRetainedError,
     QueryLogDamagedError,
     QueryLogs,
     SourcesChangedError,
@@ -36,12 +36,12 @@ class Checkpoint:
 
     def __init__(self, spark: SparkSession, root: Path) -> None:
         self.spark, self.root = spark, root
-        self.notes = QueryLogs(spark, str(root))
+        self.logs = QueryLogs(Folder(spark, str(root)))
 
     def begin(
         self, incarnation: int, after: int | None, frame: DataFrame, by: int | None = None
     ) -> str:
-        return self.notes.derive(incarnation, after, source_folders(frame), by=by)
+        return self.logs.derive(incarnation, after, source_folders(frame), by=by)
 
     def run(
         self,
@@ -158,7 +158,7 @@ def inputs(long_run: Checkpoint, per_epoch: int = 1) -> DataFrame:
 
 
 @pytest.mark.parametrize("after", [0, 8, 9, 18, 19])
-def test_files_go_on_behind_the_epoch_and_keep_the_cut_of_the_next_one(
+def test_a_file_source_resumes_after_the_epoch_with_the_offsets_of_the_next_one(
     long_run: Checkpoint, died: Checkpoint, after: int
 ) -> None:
     frame = inputs(long_run, per_epoch=10)
@@ -180,7 +180,7 @@ def test_an_epoch_that_spark_has_not_committed_runs_again(
     assert died.run(2, frame) == {FILES - 1: [str(FILES - 1)]}
 
 
-def test_without_its_commit_an_epoch_is_the_last_one(
+def test_an_epoch_without_its_commit_is_the_last_one_copied(
     long_run: Checkpoint, died: Checkpoint
 ) -> None:
     # With the offsets of epoch 6, Spark would take epoch 5 for done.
@@ -216,7 +216,7 @@ def test_the_query_stays_the_same_one(long_run: Checkpoint, died: Checkpoint) ->
     assert (died.path(2) / "metadata").read_text() == (died.path(1) / "metadata").read_text()
 
 
-def test_any_file_system_of_hadoops_gives_the_same_folder(
+def test_every_hadoop_file_system_gives_the_same_folder(
     long_run: Checkpoint, died: Checkpoint, hadoop_only: None
 ) -> None:
     died.begin(2, 10, inputs(long_run))
@@ -228,11 +228,11 @@ def test_any_file_system_of_hadoops_gives_the_same_folder(
 
     hidden = {name for name in other.files(3) if name.endswith(".crc")}
     assert other.files(3) - hidden == died.files(2)
-    assert other.notes.incarnations() == [1, 2, 3]
+    assert other.logs.incarnations() == [1, 2, 3]
     assert other.run(3, frame) == {11: ["11"], 12: numbers(range(12, FILES))}
 
 
-def test_a_disk_without_links_gets_copies(
+def test_files_are_copied_where_hard_links_are_not_supported(
     long_run: Checkpoint, died: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     died.begin(2, 10, inputs(long_run))
@@ -249,7 +249,7 @@ def test_a_disk_without_links_gets_copies(
     assert not copy.samefile(original)
 
 
-def test_what_an_older_driver_removes_meanwhile_is_left_out(
+def test_a_file_that_an_older_driver_removes_meanwhile_is_skipped(
     died: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = Folder(died.spark, str(died.root))
@@ -259,7 +259,7 @@ def test_what_an_older_driver_removes_meanwhile_is_left_out(
     assert folder.names("copy/offsets") == ["1"]
 
 
-def test_a_union_goes_on_also_with_sources_that_had_nothing_yet(
+def test_a_union_resumes_with_sources_that_had_no_data_yet(
     checkpoint: Checkpoint, tmp_path: Path
 ) -> None:
     spark = checkpoint.spark
@@ -296,7 +296,7 @@ def test_a_union_goes_on_also_with_sources_that_had_nothing_yet(
 
 
 @pytest.mark.parametrize("version", ["1", "2"])
-def test_a_stream_that_is_used_twice_does_not_mix_up_the_sources_behind_it(
+def test_a_stream_that_is_used_twice_does_not_shift_the_source_folders(
     checkpoint: Checkpoint, tmp_path: Path, settings: Callable[[str, str], None], version: str
 ) -> None:
     settings("spark.sql.streaming.offsetLog.formatVersion", version)
@@ -317,7 +317,7 @@ def test_a_stream_that_is_used_twice_does_not_mix_up_the_sources_behind_it(
     assert again[2] == ["2", "r4", "r4", "r5", "r5"]
 
 
-def test_generated_rows_and_heartbeats_go_on(checkpoint: Checkpoint) -> None:
+def test_generated_rows_and_heartbeats_resume(checkpoint: Checkpoint) -> None:
     spark = checkpoint.spark
 
     def frame() -> DataFrame:
@@ -340,7 +340,9 @@ def test_generated_rows_and_heartbeats_go_on(checkpoint: Checkpoint) -> None:
     assert began[0] == began[1]
 
 
-def test_back_in_time_and_on_again(long_run: Checkpoint, died: Checkpoint) -> None:
+def test_a_run_can_go_back_to_an_epoch_and_resume_twice(
+    long_run: Checkpoint, died: Checkpoint
+) -> None:
     died.begin(2, 4, inputs(long_run))
     died.run(2, inputs(long_run, 2), fail_at=7)
     died.begin(3, 6, inputs(long_run))
@@ -351,7 +353,9 @@ def test_back_in_time_and_on_again(long_run: Checkpoint, died: Checkpoint) -> No
     assert died.newest_epoch(1) == FILES - 1
 
 
-def test_begin_anew(long_run: Checkpoint, died: Checkpoint) -> None:
+def test_an_incarnation_without_an_epoch_begins_anew(
+    long_run: Checkpoint, died: Checkpoint
+) -> None:
     frame = inputs(long_run, 100)
     for incarnation, after in ((2, None), (3, -1)):
         died.begin(incarnation, after, frame)
@@ -363,7 +367,7 @@ def test_begin_anew(long_run: Checkpoint, died: Checkpoint) -> None:
     assert raised.value.retained == (0, 0)
 
 
-def test_a_half_made_folder_is_never_used(
+def test_an_incomplete_folder_is_never_used(
     long_run: Checkpoint, died: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     frame = inputs(long_run, 100)
@@ -374,22 +378,22 @@ def test_a_half_made_folder_is_never_used(
     assert "offsets/11" in died.files(2)
     died.path(3).mkdir()
     (died.path(3) / "origin.json").write_text('{"after": 1')
-    assert died.notes.incarnations() == [1]
+    assert died.logs.incarnations() == [1]
 
     died.begin(4, 20, frame)
 
     assert '"source": 1' in (died.path(4) / "origin.json").read_text()
-    assert died.notes.incarnations() == [1, 4]
+    assert died.logs.incarnations() == [1, 4]
 
 
-def test_a_folder_is_made_anew_if_there_is_one(long_run: Checkpoint, died: Checkpoint) -> None:
+def test_an_existing_folder_is_replaced(long_run: Checkpoint, died: Checkpoint) -> None:
     died.begin(2, 10, inputs(long_run))
     died.begin(2, 5, inputs(long_run))
 
     assert died.newest_epoch(2) == 6
 
 
-def test_an_older_driver_that_wakes_up_is_not_believed(
+def test_offsets_of_a_fenced_driver_are_not_used(
     checkpoint: Checkpoint, tmp_path: Path, settings: Callable[[str, str], None]
 ) -> None:
     spark, folder = checkpoint.spark, tmp_path / "in"
@@ -409,11 +413,11 @@ def test_an_older_driver_that_wakes_up_is_not_believed(
         checkpoint.begin(3, 2, text(spark, folder))
 
     assert raised.value.retained == (3, 4)
-    assert "no offsets of epoch 2, only of epochs 3 to 4" in str(raised.value)
+    assert "has only epochs 3 to 4" in str(raised.value)
     assert str(pickle.loads(pickle.dumps(raised.value))) == str(raised.value)
 
 
-def test_the_cut_is_that_of_the_incarnation_that_committed(
+def test_the_offsets_are_those_of_the_incarnation_that_committed(
     checkpoint: Checkpoint, tmp_path: Path
 ) -> None:
     spark, folder = checkpoint.spark, tmp_path / "in"
@@ -432,7 +436,7 @@ def test_the_cut_is_that_of_the_incarnation_that_committed(
     assert checkpoint.run(3, text(spark, folder)) == {2: ["3"]}
 
 
-def test_an_incarnation_that_never_ran_hides_nothing(
+def test_an_incarnation_that_never_ran_does_not_hide_older_offsets(
     long_run: Checkpoint, died: Checkpoint
 ) -> None:
     frame = inputs(long_run)
@@ -443,7 +447,7 @@ def test_an_incarnation_that_never_ran_hides_nothing(
     assert died.newest_epoch(3) == 16
 
 
-def test_an_epoch_that_only_an_older_incarnation_still_has_comes_from_there(
+def test_an_epoch_that_only_an_older_incarnation_retains_is_copied_from_it(
     long_run: Checkpoint, died: Checkpoint
 ) -> None:
     died.begin(2, 15, inputs(long_run))
@@ -456,7 +460,7 @@ def test_an_epoch_that_only_an_older_incarnation_still_has_comes_from_there(
     assert died.run(3, frame) == {10: ["10"], 11: numbers(range(11, FILES))}
 
 
-def test_the_epochs_of_all_folders_are_told(long_run: Checkpoint, died: Checkpoint) -> None:
+def test_the_error_names_the_epochs_of_all_folders(long_run: Checkpoint, died: Checkpoint) -> None:
     died.begin(2, 15, inputs(long_run))
     for number in range(3):
         (died.path(1) / f"offsets/{number}").unlink()
@@ -469,9 +473,7 @@ def test_the_epochs_of_all_folders_are_told(long_run: Checkpoint, died: Checkpoi
     assert raised.value.retained == (3, 16)
 
 
-def test_the_oldest_epoch_is_refused_if_spark_could_not_start_there(
-    long_run: Checkpoint, died: Checkpoint
-) -> None:
+def test_an_epoch_whose_start_is_purged_is_rejected(long_run: Checkpoint, died: Checkpoint) -> None:
     # Without its commit the epoch itself would run again, and where it begins is gone.
     (died.path(1) / f"offsets/{FILES - 2}").unlink()
 
@@ -479,23 +481,23 @@ def test_the_oldest_epoch_is_refused_if_spark_could_not_start_there(
         died.begin(2, FILES - 1, inputs(long_run))
 
 
-def test_an_epoch_without_any_notes_is_refused(checkpoint: Checkpoint) -> None:
-    with pytest.raises(EpochNotRetainedError, match="no offsets at all") as raised:
-        checkpoint.notes.derive(1, 0, [0])
+def test_an_epoch_without_any_offsets_is_rejected(checkpoint: Checkpoint) -> None:
+    with pytest.raises(EpochNotRetainedError, match=r"offset log in .* is empty") as raised:
+        checkpoint.logs.derive(1, 0, [0])
 
     assert raised.value.retained is None
 
 
-def test_another_number_of_sources_is_refused(long_run: Checkpoint, died: Checkpoint) -> None:
+def test_another_number_of_sources_is_rejected(long_run: Checkpoint, died: Checkpoint) -> None:
     frame = inputs(long_run).union(inputs(long_run, 2))
 
     with pytest.raises(SourcesChangedError, match="reads 1 streams, and this one reads 2"):
         died.begin(2, 5, frame)
 
-    assert died.notes.incarnations() == [1]
+    assert died.logs.incarnations() == [1]
 
 
-def test_a_hole_in_the_list_of_files_is_found(long_run: Checkpoint, died: Checkpoint) -> None:
+def test_a_gap_in_the_list_of_files_is_reported(long_run: Checkpoint, died: Checkpoint) -> None:
     (died.path(1) / "sources/0/13").unlink()
     with pytest.raises(QueryLogDamagedError, match="sources/0/13 is missing"):
         died.begin(2, 14, inputs(long_run))
@@ -503,7 +505,7 @@ def test_a_hole_in_the_list_of_files_is_found(long_run: Checkpoint, died: Checkp
     died.begin(3, 11, inputs(long_run))  # does not read it
     died.begin(4, 20, inputs(long_run), by=1)  # has it in a compacted entry
 
-    assert died.notes.incarnations() == [1, 3, 4]
+    assert died.logs.incarnations() == [1, 3, 4]
 
 
 @pytest.mark.parametrize("content", ["", "v1", "v1\n{}", "v9\n{}\n{}", "v2\n{}\nname:{}"])
@@ -511,7 +513,7 @@ def test_unreadable_offsets_are_named(long_run: Checkpoint, died: Checkpoint, co
     (died.path(1) / "offsets/11").unlink()
     (died.path(1) / "offsets/11").write_text(content)
 
-    with pytest.raises(QueryLogDamagedError, match="offsets/11 is no list of offsets"):
+    with pytest.raises(QueryLogDamagedError, match="offsets/11 is not a readable list of offsets"):
         died.begin(2, 10, inputs(long_run))
 
 
@@ -521,9 +523,9 @@ def test_prune_keeps_the_newest(long_run: Checkpoint, died: Checkpoint) -> None:
     died.path(4).mkdir()
     died.path(6).mkdir()
 
-    died.notes.prune(2)
+    died.logs.prune(2)
 
     assert sorted(path.name for path in died.root.iterdir()) == ["000003", "000005", "000006"]
-    assert died.notes.incarnations() == [3, 5]
+    assert died.logs.incarnations() == [3, 5]
     with pytest.raises(ConfigError, match="at least 1"):
-        died.notes.prune(0)
+        died.logs.prune(0)

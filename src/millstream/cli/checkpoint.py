@@ -34,7 +34,7 @@ from millstream.checkpoints.verification import Findings, check, check_epoch, mi
 from millstream.cli import checkpoint_text as text
 from millstream.cli.key_text import TYPES, parse_key
 from millstream.cli.listing import listing
-from millstream.cli.restore_check import require_offsets
+from millstream.cli.resume_check import require_offsets
 from millstream.errors import ConfigError, MillstreamError
 from millstream.ring.keys import KeyTypeError
 from millstream.stores.store import CorruptRecordError, Damage, Store

@@ -1,7 +1,7 @@
 """One start of a driver on a checkpoint: it claims, restores, runs epochs, and ends anyhow.
 
-What ``millstream.spark`` does with Spark, this does with Spark's notes alone; all that decides is
-the code of production.
+What ``millstream.spark`` does with Spark, this does with Spark's offset and commit logs alone; all
+decisions are made by the code of production.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Place:
 
     world: World
     store: SimStore
-    notes: SimQueryLogs
+    logs: SimQueryLogs
     disk: Disk
     workload: Workload
     records: list[Pair]
@@ -126,7 +126,7 @@ class Driver:
     def _run(self) -> None:
         place, net = self._place, self._net
         habits, store, sink = place.habits, place.store.view(net), self.sink
-        notes = place.notes.view(net)
+        logs = place.logs.view(net)
         claimed = claim(
             store,
             "sim://",
@@ -135,7 +135,7 @@ class Driver:
             restore_epoch=self.restore,
             recovery=habits.recovery,
             can_withdraw=False,
-            require_logs=notes.require,
+            require_logs=logs.require,
         )
         self._take_up(claimed)
         self.journal = Journal(
@@ -146,8 +146,8 @@ class Driver:
             habits.retain,
             tidy_every=habits.tidy_every,
         )
-        notes.derive(self.journal.incarnation, claimed.after, claimed.by)
-        notes.prune(_KEPT_INCARNATIONS)
+        logs.derive(self.journal.incarnation, claimed.after, claimed.by)
+        logs.prune(_KEPT_INCARNATIONS)
 
         def publish(staged: Staged) -> None:
             if staged.sinks:
@@ -179,7 +179,7 @@ class Driver:
         if place.reads is not None and self.is_exact:
             reader = Reader(self.cluster, self.reference, lambda: self.is_over)
             net.spawn(partial(reader.read_always, place.reads), "reader")
-        for cut in notes.query(self.journal.incarnation):
+        for cut in logs.query(self.journal.incarnation):
             self._epoch(self.cluster, cut, sink)
         self.checks.await_copies(lambda: place.harm.until)
         if self.is_exact:

@@ -38,7 +38,7 @@ from millstream.work.reducers import reducing_for
 
 OPERATOR = "operator"
 _POLL = 0.25
-_MOMENTS = ("store", "sink", "notes")
+_MOMENTS = ("store", "sink", "logs")
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""What Spark notes of a query, and what it makes of that when it starts again.
+"""Spark's offset and commit logs, simulated: how a query writes them and restarts from them.
 
 A folder for each incarnation, as in ``spark.query_log_files``: the offsets of an epoch are
 written before its body runs, its commit when ``foreachBatch`` has returned. At a start Spark runs
@@ -12,8 +12,13 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 
 from millstream.checkpoints.lineage import Lineage
-from millstream.checkpoints.spark_log_origin import Origin, find_log_origin
-from millstream.checkpoints.spark_logs import ORIGIN, Incarnations, LoggedEpochs, folder_of
+from millstream.checkpoints.spark_logs import (
+    ORIGIN,
+    Origin,
+    ResumableEpochs,
+    SparkLogs,
+    folder_of,
+)
 from millstream.errors import MillstreamError
 from millstream.sim.network import SimNet, World
 
@@ -22,9 +27,9 @@ _NO_DATA = 0.1
 
 
 class OffsetsMissingError(MillstreamError):
-    """Spark cannot go on: offsets that it needs are not there.
+    """Spark cannot resume: offsets that it needs are missing.
 
-    So it is for a driver that slept so long that its successors have removed its notes.
+    This happens to a driver that slept so long that its successors have removed its logs.
     """
 
 
@@ -69,37 +74,35 @@ class QueryLogsView:
         self._records = records
 
     def _step(self, what: str) -> None:
-        self._world.step(f"notes {what}", self._net.process)
+        self._world.step(f"logs {what}", self._net.process)
         self._net.sleep(self._world.delay())
 
     def derive(self, incarnation: int, after: int, by: int | None) -> None:
-        """Make the folder in which a new incarnation goes on behind an epoch."""
+        """Make the folder in which a new incarnation resumes after an epoch."""
         self._step("begin")
         mine = self._folders[incarnation] = _Folder()
         origin = Origin(-1, None)
         if after >= 0:
-            noted = Incarnations(self)
-            finished = noted.finished()
-            source, kept = find_log_origin(incarnation, after, by, finished, noted.entries)
+            source, epochs = SparkLogs(self).find_source(incarnation, after, by)
             if source is None:
-                raise OffsetsMissingError(f"no notes of epoch {after}, only of {kept}")
+                raise OffsetsMissingError(f"no offsets of epoch {after}, only of {epochs}")
             taken = self._folders.get(source, _Folder())
             self._step("copy commits")
             mine.commits = {epoch for epoch in taken.commits if epoch <= after}
             self._step("copy offsets")
-            mine.offsets = {epoch: taken.offsets[epoch] for epoch in kept if epoch in taken.offsets}
+            mine.offsets = {e: taken.offsets[e] for e in epochs if e in taken.offsets}
             origin = Origin(after, source)
         self._step("finish")
         mine.origin = origin
 
     def require(self, seen: Lineage, epoch: int) -> None:
-        """Raise if Spark no longer has what it needs to go on behind an epoch."""
-        noted = LoggedEpochs(self, seen)
-        if not noted.reach(epoch):
-            raise OffsetsMissingError(f"no notes of epoch {epoch}, only of {noted.span}")
+        """Raise if Spark's logs do not allow to resume after an epoch."""
+        resumable = ResumableEpochs(self, seen)
+        if epoch not in resumable:
+            raise OffsetsMissingError(f"no offsets of epoch {epoch}, only of {resumable.span}")
 
     def names(self, name: str) -> list[str]:
-        """What is in a folder of notes, as ``millstream.checkpoints.spark_logs`` asks."""
+        """What is in a folder, as ``checkpoints.spark_logs.LogFolder``."""
         self._step(f"list {name}")
         if not name:
             return [folder_of(number) for number in self._folders]
@@ -108,7 +111,7 @@ class QueryLogsView:
         return [str(epoch) for epoch in (folder.offsets if kind == "offsets" else folder.commits)]
 
     def read(self, name: str) -> str | None:
-        """Where an incarnation began, if its folder was finished."""
+        """The origin of an incarnation, if its folder was completed."""
         number, _, file = name.partition("/")
         folder = self._folders.get(int(number))
         if file != ORIGIN or folder is None or folder.origin is None:

@@ -1,11 +1,4 @@
-"""A run's checkpoint, as the driver holds it: store, chain, Spark's own notes, and sinks.
-
-::
-
-    <checkpoint>/store/           the default store, a log
-    <checkpoint>/store.url        which store it is, if another, without its password
-    <checkpoint>/spark/<n>/       what Spark notes about incarnation n
-"""
+"""A run's checkpoint, as the driver opens it: store, chain, Spark's logs, and sinks."""
 
 from __future__ import annotations
 
@@ -17,15 +10,15 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import unquote
 
 from pyspark.sql import DataFrame, SparkSession
 
 from millstream.checkpoints.chain import Chain, CommitUnknownError, SupersededError
 from millstream.checkpoints.lineage import Lineage
-from millstream.checkpoints.location import log_url
+from millstream.checkpoints.location import STORE_URL, log_url, recorded_store
 from millstream.checkpoints.manifest import JobNote, WorkflowNote
-from millstream.checkpoints.spark_logs import LoggedEpochs
+from millstream.checkpoints.spark_logs import SPARK_LOGS, ResumableEpochs
 from millstream.coordinator.claim import Claimed, claim
 from millstream.coordinator.journal import Journal
 from millstream.coordinator.sink_recovery import clear_sinks, reconcile_sinks
@@ -35,20 +28,20 @@ from millstream.flow.plan import Plan
 from millstream.spark.engine import publish
 from millstream.spark.folder import Folder
 from millstream.spark.options import RunConfig
-from millstream.spark.query_log_files import EpochNotRetainedError, QueryLogs, source_folders
+from millstream.spark.query_log_files import QueryLogs, source_folders
 from millstream.spark.sink_writers import FileWriter, SinkWriter
+from millstream.stores.options import without_password
 from millstream.stores.registry import open_store
 from millstream.stores.store import Store, StoreError
 
 log = logging.getLogger("millstream")
 
 _KEPT_INCARNATIONS = 3
-_URL = "store.url"
 
 
 @dataclass(frozen=True)
 class Hold:
-    """What a run has of its checkpoint: where Spark takes its notes, and perhaps a journal."""
+    """What a run holds of its checkpoint: the folder of Spark's logs, and perhaps a journal."""
 
     location: str
     url: str | None = None
@@ -57,7 +50,7 @@ class Hold:
     chain: Chain | None = None
 
     def successor(self, problem: BaseException) -> SupersededError | None:
-        """Who has claimed the checkpoint since, and so explains a problem better than it does."""
+        """The error that explains a problem better: another driver has claimed the checkpoint."""
         if self.chain is None or self.journal is None or _says_enough(problem):
             return None
         try:
@@ -79,30 +72,30 @@ def take_hold(
     sinks: Mapping[str, SinkWriter],
     cleanup: ExitStack,
 ) -> Hold:
-    """Claim the checkpoint, make Spark's notes and the sinks agree with it, and publish the rest.
+    """Claim the checkpoint, reconcile Spark's logs and the sinks with it, publish what is due.
 
-    Without a checkpoint everything begins anew, in a folder that goes with the run.
+    Without a checkpoint everything begins anew, in a folder that is removed after the run.
     """
     if config.checkpoint is None:
-        folder = tempfile.mkdtemp(prefix="millstream-checkpoint-")
-        cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
+        temporary = tempfile.mkdtemp(prefix="millstream-checkpoint-")
+        cleanup.callback(shutil.rmtree, temporary, ignore_errors=True)
         clear_sinks(_staging(sinks))
-        return Hold(folder)
+        return Hold(temporary)
     root = Folder(spark, str(config.checkpoint))
     url = _store_url(root, config.store)
     store = open_store(url, f"driver-{uuid.uuid4().hex[:12]}")
     cleanup.callback(store.close)
-    noted = Folder(spark, root.text("spark"))
-    claimed = _claim(store, url, planned, config, sinks, noted)
+    folder = Folder(spark, root.text(SPARK_LOGS))
+    claimed = _claim(store, url, planned, config, sinks, folder)
     journal = _journal(store, claimed, planned, config)
-    ids = {at: note.id for at, note in _numbered(planned, claimed.workflow)}
-    notes = QueryLogs(spark, noted.text(""))
+    ids = {at: job.id for at, job in _numbered(planned, claimed.workflow)}
+    logs = QueryLogs(folder)
     hold = Hold("", url, journal, ids, Chain(store))
     try:
-        location = notes.derive(
+        location = logs.derive(
             journal.incarnation, claimed.after, source_folders(frame), by=claimed.by
         )
-        notes.prune(_KEPT_INCARNATIONS)
+        logs.prune(_KEPT_INCARNATIONS)
         reconcile_sinks(_staging(sinks), claimed, journal, partial(publish, sinks=sinks))
     except Exception as problem:
         replaced = hold.successor(problem)
@@ -110,38 +103,31 @@ def take_hold(
             raise
         raise replaced from problem
     if journal.committed.epoch >= 0:
-        log.info("going on from epoch %d as incarnation %d", claimed.after, journal.incarnation)
+        log.info("resuming after epoch %d as incarnation %d", claimed.after, journal.incarnation)
     return replace(hold, location=location)
 
 
 def _store_url(root: Folder, wanted: str | None) -> str:
-    """Which store a checkpoint has: the same one always."""
-    # The default moves with the folder, and so its place is not written down.
-    own = log_url(root.local("")) if root.is_plain_local else None
-    known = (root.read(_URL) or "").strip() or (own if root.exists("store") else None)
-    url = wanted or known or own
+    """The URL of a checkpoint's store, which never changes."""
+    recorded = recorded_store(root)
+    url = wanted or recorded
+    if url is None and root.local_path is not None:
+        return log_url(root.local_path)  # not recorded: it moves with the folder
     if url is None:
         raise ConfigError(
-            f"checkpoint {root.text('')} is not on a local or mounted file system; say where "
-            "state is to be kept with store=, for example store='log+s3://bucket/folder'"
+            f"checkpoint {root.text('')} is not on a local or mounted file system; choose where "
+            "state is stored with store=, for example store='log+s3://bucket/folder'"
         )
-    if known is not None and _without_password(url) != known:
-        raise ConfigError(
-            f"the state of checkpoint {root.text('')} is in {known}, not in "
-            f"{_without_password(url)}; pass that one as store=, or choose a new checkpoint"
-        )
-    if known is None and wanted is not None:
+    shown = without_password(url)
+    if recorded is None:
         root.make("")
-        root.write(_URL, _without_password(url) + "\n")
+        root.write(STORE_URL, shown + "\n")
+    elif unquote(shown) != unquote(recorded):
+        raise ConfigError(
+            f"the state of checkpoint {root.text('')} is in {recorded}, not in {shown}; pass "
+            "that one as store=, or choose a new checkpoint"
+        )
     return url
-
-
-def _without_password(url: str) -> str:
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    user, _, place = parts.netloc.rpartition("@")
-    return urlunsplit(parts._replace(netloc=f"{user.partition(':')[0]}@{place}"))
 
 
 def _claim(
@@ -150,29 +136,27 @@ def _claim(
     planned: Plan,
     config: RunConfig,
     sinks: Mapping[str, SinkWriter],
-    noted: Folder,
+    logs: Folder,
 ) -> Claimed:
     return claim(
         store,
-        _without_password(url),
+        without_password(url),
         note_of(planned, config.slots),
         config.changes,
         restore_epoch=config.restore_epoch,
         recovery=config.recovery,
         can_withdraw=all(isinstance(writer, FileWriter) for writer in sinks.values()),
-        require_logs=partial(require_logs, noted),
+        require_logs=partial(require_logs, logs),
     )
 
 
 def require_logs(folder: Folder, seen: Lineage, epoch: int) -> None:
-    """Raise ``EpochNotRetainedError`` if Spark's logs no longer allow to resume after an epoch."""
-    noted = LoggedEpochs(folder, seen)
-    if not noted.reach(epoch):
-        raise EpochNotRetainedError(folder.text(""), epoch, noted.span)
+    """Raise ``EpochNotRetainedError`` if Spark's logs do not allow to resume after an epoch."""
+    ResumableEpochs(folder, seen).require(epoch, folder.text(""))
 
 
 def note_of(planned: Plan, slots: int) -> WorkflowNote:
-    """What a checkpoint is to know of a workflow."""
+    """What a checkpoint records of a workflow."""
     return WorkflowNote(
         planned.name,
         slots,

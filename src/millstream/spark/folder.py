@@ -37,6 +37,11 @@ class Folder:
             self._fs.getUri().getScheme() == "file" and conf.get("fs.file.impl") is None
         )
 
+    @property
+    def local_path(self) -> str | None:
+        """The path of the folder, if it is local."""
+        return self._local_root if self.is_plain_local else None
+
     def text(self, name: str) -> str:
         return f"{self._text}/{name}" if name else self._text
 

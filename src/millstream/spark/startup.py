@@ -16,6 +16,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from millstream.checkpoints.spark_logs import MIN_RETAINED
 from millstream.coordinator.failure_evidence import Patience
 from millstream.coordinator.interval_commits import Triggers
 from millstream.coordinator.server import CoordinatorServer
@@ -202,8 +203,8 @@ class Starting:
 
     @contextlib.contextmanager
     def _retaining(self) -> Iterator[None]:
-        """Have Spark's notes reach back as far as ours; a query takes the setting at its start."""
-        before = int(self._spark.conf.get(_RETAINED, "100") or 100)
+        """Have Spark retain as many epochs as we do; a query reads the setting when it starts."""
+        before = int(self._spark.conf.get(_RETAINED, "") or MIN_RETAINED)
         self._spark.conf.set(_RETAINED, str(max(before, self._config.retain + _SPARE)))
         try:
             yield

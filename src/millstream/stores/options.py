@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
 from millstream.errors import ConfigError
 
@@ -41,3 +41,12 @@ def patience_of(options: Mapping[str, str]) -> float:
     if not 0 <= patience < math.inf:
         raise ConfigError(f"patience is a number of seconds, 0 or more, got {text!r}")
     return patience
+
+
+def without_password(url: str) -> str:
+    """A URL that may be shown and written down."""
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    user, _, place = parts.netloc.rpartition("@")
+    return urlunsplit(parts._replace(netloc=f"{user.partition(':')[0]}@{place}"))
