@@ -9,16 +9,16 @@ from millstream.checkpoints.manifest import (
     BaseRecord,
     Claim,
     DeltaRecord,
-    JobNote,
+    JobMetadata,
     Link,
     Manifest,
-    WorkflowNote,
+    WorkflowMetadata,
 )
 from millstream.checkpoints.records import base_key, delta_key
 
 SLOTS = 4
 ALL = range(SLOTS)
-NOTE = WorkflowNote("flow", SLOTS, (JobNote("count", "stateful", ""),))
+NOTE = WorkflowMetadata("flow", SLOTS, (JobMetadata("count", "stateful", ""),))
 
 
 def claim(after: int = -1, incarnation: int = 1) -> Claim:

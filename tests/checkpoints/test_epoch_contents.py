@@ -18,7 +18,13 @@ from millstream.checkpoints.epoch_contents import (
 )
 from millstream.checkpoints.garbage import garbage, named
 from millstream.checkpoints.lineage import EMPTY, Lineage
-from millstream.checkpoints.manifest import BaseRecord, DeltaRecord, JobNote, Manifest, WorkflowNote
+from millstream.checkpoints.manifest import (
+    BaseRecord,
+    DeltaRecord,
+    JobMetadata,
+    Manifest,
+    WorkflowMetadata,
+)
 from millstream.checkpoints.records import base_key, delta_key
 from tests.checkpoints.links import ALL, NOTE, SLOTS, base, chain_of, claim, delta, manifest
 
@@ -122,15 +128,17 @@ def test_what_was_taken_back_is_no_part_of_an_epoch() -> None:
 
 # -- jobs that are not durable -------------------------------------------------------------------
 
-FLEETING = WorkflowNote("flow", SLOTS, (JobNote("count", "stateful", "", durable=False),))
+FLEETING = WorkflowMetadata("flow", SLOTS, (JobMetadata("count", "stateful", "", durable=False),))
 
 
-def fleeting(epoch: int, workflow: WorkflowNote = FLEETING) -> Manifest:
+def fleeting(epoch: int, workflow: WorkflowMetadata = FLEETING) -> Manifest:
     return replace(manifest(epoch, deltas=[]), workflow=workflow)
 
 
 @pytest.mark.parametrize("workflow", [FLEETING, replace(FLEETING, jobs=())])
-def test_a_workflow_without_durable_state_needs_nothing_from_before(workflow: WorkflowNote) -> None:
+def test_a_workflow_without_durable_state_needs_nothing_from_before(
+    workflow: WorkflowMetadata,
+) -> None:
     lineage = chain_of(claim(), *(fleeting(epoch, workflow) for epoch in range(4)))
     contents = contents_of(lineage, 3)
 

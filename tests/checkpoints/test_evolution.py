@@ -16,32 +16,34 @@ from millstream.checkpoints.evolution import (
     evolve,
     new_id,
 )
-from millstream.checkpoints.manifest import Form, JobNote, WorkflowNote
+from millstream.checkpoints.manifest import Form, JobMetadata, WorkflowMetadata
 from millstream.errors import ConfigError
 
 
 def job(
     name: str, reducer: str = "a function", form: Form = "stateful", *, durable: bool = True
-) -> JobNote:
-    return JobNote(name, form, reducer, durable=durable)
+) -> JobMetadata:
+    return JobMetadata(name, form, reducer, durable=durable)
 
 
-def note(*jobs: JobNote | str, sources: tuple[str, ...] = ("in (text)",)) -> WorkflowNote:
+def workflow(
+    *jobs: JobMetadata | str, sources: tuple[str, ...] = ("in (text)",)
+) -> WorkflowMetadata:
     made = tuple(job(one) if isinstance(one, str) else one for one in jobs)
-    return WorkflowNote("flow", 16, made, sources)
+    return WorkflowMetadata("flow", 16, made, sources)
 
 
-def stored(*jobs: JobNote | str) -> WorkflowNote:
-    """A workflow as its first incarnation has noted it."""
-    return begin(note(*jobs), 1)
+def stored(*jobs: JobMetadata | str) -> WorkflowMetadata:
+    """The metadata of a workflow after its first incarnation."""
+    return begin(workflow(*jobs), 1)
 
 
-def ids(found: WorkflowNote) -> dict[str, str]:
+def ids(found: WorkflowMetadata) -> dict[str, str]:
     return {one.name: one.id for one in found.jobs}
 
 
 def differences(
-    old: WorkflowNote, new: WorkflowNote, meant: Changes | None = None
+    old: WorkflowMetadata, new: WorkflowMetadata, meant: Changes | None = None
 ) -> tuple[str, ...]:
     with pytest.raises(WorkflowChangedError) as caught:
         evolve(old, new, meant or Changes(), 2)
@@ -52,51 +54,51 @@ def differences(
 
 
 def test_a_new_workflow_has_ids_that_no_other_start_gives() -> None:
-    assert ids(begin(note("a", "b"), 3)) == {"a": new_id("a", 3), "b": new_id("b", 3)}
+    assert ids(begin(workflow("a", "b"), 3)) == {"a": new_id("a", 3), "b": new_id("b", 3)}
     assert new_id("a", 3) != new_id("a", 4)
 
 
 def test_the_same_workflow_finds_its_state() -> None:
     old = stored("a", "b")
 
-    assert ids(evolve(old, note("b", "a"), Changes(), 2)) == ids(old)
+    assert ids(evolve(old, workflow("b", "a"), Changes(), 2)) == ids(old)
 
 
 def test_a_new_job_gets_an_id_of_its_own() -> None:
-    found = evolve(stored("a"), note("a", "b"), changes(added=["b"]), 2)
+    found = evolve(stored("a"), workflow("a", "b"), changes(added=["b"]), 2)
 
     assert ids(found) == {"a": "a@1", "b": "b@2"}
 
 
 def test_a_job_that_is_gone_takes_its_id_with_it() -> None:
-    assert ids(evolve(stored("a", "b"), note("a"), changes(removed=["b"]), 2)) == {"a": "a@1"}
+    assert ids(evolve(stored("a", "b"), workflow("a"), changes(removed=["b"]), 2)) == {"a": "a@1"}
 
 
 def test_a_renamed_job_keeps_its_id() -> None:
-    found = evolve(stored("a"), note("b"), changes(renamed={"a": "b"}), 2)
+    found = evolve(stored("a"), workflow("b"), changes(renamed={"a": "b"}), 2)
 
     assert ids(found) == {"b": "a@1"}
     # And for good.
-    assert ids(evolve(found, note("b"), Changes(), 3)) == {"b": "a@1"}
+    assert ids(evolve(found, workflow("b"), Changes(), 3)) == {"b": "a@1"}
 
 
 def test_names_can_be_exchanged() -> None:
-    found = evolve(stored("a", "b"), note("a", "b"), changes(renamed={"a": "b", "b": "a"}), 2)
+    found = evolve(stored("a", "b"), workflow("a", "b"), changes(renamed={"a": "b", "b": "a"}), 2)
 
     assert ids(found) == {"a": "b@1", "b": "a@1"}
 
 
 def test_a_new_job_does_not_get_the_state_of_an_old_one_of_its_name() -> None:
     again = changes(removed=["a"], added=["a"])
-    assert ids(evolve(stored("a"), note("a"), again, 2)) == {"a": "a@2"}
+    assert ids(evolve(stored("a"), workflow("a"), again, 2)) == {"a": "a@2"}
 
     renamed = changes(renamed={"a": "b"}, added=["a"])
-    assert ids(evolve(stored("a"), note("a", "b"), renamed, 2)) == {"a": "a@2", "b": "a@1"}
+    assert ids(evolve(stored("a"), workflow("a", "b"), renamed, 2)) == {"a": "a@2", "b": "a@1"}
 
 
 def test_a_name_that_was_removed_and_comes_again_later_begins_anew() -> None:
-    without = evolve(stored("a", "b"), note("b"), changes(removed=["a"]), 2)
-    again = evolve(without, note("a", "b"), changes(added=["a"]), 3)
+    without = evolve(stored("a", "b"), workflow("b"), changes(removed=["a"]), 2)
+    again = evolve(without, workflow("a", "b"), changes(added=["a"]), 3)
 
     assert ids(again) == {"a": "a@3", "b": "b@1"}
 
@@ -104,21 +106,21 @@ def test_a_name_that_was_removed_and_comes_again_later_begins_anew() -> None:
 def test_a_job_can_take_the_name_of_one_that_is_removed_and_keeps_its_state() -> None:
     meant = changes(renamed={"a": "b"}, removed=["b"])
 
-    assert ids(evolve(stored("a", "b"), note("b"), meant, 2)) == {"b": "a@1"}
-    assert ids(evolve(stored("b", "a"), note("b"), meant, 2)) == {"b": "a@1"}
+    assert ids(evolve(stored("a", "b"), workflow("b"), meant, 2)) == {"b": "a@1"}
+    assert ids(evolve(stored("b", "a"), workflow("b"), meant, 2)) == {"b": "a@1"}
 
 
 @pytest.mark.parametrize(
     ("old", "new", "meant"),
     [
-        (stored("a"), note("a", "b"), changes(added=["b"])),
-        (stored("a", "b"), note("a"), changes(removed=["b"])),
-        (stored("a"), note("b"), changes(renamed={"a": "b"})),
-        (stored("a"), note("a"), changes(removed=["a"], added=["a"])),
+        (stored("a"), workflow("a", "b"), changes(added=["b"])),
+        (stored("a", "b"), workflow("a"), changes(removed=["b"])),
+        (stored("a"), workflow("b"), changes(renamed={"a": "b"})),
+        (stored("a"), workflow("a"), changes(removed=["a"], added=["a"])),
     ],
 )
 def test_a_program_that_still_says_what_has_changed_goes_on_with_it(
-    old: WorkflowNote, new: WorkflowNote, meant: Changes
+    old: WorkflowMetadata, new: WorkflowMetadata, meant: Changes
 ) -> None:
     first = evolve(old, new, meant, 2)
 
@@ -128,54 +130,54 @@ def test_a_program_that_still_says_what_has_changed_goes_on_with_it(
 
 def test_the_same_words_count_again_when_the_workflow_ran_without_them() -> None:
     meant = changes(removed=["a"], added=["a"])
-    first = evolve(stored("a"), note("a"), meant, 2)
-    between = evolve(first, note("a"), Changes(), 3)
+    first = evolve(stored("a"), workflow("a"), meant, 2)
+    between = evolve(first, workflow("a"), Changes(), 3)
 
-    assert ids(evolve(between, note("a"), meant, 4)) == {"a": "a@4"}
+    assert ids(evolve(between, workflow("a"), meant, 4)) == {"a": "a@4"}
 
 
 def test_a_job_that_is_or_was_not_durable_finds_nothing() -> None:
     fleeting = job("a", durable=False)
 
-    assert ids(evolve(stored("a"), note(fleeting), Changes(), 2)) == {"a": "a@2"}
-    assert ids(evolve(stored(fleeting), note(fleeting), Changes(), 2)) == {"a": "a@2"}
-    assert ids(evolve(stored(fleeting), note("a"), Changes(), 2)) == {"a": "a@2"}
+    assert ids(evolve(stored("a"), workflow(fleeting), Changes(), 2)) == {"a": "a@2"}
+    assert ids(evolve(stored(fleeting), workflow(fleeting), Changes(), 2)) == {"a": "a@2"}
+    assert ids(evolve(stored(fleeting), workflow("a"), Changes(), 2)) == {"a": "a@2"}
     # Nor can what it was like be in the way.
     summing = job("a", "sum(n)", "aggregate")
-    assert ids(evolve(stored(fleeting), note(summing), Changes(), 2)) == {"a": "a@2"}
+    assert ids(evolve(stored(fleeting), workflow(summing), Changes(), 2)) == {"a": "a@2"}
 
 
 def test_a_type_of_keys_that_only_one_of_them_knows_is_no_difference() -> None:
     known = replace(job("a"), key_type=pa.string())
 
-    evolve(stored(known), note("a"), Changes(), 2)
-    evolve(stored("a"), note(known), Changes(), 2)
-    evolve(stored(known), note(known), Changes(), 2)
+    evolve(stored(known), workflow("a"), Changes(), 2)
+    evolve(stored("a"), workflow(known), Changes(), 2)
+    evolve(stored(known), workflow(known), Changes(), 2)
 
 
 def test_a_workflow_may_be_called_otherwise() -> None:
-    assert evolve(stored("a"), replace(note("a"), name="other"), Changes(), 2).name == "other"
+    assert evolve(stored("a"), replace(workflow("a"), name="other"), Changes(), 2).name == "other"
 
 
 # -- what may not be -------------------------------------------------------------------------
 
 
 def test_slots_are_for_good() -> None:
-    [told] = differences(stored("a"), replace(note("a"), slots=8))
-    assert told == "slots=8, but state is kept in 16 slots, for good"
+    [reported] = differences(stored("a"), replace(workflow("a"), slots=8))
+    assert reported == "slots=8, but state is kept in 16 slots, for good"
 
 
 def test_sources_must_be_the_same_in_the_same_order() -> None:
-    old = begin(note("a", sources=("x (text)", "y (rate)")), 1)
+    old = begin(workflow("a", sources=("x (text)", "y (rate)")), 1)
 
-    [told] = differences(old, note("a", sources=("y (rate)", "x (text)")))
-    assert "its sources are y (rate), x (text), but were x (text), y (rate)" in told
-    [told] = differences(old, note("a", sources=()))
-    assert "its sources are none" in told
+    [reported] = differences(old, workflow("a", sources=("y (rate)", "x (text)")))
+    assert "its sources are y (rate), x (text), but were x (text), y (rate)" in reported
+    [reported] = differences(old, workflow("a", sources=()))
+    assert "its sources are none" in reported
 
 
 def test_a_job_that_is_gone_or_new_must_be_said_to_be() -> None:
-    gone, new = differences(stored("a"), note("b"))
+    gone, new = differences(stored("a"), workflow("b"))
 
     assert gone == "job 'a' is gone: removed=['a'], or renamed={'a': ...}"
     assert new == "job 'b' is new: added=['b'], or renamed={...: 'b'}"
@@ -184,31 +186,31 @@ def test_a_job_that_is_gone_or_new_must_be_said_to_be() -> None:
 def test_another_reducer_is_refused_also_for_a_renamed_job() -> None:
     summing, most = job("a", "sum(n)", "aggregate"), job("a", "max(n)", "aggregate")
 
-    [told] = differences(stored(summing), note(most))
-    assert told == "the state of job 'a' is of sum(n), and the reducer is max(n) now"
-    [told] = differences(stored("a"), note(summing))
-    assert "of a function, and the reducer is sum(n) now" in told
+    [reported] = differences(stored(summing), workflow(most))
+    assert reported == "the state of job 'a' is of sum(n), and the reducer is max(n) now"
+    [reported] = differences(stored("a"), workflow(summing))
+    assert "of a function, and the reducer is sum(n) now" in reported
     renamed = changes(renamed={"a": "b"})
-    [told] = differences(stored(summing), note(replace(most, name="b")), renamed)
-    assert told.startswith("the state of job 'b' (once 'a') is of sum(n)")
+    [reported] = differences(stored(summing), workflow(replace(most, name="b")), renamed)
+    assert reported.startswith("the state of job 'b' (once 'a') is of sum(n)")
 
 
 def test_another_type_of_keys_is_refused() -> None:
     old, new = (replace(job("a"), key_type=kind) for kind in (pa.string(), pa.int64()))
 
-    [told] = differences(stored(old), note(new))
-    assert told == "the keys of job 'a' are string, and declared as int64 now"
+    [reported] = differences(stored(old), workflow(new))
+    assert reported == "the keys of job 'a' are string, and declared as int64 now"
 
 
 def test_changes_must_speak_of_jobs_that_there_are() -> None:
     meant = changes(removed=["x"], renamed={"y": "z"}, added=["w"])
-    told = differences(stored("a"), note("a"), meant)
+    reported = differences(stored("a"), workflow("a"), meant)
 
-    assert [one for one in told if "checkpoint does not have" in one] == [
+    assert [one for one in reported if "checkpoint does not have" in one] == [
         "changes= speaks of job 'x', which the checkpoint does not have",
         "changes= speaks of job 'y', which the checkpoint does not have",
     ]
-    assert [one for one in told if "workflow does not have" in one] == [
+    assert [one for one in reported if "workflow does not have" in one] == [
         "changes= speaks of job 'w', which the workflow does not have",
         "changes= speaks of job 'z', which the workflow does not have",
     ]
@@ -217,13 +219,13 @@ def test_changes_must_speak_of_jobs_that_there_are() -> None:
 def test_a_job_said_to_be_new_that_the_checkpoint_has_is_refused_and_told_how_to_begin_anew() -> (
     None
 ):
-    [told] = differences(stored("a"), note("a"), changes(added=["a"]))
-    assert "job 'a' is not new" in told and "removed=['a']" in told
+    [reported] = differences(stored("a"), workflow("a"), changes(added=["a"]))
+    assert "job 'a' is not new" in reported and "removed=['a']" in reported
 
 
 def test_a_name_that_is_taken_cannot_be_given_to_another_job() -> None:
-    [told] = differences(stored("a", "b"), note("b"), changes(renamed={"a": "b"}))
-    assert "'b'" in told and "removed=['b']" in told
+    [reported] = differences(stored("a", "b"), workflow("b"), changes(renamed={"a": "b"}))
+    assert "'b'" in reported and "removed=['b']" in reported
 
 
 @pytest.mark.parametrize(
@@ -235,17 +237,17 @@ def test_a_name_that_is_taken_cannot_be_given_to_another_job() -> None:
     ],
 )
 def test_words_that_contradict_each_other_are_refused(meant: Changes, words: str) -> None:
-    [told] = differences(stored("a", "b"), note("c"), meant)
-    assert words in told
+    [reported] = differences(stored("a", "b"), workflow("c"), meant)
+    assert words in reported
 
 
 def test_all_differences_are_told_at_once_with_what_to_do() -> None:
     with pytest.raises(WorkflowChangedError) as caught:
-        evolve(stored("a"), replace(note("b"), slots=1), Changes(), 2)
+        evolve(stored("a"), replace(workflow("b"), slots=1), Changes(), 2)
 
     text = str(caught.value)
     assert len(caught.value.differences) == 3
-    assert all(f"\n  - {told}\n" in text for told in caught.value.differences)
+    assert all(f"\n  - {reported}\n" in text for reported in caught.value.differences)
     assert "workflow 'flow' cannot go on" in text and "changes=ms.changes(...)" in text
     assert str(pickle.loads(pickle.dumps(caught.value))) == text
 
@@ -259,7 +261,7 @@ def test_a_name_in_place_of_a_list_is_refused(option: str) -> None:
 def test_the_windows_that_state_is_kept_for_stay() -> None:
     one, other = (replace(job("a", form="windowed"), windows=w) for w in ("tumbling 1m", "2m"))
 
-    assert ids(evolve(stored(one), note(one), Changes(), 2)) == {"a": "a@1"}
-    assert differences(stored(one), note(other)) == (
+    assert ids(evolve(stored(one), workflow(one), Changes(), 2)) == {"a": "a@1"}
+    assert differences(stored(one), workflow(other)) == (
         "the state of job 'a' is for windows tumbling 1m, which are 2m now",
     )

@@ -18,11 +18,11 @@ from millstream.checkpoints.manifest import (
     BaseRecord,
     Claim,
     DeltaRecord,
-    JobNote,
+    JobMetadata,
     Link,
     Manifest,
     Staged,
-    WorkflowNote,
+    WorkflowMetadata,
     as_json,
     decode,
     encode,
@@ -38,13 +38,15 @@ MANIFEST = Manifest(
     try_=1,
     parent=7,
     time=1_700_000_000_000_001,
-    workflow=WorkflowNote(
+    workflow=WorkflowMetadata(
         "flow",
         16,
         (
-            JobNote("count", "stateful", "a function", "count@1", True, KEY, OUTPUT),
-            JobNote("sum", "aggregate", "sum(n)", "sum@2", durable=False),
-            JobNote("mean", "windowed", "mean(n)", "mean@2", windows="tumbling 1m", led=("most",)),
+            JobMetadata("count", "stateful", "a function", "count@1", True, KEY, OUTPUT),
+            JobMetadata("sum", "aggregate", "sum(n)", "sum@2", durable=False),
+            JobMetadata(
+                "mean", "windowed", "mean(n)", "mean@2", windows="tumbling 1m", led=("most",)
+            ),
         ),
         ("lines (file)", "more (rate)"),
         "renamed",
@@ -56,7 +58,7 @@ MANIFEST = Manifest(
     token="other",
     clocks={"time": 5, "jobs": {"count@1": {"watermark": -(2**62), "rate": 0.1}}},
 )
-NOTHING = Manifest(0, 1, 0, 0, -1, 0, WorkflowNote("flow", 1, ()), (), (), (), -1)
+NOTHING = Manifest(0, 1, 0, 0, -1, 0, WorkflowMetadata("flow", 1, ()), (), (), (), -1)
 
 
 @pytest.mark.parametrize("link", [CLAIM, MANIFEST, NOTHING])
@@ -86,7 +88,7 @@ def test_any_names_and_numbers_come_back(
     slots: int, numbers: tuple[int, int, int, int], text: str
 ) -> None:
     epoch, try_, time, size = numbers
-    note = WorkflowNote(text, slots, (JobNote(text, "arrow", text, text),), (text,))
+    workflow = WorkflowMetadata(text, slots, (JobMetadata(text, "arrow", text, text),), (text,))
     link = Manifest(
         position=1,
         incarnation=1,
@@ -94,7 +96,7 @@ def test_any_names_and_numbers_come_back(
         try_=try_,
         parent=-1,
         time=time,
-        workflow=note,
+        workflow=workflow,
         deltas=(DeltaRecord(text, text, range(0, slots), -1, epoch, size),),
         bases=(),
         staged=(Staged(epoch, text, (text,)),),
@@ -152,11 +154,11 @@ def test_damage_is_found_or_harmless_but_never_another_error(data: st.DataObject
 @given(st.data())
 def test_damaged_types_are_found_or_harmless(data: st.DataObject) -> None:
     whole: dict[str, Any] = json.loads(encode(MANIFEST))
-    note = whole["workflow"]["jobs"][0]
-    schema = bytearray(base64.b64decode(note["output"]))
+    job = whole["workflow"]["jobs"][0]
+    schema = bytearray(base64.b64decode(job["output"]))
     at = data.draw(st.integers(0, len(schema) - 1))
     schema[at:] = data.draw(st.binary(max_size=2)) + schema[at + 2 :]
-    note["output"] = base64.b64encode(schema).decode()
+    job["output"] = base64.b64encode(schema).decode()
     try:
         decode(json.dumps(whole).encode(), "chain/4")
     except BadManifestError as problem:

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from millstream.checkpoints.evolution import begin
-from millstream.checkpoints.manifest import JobNote, WorkflowNote
+from millstream.checkpoints.manifest import JobMetadata, WorkflowMetadata
 from millstream.coordinator.journal import Journal
 from millstream.node.durability.unit_writer import BaseOptions, Locks, UnitWriter
 from millstream.node.durability.write_queue import WriteQueue
@@ -56,13 +56,15 @@ class Checkpoint:
         self.node = Node(job_of(newest))
         self.id = "newest@1"
         self.node.machine.id_of = lambda job: self.id  # type: ignore[method-assign]
-        note = begin(WorkflowNote("flow", SLOTS, (JobNote("newest", "stateful", "newest"),)), 1)
-        assert note.jobs[0].id == self.id
+        workflow = begin(
+            WorkflowMetadata("flow", SLOTS, (JobMetadata("newest", "stateful", "newest"),)), 1
+        )
+        assert workflow.jobs[0].id == self.id
         locks = Locks(net.lock(), net.lock())
         keeper = WriteQueue(net, self.logs[0])
         self.keeping = UnitWriter(self.node.machine, keeper, locks, BaseOptions(), net)
         store = self.logs[1]
-        self.journal = Journal(store, claimed(store), note, {"newest": JOB}, retain)
+        self.journal = Journal(store, claimed(store), workflow, {"newest": JOB}, retain)
 
     def epoch(self, epoch: int, pairs: list[Any]) -> None:
         """Run an epoch, and do all that follows from its commit."""

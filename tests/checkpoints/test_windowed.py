@@ -83,7 +83,7 @@ def test_panes_are_seen_as_nodes_show_them(reduce: Any) -> None:
 
     assert dict(stored(run).items()) == run.items("job")
     assert stored(run).get("key7") == run.items("job")["key7"]
-    assert stored(run).note.form == "windowed"
+    assert stored(run).job.form == "windowed"
 
 
 def test_a_table_has_a_row_for_each_key_and_pane() -> None:
@@ -112,7 +112,7 @@ def test_a_join_shows_the_values_that_wait() -> None:
     )
     run = filled(vertex, side=True)
 
-    assert stored(run).note.form == "join"
+    assert stored(run).job.form == "join"
     assert dict(stored(run).items()) == run.items("job")
     assert [row for row in rows_of(run) if row["key"] == "key7"] == [
         {"key": "key7", "side": "left", "time": _at(70), "value": 7},

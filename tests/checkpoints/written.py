@@ -15,9 +15,9 @@ from millstream.checkpoints.manifest import (
     BaseRecord,
     DeltaRecord,
     Form,
-    JobNote,
+    JobMetadata,
     Manifest,
-    WorkflowNote,
+    WorkflowMetadata,
 )
 from millstream.checkpoints.records import Part, base_key, compressed, delta_key, pack
 from millstream.flow.vertices import JobVertex
@@ -94,7 +94,9 @@ class Writer:
             for name, job in self.jobs.items()
             for delta in self._keep(name, job, given.get(name, ()), wide)
         ]
-        note = WorkflowNote("flow", SLOTS, tuple(_note(*job) for job in self.jobs.items()), ("in",))
+        workflow = WorkflowMetadata(
+            "flow", SLOTS, tuple(_metadata(*job) for job in self.jobs.items()), ("in",)
+        )
         manifest = Manifest(
             position=0,
             incarnation=self.incarnation,
@@ -102,7 +104,7 @@ class Writer:
             try_=0,
             parent=self.epoch - 1,
             time=HOUR + self.epoch,
-            workflow=note,
+            workflow=workflow,
             deltas=tuple(deltas),
             bases=self.bases,
             staged=(),
@@ -158,8 +160,8 @@ def _id(job: str) -> str:
     return f"1.{job}"
 
 
-def _note(name: str, job: Job) -> JobNote:
-    return JobNote(
+def _metadata(name: str, job: Job) -> JobMetadata:
+    return JobMetadata(
         name,
         job.form,
         job.reducer,

@@ -8,7 +8,13 @@ from typing import Any
 from millstream.checkpoints.chain import Chain
 from millstream.checkpoints.evolution import begin
 from millstream.checkpoints.lineage import Lineage
-from millstream.checkpoints.manifest import BaseRecord, DeltaRecord, JobNote, Staged, WorkflowNote
+from millstream.checkpoints.manifest import (
+    BaseRecord,
+    DeltaRecord,
+    JobMetadata,
+    Staged,
+    WorkflowMetadata,
+)
 from millstream.checkpoints.records import base_key, delta_key
 from millstream.coordinator.journal import Journal
 from millstream.coordinator.roster import Roster
@@ -22,10 +28,10 @@ SLOTS = 4
 ALL, LEFT, RIGHT = range(SLOTS), range(0, 2), range(2, 4)
 COUNT, SUM = 3, 5
 JOBS = {"count": COUNT, "sum": SUM}
-NOTE = WorkflowNote(
+NOTE = WorkflowMetadata(
     "flow",
     SLOTS,
-    (JobNote("count", "stateful", "a function"), JobNote("sum", "aggregate", "sum(n)")),
+    (JobMetadata("count", "stateful", "a function"), JobMetadata("sum", "aggregate", "sum(n)")),
 )
 A, B = NodeId("a"), NodeId("b")
 PLACEMENT = Roster({n: Domain("zone", str(n), "executor") for n in (A, B)}, SLOTS, 0).placement

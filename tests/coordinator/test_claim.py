@@ -20,9 +20,9 @@ from millstream.checkpoints.lineage import Lineage
 from millstream.checkpoints.manifest import (
     BaseRecord,
     DeltaRecord,
-    JobNote,
+    JobMetadata,
     Manifest,
-    WorkflowNote,
+    WorkflowMetadata,
     encode,
 )
 from millstream.checkpoints.records import DATA, base_key, delta_key
@@ -40,7 +40,7 @@ from tests.checkpoints.turns import Turns
 
 SLOTS = 4
 ALL = range(SLOTS)
-NOTE = WorkflowNote("flow", SLOTS, (JobNote("count", "stateful", "a function"),), ("in",))
+NOTE = WorkflowMetadata("flow", SLOTS, (JobMetadata("count", "stateful", "a function"),), ("in",))
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def store() -> MemoryStore:
 
 
 def take(
-    store: Store, note: WorkflowNote = NOTE, meant: Changes | None = None, **o: Any
+    store: Store, note: WorkflowMetadata = NOTE, meant: Changes | None = None, **o: Any
 ) -> Claimed:
     options = {"restore_epoch": None, "recovery": "eager", "can_withdraw": True, **o}
     return claim(store, "memory://", note, meant or Changes(), **options)

@@ -1,4 +1,4 @@
-"""What a checkpoint notes of windowed jobs, and which changes of theirs it is not fit for."""
+"""What a checkpoint records of windowed jobs, and which of their changes it rejects."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 
 import millstream as ms
 from millstream.checkpoints.evolution import Changes, WorkflowChangedError, begin, changes, evolve
-from millstream.checkpoints.manifest import WorkflowNote
+from millstream.checkpoints.manifest import WorkflowMetadata
 from millstream.flow.plan import plan
-from millstream.spark.checkpoint import note_of
+from millstream.spark.checkpoint import metadata_of
 
 MINUTE = timedelta(minutes=1)
 
@@ -20,8 +20,8 @@ def window(key: Any, values: Any, window: Any) -> None:
     return None
 
 
-def noted(*jobs: tuple[str, dict[str, Any]]) -> WorkflowNote:
-    """The note of a workflow whose jobs read one source, and differ in what is given."""
+def metadata(*jobs: tuple[str, dict[str, Any]]) -> WorkflowMetadata:
+    """The metadata of a workflow whose jobs read one source, and differ in what is given."""
     flow = ms.Workflow("flow")
     rows = flow.source("rows", ms.read.rate())
     for name, options in jobs:
@@ -35,15 +35,15 @@ def noted(*jobs: tuple[str, dict[str, Any]]) -> WorkflowNote:
         windows = window if isinstance(window, list) else [window]
         divided = keyed.window(*windows, **{"time": "timestamp", **given})
         divided.reduce(name, reduce, share=share)
-    return note_of(plan(flow), 16)
+    return metadata_of(plan(flow), 16)
 
 
-def one(**options: Any) -> WorkflowNote:
-    return noted(("job", options))
+def one(**options: Any) -> WorkflowMetadata:
+    return metadata(("job", options))
 
 
 def differences(
-    old: WorkflowNote, new: WorkflowNote, meant: Changes | None = None
+    old: WorkflowMetadata, new: WorkflowMetadata, meant: Changes | None = None
 ) -> tuple[str, ...]:
     with pytest.raises(WorkflowChangedError) as caught:
         evolve(begin(old, 1), new, meant or changes(), 2)
@@ -113,15 +113,15 @@ def test_what_a_window_holds_does_not_depend_on_these(options: dict[str, Any]) -
 
 
 def test_jobs_that_share_panes_go_on() -> None:
-    old = begin(noted(SHORT, LONG), 1)
+    old = begin(metadata(SHORT, LONG), 1)
 
-    [job] = evolve(old, noted(SHORT, LONG), changes(), 2).jobs
+    [job] = evolve(old, metadata(SHORT, LONG), changes(), 2).jobs
 
     assert (job.name, job.id, job.led) == ("short", "short@1", ("long",))
 
 
 def test_a_led_job_may_be_called_otherwise() -> None:
-    evolve(begin(noted(SHORT, LONG), 1), noted(SHORT, ("other", LONG[1])), changes(), 2)
+    evolve(begin(metadata(SHORT, LONG), 1), metadata(SHORT, ("other", LONG[1])), changes(), 2)
 
 
 def alone(job: tuple[str, dict[str, Any]]) -> tuple[str, dict[str, Any]]:
@@ -173,7 +173,7 @@ def alone(job: tuple[str, dict[str, Any]]) -> tuple[str, dict[str, Any]]:
     ],
 )
 def test_who_leads_whom_is_for_good(old: Any, new: Any, told: list[str]) -> None:
-    found = differences(noted(*old), noted(*new))
+    found = differences(metadata(*old), metadata(*new))
 
     assert len(found) == len(told)
     assert all(line.startswith(begin) for line, begin in zip(found, told, strict=True)), found
@@ -189,7 +189,7 @@ def test_who_leads_whom_is_for_good(old: Any, new: Any, told: list[str]) -> None
 def test_words_about_a_led_job_name_its_leader(
     old: Any, new: Any, meant: Changes, where: str
 ) -> None:
-    found = differences(noted(*old), noted(*new), meant)
+    found = differences(metadata(*old), metadata(*new), meant)
 
     assert found[0] == (
         f"changes= speaks of job 'long', which has no state of its own in the {where}: job "
@@ -201,6 +201,6 @@ def test_words_about_a_led_job_name_its_leader(
 def test_windows_that_are_left_begin_anew_if_that_is_said() -> None:
     meant = changes(removed=["short"], added=["long"])
 
-    [job] = evolve(begin(noted(SHORT, LONG), 1), noted(LONG), meant, 2).jobs
+    [job] = evolve(begin(metadata(SHORT, LONG), 1), metadata(LONG), meant, 2).jobs
 
     assert job.id == "long@2"

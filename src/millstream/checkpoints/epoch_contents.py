@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from millstream.checkpoints.lineage import Lineage
-from millstream.checkpoints.manifest import BaseRecord, DeltaRecord, Manifest, WorkflowNote
+from millstream.checkpoints.manifest import BaseRecord, DeltaRecord, Manifest, WorkflowMetadata
 from millstream.errors import MillstreamError
 
 
@@ -33,7 +33,7 @@ class Contents:
     """The records of an epoch: its bases, newest first, and its pieces, oldest first."""
 
     epoch: int
-    workflow: WorkflowNote
+    workflow: WorkflowMetadata
     bases: tuple[BaseRecord, ...]
     deltas: tuple[DeltaRecord, ...]
     since: int

@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from millstream.checkpoints.manifest import JobNote, WorkflowNote
+from millstream.checkpoints.manifest import JobMetadata, WorkflowMetadata
 from millstream.errors import ConfigError, MillstreamError
 
 
@@ -65,7 +65,9 @@ class WorkflowChangedError(MillstreamError):
         )
 
 
-def evolve(old: WorkflowNote, new: WorkflowNote, meant: Changes, incarnation: int) -> WorkflowNote:
+def evolve(
+    old: WorkflowMetadata, new: WorkflowMetadata, meant: Changes, incarnation: int
+) -> WorkflowMetadata:
     """The new workflow with the ids under which its jobs find their state.
 
     Changes that the checkpoint has seen already are done: a program that says them is started
@@ -93,7 +95,7 @@ def evolve(old: WorkflowNote, new: WorkflowNote, meant: Changes, incarnation: in
     return replace(new, jobs=tuple(jobs))
 
 
-def begin(new: WorkflowNote, incarnation: int) -> WorkflowNote:
+def begin(new: WorkflowMetadata, incarnation: int) -> WorkflowMetadata:
     """A workflow on an empty checkpoint."""
     return replace(
         new, jobs=tuple(replace(job, id=new_id(job.name, incarnation)) for job in new.jobs)
@@ -105,7 +107,7 @@ def new_id(name: str, incarnation: int) -> str:
     return f"{name}@{incarnation}"
 
 
-def _of_the_whole(old: WorkflowNote, new: WorkflowNote) -> Iterator[str]:
+def _of_the_whole(old: WorkflowMetadata, new: WorkflowMetadata) -> Iterator[str]:
     if old.slots != new.slots:
         yield f"slots={new.slots}, but state is kept in {old.slots} slots, for good"
     if old.sources != new.sources:
@@ -125,7 +127,7 @@ def _contradictions(meant: Changes) -> Iterator[str]:
         yield f"changes= renames several jobs to {name!r}; which of them has its state?"
 
 
-def _unmeant(old: WorkflowNote, new: WorkflowNote, meant: Changes) -> Iterator[str]:
+def _unmeant(old: WorkflowMetadata, new: WorkflowMetadata, meant: Changes) -> Iterator[str]:
     had, has = {job.name for job in old.jobs}, {job.name for job in new.jobs}
     led_then, led_now = _leaders(old), _leaders(new)
     for name in sorted({*meant.removed, *meant.renamed} - had):
@@ -158,9 +160,9 @@ def _unmeant(old: WorkflowNote, new: WorkflowNote, meant: Changes) -> Iterator[s
             yield f"job {name!r} is new: added=[{name!r}], or renamed={{...: {name!r}}}"
 
 
-def _leaders(note: WorkflowNote) -> dict[str, str]:
+def _leaders(workflow: WorkflowMetadata) -> dict[str, str]:
     """Of each job that is led, by which one."""
-    return {led: job.name for job in note.jobs for led in job.led}
+    return {led: job.name for job in workflow.jobs for led in job.led}
 
 
 def _absent(name: str, leaders: Mapping[str, str], where: str) -> str:
@@ -169,7 +171,7 @@ def _absent(name: str, leaders: Mapping[str, str], where: str) -> str:
     return f"the {where} does not have"
 
 
-def _of_a_job(old: JobNote, new: JobNote) -> Iterator[str]:
+def _of_a_job(old: JobMetadata, new: JobMetadata) -> Iterator[str]:
     called = repr(new.name) if old.name == new.name else f"{new.name!r} (once {old.name!r})"
     if old.reducer != new.reducer:
         yield f"the state of job {called} is of {old.reducer}, and the reducer is {new.reducer} now"
@@ -184,7 +186,7 @@ def _of_a_job(old: JobNote, new: JobNote) -> Iterator[str]:
         yield f"the keys of job {called} are {old.key_type}, and declared as {new.key_type} now"
 
 
-def _leading(job: JobNote) -> str:
+def _leading(job: JobMetadata) -> str:
     return f" (with those of {_listed(job.led)})" if job.led else ""
 
 

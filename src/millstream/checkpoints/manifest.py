@@ -26,7 +26,7 @@ class BadManifestError(MillstreamError):
 
 
 @dataclass(frozen=True)
-class JobNote:
+class JobMetadata:
     """What a checkpoint must know of a job.
 
     Records call it by its ``id``, which outlives its name. ``reducer`` tells reducers apart whose
@@ -47,7 +47,7 @@ class JobNote:
 
 
 @dataclass(frozen=True)
-class WorkflowNote:
+class WorkflowMetadata:
     """What a checkpoint must know of a workflow: what cannot change without a word.
 
     ``changes`` are the words with which its jobs became what they are.
@@ -55,11 +55,11 @@ class WorkflowNote:
 
     name: str
     slots: int
-    jobs: tuple[JobNote, ...]
+    jobs: tuple[JobMetadata, ...]
     sources: tuple[str, ...] = ()
     changes: str = ""
 
-    def job(self, name: str) -> JobNote | None:
+    def job(self, name: str) -> JobMetadata | None:
         return next((job for job in self.jobs if job.name == name), None)
 
 
@@ -124,7 +124,7 @@ class Manifest:
     try_: int
     parent: int
     time: int
-    workflow: WorkflowNote
+    workflow: WorkflowMetadata
     deltas: tuple[DeltaRecord, ...]
     bases: tuple[BaseRecord, ...]
     staged: tuple[Staged, ...]
@@ -164,15 +164,15 @@ def as_json(link: Link) -> dict[str, Any]:
     """A link as tools show it: without serialised types."""
     shown: dict[str, Any] = json.loads(encode(link))
     if isinstance(link, Manifest):
-        for job, note in zip(shown["workflow"]["jobs"], link.workflow.jobs, strict=True):
-            job["key_type"] = None if note.key_type is None else str(note.key_type)
-            output = note.output
+        for job, known in zip(shown["workflow"]["jobs"], link.workflow.jobs, strict=True):
+            job["key_type"] = None if known.key_type is None else str(known.key_type)
+            output = known.output
             job["output"] = None if output is None else {f.name: str(f.type) for f in output}
     return shown
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, WorkflowNote):
+    if isinstance(value, WorkflowMetadata):
         jobs = [
             {
                 **asdict(replace(job, key_type=None, output=None)),
@@ -199,8 +199,8 @@ def _claim(found: dict[str, Any]) -> Claim:
 
 
 def _manifest(found: dict[str, Any]) -> Manifest:
-    note = found["workflow"]
-    jobs = tuple(map(_job, note["jobs"]))
+    workflow = found["workflow"]
+    jobs = tuple(map(_job, workflow["jobs"]))
     return Manifest(
         position=found["position"],
         incarnation=found["incarnation"],
@@ -208,8 +208,12 @@ def _manifest(found: dict[str, Any]) -> Manifest:
         try_=found["try"],
         parent=found["parent"],
         time=found["time"],
-        workflow=WorkflowNote(
-            note["name"], note["slots"], jobs, tuple(note["sources"]), note["changes"]
+        workflow=WorkflowMetadata(
+            workflow["name"],
+            workflow["slots"],
+            jobs,
+            tuple(workflow["sources"]),
+            workflow["changes"],
         ),
         deltas=tuple(DeltaRecord(**{**p, "slots": range(*p["slots"])}) for p in found["pieces"]),
         bases=tuple(BaseRecord(**{**b, "slots": range(*b["slots"])}) for b in found["bases"]),
@@ -222,10 +226,10 @@ def _manifest(found: dict[str, Any]) -> Manifest:
     )
 
 
-def _job(found: dict[str, Any]) -> JobNote:
+def _job(found: dict[str, Any]) -> JobMetadata:
     types = {"key_type": _type(found["key_type"]), "output": _schema(found["output"])}
     led = tuple(found.get("led", ()))  # older manifests tell of none
-    return JobNote(**{**found, **types, "led": led})
+    return JobMetadata(**{**found, **types, "led": led})
 
 
 def _schema_text(schema: pa.Schema | None) -> str | None:

@@ -28,13 +28,13 @@ class Exported:
 
 def export(state: StoredState, folder: Path) -> Exported:
     """Write ``<job>.parquet`` into a folder; its types are found in a first pass."""
-    file = folder / f"{state.note.name}.parquet"
+    file = folder / f"{state.job.name}.parquet"
     if file.exists():
         raise ConfigError(f"{file} is there already; export to another folder, or remove it")
     folder.mkdir(parents=True, exist_ok=True)
     table, ranges = StateTable(state), state.ranges()
     schema = settled(union(table.schema_of(slots) for slots in ranges))
-    about = {"millstream.job": state.note.name, "millstream.epoch": str(state.epoch)}
+    about = {"millstream.job": state.job.name, "millstream.epoch": str(state.epoch)}
     hidden = folder / f".{file.name}.{uuid.uuid4().hex[:8]}"
     rows = 0
     try:
@@ -48,4 +48,4 @@ def export(state: StoredState, folder: Path) -> Exported:
         with suppress(FileNotFoundError):
             hidden.unlink()
     columns = {field.name: str(field.type) for field in schema}
-    return Exported(state.note.name, state.epoch, str(file), rows, file.stat().st_size, columns)
+    return Exported(state.job.name, state.epoch, str(file), rows, file.stat().st_size, columns)

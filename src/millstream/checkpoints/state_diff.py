@@ -41,12 +41,12 @@ def compare(
     store: Store, lineage: Lineage, before: int, after: int, job: str | None, limit: int
 ) -> list[JobDifference]:
     """Compare two epochs, of one job or of all that either has."""
-    notes = [manifest_of(lineage, epoch).workflow for epoch in (before, after)]
-    names = {note.name: None for workflow in notes for note in workflow.jobs}
+    workflows = [manifest_of(lineage, epoch).workflow for epoch in (before, after)]
+    names = {job.name: None for workflow in workflows for job in workflow.jobs}
     if job is not None:
         names = {job: None}
-        if all(workflow.job(job) is None for workflow in notes):
-            job_of(notes[1], job)
+        if all(workflow.job(job) is None for workflow in workflows):
+            job_of(workflows[1], job)
     return [_compare(store, lineage, before, after, name, limit) for name in names]
 
 
@@ -69,8 +69,8 @@ def _compare(
 
 
 def _state(store: Store, lineage: Lineage, epoch: int, job: str) -> StoredState | None:
-    note = manifest_of(lineage, epoch).workflow.job(job)
-    if note is None or not note.durable:
+    found = manifest_of(lineage, epoch).workflow.job(job)
+    if found is None or not found.durable:
         return None
     return StoredState(store, lineage, epoch, job)
 

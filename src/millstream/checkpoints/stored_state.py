@@ -20,7 +20,13 @@ import pyarrow as pa
 
 from millstream.checkpoints.epoch_contents import EpochIncompleteError, contents_of
 from millstream.checkpoints.lineage import Lineage
-from millstream.checkpoints.manifest import BaseRecord, DeltaRecord, JobNote, Manifest, WorkflowNote
+from millstream.checkpoints.manifest import (
+    BaseRecord,
+    DeltaRecord,
+    JobMetadata,
+    Manifest,
+    WorkflowMetadata,
+)
 from millstream.checkpoints.records import PackedPart, expanded, unpack
 from millstream.checkpoints.windowed import WindowedState, windowed_state
 from millstream.errors import MillstreamError
@@ -72,7 +78,7 @@ def manifest_of(lineage: Lineage, epoch: int | None) -> Manifest:
     return found
 
 
-def job_of(workflow: WorkflowNote, job: str) -> JobNote:
+def job_of(workflow: WorkflowMetadata, job: str) -> JobMetadata:
     """What a checkpoint knows of a job."""
     found = workflow.job(job)
     if found is None:
@@ -81,7 +87,7 @@ def job_of(workflow: WorkflowNote, job: str) -> JobNote:
                 raise NotInCheckpointError(
                     f"state of job {job!r}", f"its windows are in that of {leader.name!r}"
                 )
-        names = ", ".join(note.name for note in workflow.jobs)
+        names = ", ".join(job.name for job in workflow.jobs)
         raise NotInCheckpointError(
             f"job {job!r}", f"the jobs are {names}" if names else "it has no jobs"
         )
@@ -105,26 +111,26 @@ class StoredState:
         self._store = store
         self.epoch = epoch
         self.slots = contents.workflow.slots
-        self.note = job_of(contents.workflow, job)
-        if not self.note.durable:
+        self.job = job_of(contents.workflow, job)
+        if not self.job.durable:
             raise NotInCheckpointError(f"state of job {job!r}", "it runs with durable=False")
         self._bases = contents.bases
-        self._id = self.note.id or self.note.name
+        self._id = self.job.id or self.job.name
         self._deltas = tuple(delta for delta in contents.deltas if delta.job == self._id)
-        self._aggregates = aggregates_in(self.note.reducer) if self._is_aggregate else None
+        self._aggregates = aggregates_in(self.job.reducer) if self._is_aggregate else None
 
     @property
     def _is_aggregate(self) -> bool:
-        return self.note.form == "aggregate"
+        return self.job.form == "aggregate"
 
     @property
     def _is_windowed(self) -> bool:
-        return self.note.form in ("windowed", "join")
+        return self.job.form in ("windowed", "join")
 
     @property
     def in_columns(self) -> bool:
         """Whether the state is one row of columns per key, not Python objects."""
-        return self.note.form in ("aggregate", "arrow")
+        return self.job.form in ("aggregate", "arrow")
 
     @property
     def size(self) -> int:
@@ -135,7 +141,7 @@ class StoredState:
 
     def get(self, key: object, default: Any = None, key_type: pa.DataType | None = None) -> Any:
         """The state of a key; its type is that of the job's keys, unless it is given."""
-        kind = key_type or self.note.key_type
+        kind = key_type or self.job.key_type
         if kind is None or (pa.types.is_null(kind) and key is not None):
             return default  # no key of the key's type has come this way
         canonical = canonical_key(key, kind)
@@ -176,13 +182,13 @@ class StoredState:
             yield from state.items(mask_of(slots, self.slots))
         except Exception as problem:  # whatever a user's class raises when it is unpickled
             raise UnreadableStateError(
-                self.note.name, f"{type(problem).__name__}: {problem}"
+                self.job.name, f"{type(problem).__name__}: {problem}"
             ) from None
 
     def _windowed(self, slots: range) -> WindowedState:
-        state = windowed_state(self.note, self.slots)
+        state = windowed_state(self.job, self.slots)
         if state is None:
-            raise UnreadableStateError(self.note.name, f"{self.note.reducer} is not built in")
+            raise UnreadableStateError(self.job.name, f"{self.job.reducer} is not built in")
         self._load(state, state.decode, slots)
         return state
 
@@ -252,7 +258,7 @@ class StoredState:
             return decode(expanded(data))
         except Exception as problem:  # whatever a user's class raises when it is unpickled
             raise UnreadableStateError(
-                self.note.name, f"{type(problem).__name__}: {problem}"
+                self.job.name, f"{type(problem).__name__}: {problem}"
             ) from None
 
 

@@ -46,7 +46,7 @@ class StateTable:
         """The columns that some slots need."""
         found = pa.schema([])
         for keys, rows in self._parts(slots):
-            kind = self.state.note.key_type or infer_type(keys)
+            kind = self.state.job.key_type or infer_type(keys)
             if isinstance(rows, pa.RecordBatch):
                 fields = [_renamed(field) for field in rows.schema]
             else:

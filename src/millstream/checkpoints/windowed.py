@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from millstream.checkpoints.manifest import JobNote
+from millstream.checkpoints.manifest import JobMetadata
 from millstream.ring.masks import SlotMask
 from millstream.state.aggregates.grouping import Groups
 from millstream.state.aggregates.naming import aggregates_in
@@ -55,14 +55,14 @@ class WindowedState(Protocol):
         """The same as rows, of which a key may have several."""
 
 
-def windowed_state(note: JobNote, slots: int) -> WindowedState | None:
+def windowed_state(job: JobMetadata, slots: int) -> WindowedState | None:
     """Empty state of a job's form; None if this needs the user's code."""
-    if note.form == "join":
+    if job.form == "join":
         return _Joined(slots)
-    algebra = _algebra_of(note.reducer)
+    algebra = _algebra_of(job.reducer)
     if algebra is None:
         return None
-    return _Panes(algebra, slots) if note.windows.startswith(_OF_TIME) else _Rows(algebra)
+    return _Panes(algebra, slots) if job.windows.startswith(_OF_TIME) else _Rows(algebra)
 
 
 def _algebra_of(reducer: str) -> Algebra[Any] | None:

@@ -158,7 +158,7 @@ def _get(store: Store, asked: argparse.Namespace) -> int:
     lineage = _lineage(store)
     epoch = manifest_of(lineage, asked.epoch).epoch
     state = StoredState(store, lineage, epoch, asked.job)
-    kind = TYPES[asked.key_type] if asked.key_type else state.note.key_type
+    kind = TYPES[asked.key_type] if asked.key_type else state.job.key_type
     wanted = f"key {asked.key!r} in job {asked.job!r} at epoch {epoch}"
     if kind is None:
         raise NotInCheckpointError(wanted, "it had seen no key by then")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterable, Sequence
 
-from millstream.checkpoints.manifest import JobNote, Manifest
+from millstream.checkpoints.manifest import JobMetadata, Manifest
 from millstream.checkpoints.parquet_export import Exported
 from millstream.checkpoints.state_diff import JobDifference
 from millstream.checkpoints.verification import Findings
@@ -123,7 +123,7 @@ def manifest(found: Manifest) -> str:
     return "\n\n".join(parts)
 
 
-def _job(job: JobNote) -> Sequence[object]:
+def _job(job: JobMetadata) -> Sequence[object]:
     output = None if job.output is None else ", ".join(f"{f.name} {f.type}" for f in job.output)
     keys = None if job.key_type is None else str(job.key_type)
     reducer = ", ".join(filter(None, (job.reducer, job.windows)))

@@ -18,7 +18,7 @@ from millstream.checkpoints.chain import Chain, key_of, lost_origin
 from millstream.checkpoints.epoch_contents import Contents, EpochIncompleteError, contents_of
 from millstream.checkpoints.evolution import Changes, begin, evolve
 from millstream.checkpoints.lineage import Lineage
-from millstream.checkpoints.manifest import Link, WorkflowNote
+from millstream.checkpoints.manifest import Link, WorkflowMetadata
 from millstream.checkpoints.verification import missing
 from millstream.errors import MillstreamError
 from millstream.stores.store import CorruptRecordError, Damage, Store
@@ -65,7 +65,7 @@ class Claimed:
     """A checkpoint in the hands of this run."""
 
     lineage: Lineage
-    workflow: WorkflowNote
+    workflow: WorkflowMetadata
     after: int
     by: int | None
     withdrawn: bool
@@ -74,7 +74,7 @@ class Claimed:
 def claim(
     store: Store,
     url: str,
-    workflow: WorkflowNote,
+    workflow: WorkflowMetadata,
     meant: Changes,
     *,
     restore_epoch: int | None,

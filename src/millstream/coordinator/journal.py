@@ -19,7 +19,7 @@ from millstream.checkpoints.manifest import (
     DeltaRecord,
     Manifest,
     Staged,
-    WorkflowNote,
+    WorkflowMetadata,
 )
 from millstream.checkpoints.records import DATA
 from millstream.coordinator.watermarks import Watermarks
@@ -51,7 +51,7 @@ class Journal:
         self,
         store: Store,
         lineage: Lineage,
-        workflow: WorkflowNote,
+        workflow: WorkflowMetadata,
         jobs: Mapping[str, int],
         retain: int,
         on_result: Callable[[CheckpointResult], None] = lambda _: None,
@@ -164,7 +164,7 @@ class Journal:
             except Exception:
                 log.exception("on_checkpoint failed; the checkpoint is durable all the same")
 
-    def _noted(self, types: Mapping[int, JobTypes]) -> WorkflowNote:
+    def _noted(self, types: Mapping[int, JobTypes]) -> WorkflowMetadata:
         jobs = []
         for note in self._workflow.jobs:
             shown = types.get(self._jobs[note.name], JobTypes())

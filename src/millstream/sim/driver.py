@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from millstream.checkpoints.evolution import Changes
-from millstream.checkpoints.manifest import JobNote, Staged, WorkflowNote
+from millstream.checkpoints.manifest import JobMetadata, Staged, WorkflowMetadata
 from millstream.coordinator.claim import Claimed, Recovery, claim
 from millstream.coordinator.epochs import run_epoch
 from millstream.coordinator.interval_commits import Triggers
@@ -252,11 +252,11 @@ class Driver:
                 raise ViolationError(f"I1: job {job} ends with {found}, not {expected}")
 
 
-def _note(workload: Workload, slots: int) -> WorkflowNote:
+def _note(workload: Workload, slots: int) -> WorkflowMetadata:
     jobs = tuple(
-        JobNote(job.name, form_of(job), reducer_text(job)) for job in workload.jobs.values()
+        JobMetadata(job.name, form_of(job), reducer_text(job)) for job in workload.jobs.values()
     )
-    return WorkflowNote("simulated", slots, jobs)
+    return WorkflowMetadata("simulated", slots, jobs)
 
 
 def resized(size: Size, **changes: object) -> Size:

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from millstream.checkpoints.chain import Chain, CommitUnknownError, SupersededError
 from millstream.checkpoints.lineage import Lineage
 from millstream.checkpoints.location import STORE_URL, log_url, recorded_store
-from millstream.checkpoints.manifest import JobNote, WorkflowNote
+from millstream.checkpoints.manifest import JobMetadata, WorkflowMetadata
 from millstream.checkpoints.spark_logs import SPARK_LOGS, ResumableEpochs
 from millstream.coordinator.claim import Claimed, claim
 from millstream.coordinator.journal import Journal
@@ -141,7 +141,7 @@ def _claim(
     return claim(
         store,
         without_password(url),
-        note_of(planned, config.slots),
+        metadata_of(planned, config.slots),
         config.changes,
         restore_epoch=config.restore_epoch,
         recovery=config.recovery,
@@ -155,13 +155,13 @@ def require_logs(folder: Folder, seen: Lineage, epoch: int) -> None:
     ResumableEpochs(folder, seen).require(epoch, folder.text(""))
 
 
-def note_of(planned: Plan, slots: int) -> WorkflowNote:
+def metadata_of(planned: Plan, slots: int) -> WorkflowMetadata:
     """What a checkpoint records of a workflow."""
-    return WorkflowNote(
+    return WorkflowMetadata(
         planned.name,
         slots,
         tuple(
-            JobNote(
+            JobMetadata(
                 job.name,
                 form_of(job),
                 reducer_text(job),
@@ -188,8 +188,8 @@ def _journal(store: Store, claimed: Claimed, planned: Plan, config: RunConfig) -
     )
 
 
-def _numbered(planned: Plan, note: WorkflowNote) -> list[tuple[int, JobNote]]:
-    return [(at, found) for (at, _), found in zip(planned.jobs, note.jobs, strict=True)]
+def _numbered(planned: Plan, workflow: WorkflowMetadata) -> list[tuple[int, JobMetadata]]:
+    return [(at, found) for (at, _), found in zip(planned.jobs, workflow.jobs, strict=True)]
 
 
 def _staging(sinks: Mapping[str, SinkWriter]) -> list[FileWriter]:

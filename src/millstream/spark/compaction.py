@@ -160,7 +160,7 @@ def merge_parquet(files: Sequence[Path], merged: Path) -> None:
     """Copy row groups into one file that has the same columns, types and metadata."""
     with pq.ParquetFile(files[0], coerce_int96_timestamp_unit="us") as first:
         schema, original, about = first.schema_arrow, first.schema, first.metadata
-    notes = about.metadata or {}
+    pairs = about.metadata or {}
     columns = [original.column(at) for at in range(len(original))]
     whole = ("INT32", "INT64")
     options: dict[str, Any] = {}
@@ -172,11 +172,11 @@ def merge_parquet(files: Sequence[Path], merged: Path) -> None:
         schema,
         compression=codec,
         use_deprecated_int96_timestamps=any(c.physical_type == "INT96" for c in columns),
-        store_schema=_ARROW_SCHEMA in notes,
+        store_schema=_ARROW_SCHEMA in pairs,
         **options,
     ) as writer:
-        if _ARROW_SCHEMA not in notes:  # else they are a part of the schema
-            writer.add_key_value_metadata(notes)
+        if _ARROW_SCHEMA not in pairs:  # else they are a part of the schema
+            writer.add_key_value_metadata(pairs)
         for table in _tables(files, original):
             writer.write_table(table)
     with pq.ParquetFile(merged) as reader:

@@ -142,7 +142,7 @@ class Engine:
 
     def _run(self, frame: DataFrame, epoch: int) -> None:
         if epoch <= self._coordinator.ledger.committed.epoch:
-            return  # Spark did not get to note that it was done; we did
+            return  # committed by us, and not yet in Spark's commit log
         started = time.perf_counter()
         self._tune(frame)
         body = _SparkBody(frame, self._frames, self._coordinator, self._sinks, self._names)

@@ -169,7 +169,9 @@ class RunConfig:
         if self.checkpoint is None:
             for name in ("store", "restore_epoch"):
                 if getattr(self, name) is not None:
-                    raise ConfigError(f"{name} needs checkpoint=, where Spark notes what it read")
+                    raise ConfigError(
+                        f"{name} needs checkpoint=, the folder with the offsets to resume from"
+                    )
 
 
 def with_options(
