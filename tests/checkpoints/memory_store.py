@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from millstream.stores.framing import damage_of, frame, unframe
-from millstream.stores.store import Damage, Usage, check_key
+from millstream.stores.store import Damage, check_key
 
 
 @dataclass
@@ -48,10 +48,6 @@ class MemoryStore:
             damage = damage_of(key, data, "memory")
             if damage is not None:
                 yield damage
-
-    def usage(self) -> Usage:
-        with self.lock:
-            return Usage(sum(map(len, self.held.values())), len(self.held))
 
     def close(self) -> None:
         pass

@@ -106,7 +106,7 @@ def test_the_space_of_steady_keys_does_not_grow_with_epochs() -> None:
     for epoch in range(3000):
         checkpoint.epoch(epoch, [(key, epoch) for key in KEYS[epoch % 10 :: 10]])
         if epoch % 50 == 0:
-            used = checkpoint.logs[1].usage().bytes
+            used = disk.used
             assert used <= 2 * checkpoint.alive + SEGMENT, f"epoch {epoch}"
             peak = max(peak, used)
     written = sum(log._writer.appended for log in checkpoint.logs)
@@ -125,7 +125,7 @@ def test_many_writers_together_hold_no_more_than_one_would() -> None:
     for log in logs:
         log.put({"last": b""})
 
-    assert logs[0].usage().bytes <= 2 * 20 * 1100 + SEGMENT
+    assert disk.used <= 2 * 20 * 1100 + SEGMENT
 
 
 @pytest.mark.usefixtures("at_once")
@@ -138,8 +138,8 @@ def test_what_others_deleted_from_the_segment_of_an_idle_writer_is_given_back(
     idle.put(dict.fromkeys(keys, bytes(2000)))
     busy.delete(keys)
     busy.put({"k": b""})
-    assert idle.usage().bytes > 100 * 2000
+    assert disk.used > 100 * 2000
     monkeypatch.setattr("millstream.stores.log.store._PAUSE", 0)
     idle._tend()
 
-    assert idle.usage().bytes < 100 * 200
+    assert disk.used < 100 * 200

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from millstream.stores.store import Damage, Store, Usage
+from millstream.stores.store import Damage, Store
 
 
 class Turns:
@@ -95,9 +95,6 @@ class _Shared:
 
     def verify(self) -> Iterator[Damage]:
         return self._store.verify()
-
-    def usage(self) -> Usage:
-        return self._store.usage()
 
     def close(self) -> None:
         return

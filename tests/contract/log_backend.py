@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import ClassVar
 from unittest.mock import patch
 
-from millstream.stores.log.disk import OsDisk
+from millstream.stores.disk import OsDisk
 from millstream.stores.log.format import (
     HEAD_BYTES,
     HEADER_BYTES,

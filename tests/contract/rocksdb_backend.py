@@ -18,6 +18,7 @@ from rocksdict import (
     DBCompressionType,
 )
 
+from millstream.stores.log.format import HEAD_BYTES
 from millstream.stores.rocksdb.home import VALUES, open_database, options
 from tests.contract.backends import Backend, Harm
 
@@ -78,9 +79,10 @@ class RocksBackend(Backend):
         self._use(after)
 
     def damage(self, key: str, harm: Harm) -> None:
-        for claim in (self._store / "claims").glob("*"):
-            if key.encode() in claim.read_bytes():
-                _harm(claim, claim.stat().st_size, harm)
+        for once in (self._store / "once").iterdir():
+            if key.encode() in once.read_bytes():
+                # The end of the value, before the record's foot.
+                _harm(once, once.stat().st_size - HEAD_BYTES, harm)
                 return
         for database in (self._store / "writers").glob("*/db"):
             data = _in_plain_tables(database, key)

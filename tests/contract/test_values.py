@@ -159,16 +159,6 @@ def test_many_keys_are_kept_in_order(backend: Backend) -> None:
     store.close()
 
 
-def test_usage_grows_with_what_is_kept(backend: Backend) -> None:
-    store = backend.open(writer())
-    before = store.usage()
-    store.put({f"{n}": os.urandom(1 << 18) for n in range(8)})
-    after = store.usage()
-    assert after.bytes - before.bytes > 1 << 20
-    assert after.files > 0
-    store.close()
-
-
 def test_put_if_absent_keeps_the_first_value(backend: Backend) -> None:
     store = backend.open(writer())
     assert store.put_if_absent("a", b"first")

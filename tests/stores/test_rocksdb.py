@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,15 @@ import pytest
 from rocksdict import DBRecoveryMode, Rdict
 
 from millstream.errors import ConfigError
+from millstream.stores import disk
+from millstream.stores.durable_folder import DurableFolder
 from millstream.stores.registry import open_store
 from millstream.stores.retries import UnavailableError
-from millstream.stores.rocksdb import RocksStore, claims, home
+from millstream.stores.rocksdb import RocksStore, home
 from millstream.stores.rocksdb.errors import first_bad_record, translate
-from millstream.stores.rocksdb.home import OpenHome, Stamps, options
+from millstream.stores.rocksdb.home import OpenHome, options
 from millstream.stores.rocksdb.others import Other
+from millstream.stores.stamps import Stamps
 from millstream.stores.store import (
     CorruptRecordError,
     Damage,
@@ -56,8 +59,8 @@ class Folder:
     def files(self, writer: str, kind: str) -> list[Path]:
         return sorted((self.path / "writers" / writer / "db").glob(f"*.{kind}"))
 
-    def drafts(self, writer: str) -> list[Path]:
-        return list((self.path / "writers" / writer).glob("claim-*"))
+    def parts(self) -> list[Path]:
+        return list(self.path.rglob(".part-*"))
 
     def flush(self, writer: str) -> None:
         db = Rdict(str(self.path / "writers" / writer / "db"), options(1 << 20, 1 << 20))
@@ -382,11 +385,11 @@ def test_a_home_that_goes_while_it_is_opened_is_no_damage(
     assert folder.store("reader").get(["a", "k"]) == {"a": b"1"}
 
 
-def test_a_damaged_claim_is_told(folder: Folder) -> None:
+def test_a_damaged_key_that_was_written_once_is_reported(folder: Folder) -> None:
     store = folder.store("one")
     store.put_if_absent("a", b"A" * 100)
     store.put_if_absent("b", b"B" * 100)
-    [damaged] = [p for p in (folder.path / "claims").iterdir() if b"AAA" in p.read_bytes()]
+    [damaged] = [p for p in (folder.path / "once").iterdir() if b"AAA" in p.read_bytes()]
     flip(damaged, b"A" * 100)
 
     with pytest.raises(CorruptRecordError):
@@ -462,25 +465,25 @@ def test_an_own_value_is_not_claimed(folder: Folder) -> None:
     assert one.get(["k"]) == {"k": b"1"}
 
 
-def test_a_damaged_claim_stays_claimed(folder: Folder) -> None:
+def test_a_damaged_key_is_still_present(folder: Folder) -> None:
     one, two = folder.store("one"), folder.store("two")
     one.put_if_absent("a", b"A" * 100)
-    [claim] = (folder.path / "claims").iterdir()
+    [claim] = (folder.path / "once").iterdir()
     flip(claim, b"A" * 100)
 
     assert not two.put_if_absent("a", b"2")
-    assert folder.writers() == ["one"]  # nothing was made for the attempt
+    assert folder.writers() == []  # no database is made for keys that are written once
     with pytest.raises(CorruptRecordError):
         two.get(["a"])
 
 
 class Unsynced:
-    """Lets the first sync of the claims' folder fail."""
+    """Lets the first sync of the folder ``once`` fail."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.failed = 0
-        self._sync = claims.sync_folder
-        patch.setattr(claims, "sync_folder", self)
+        self._sync = disk.sync_folder
+        patch.setattr(disk, "sync_folder", self)
 
     def __call__(self, folder: Path) -> None:
         if not self.failed:
@@ -489,11 +492,10 @@ class Unsynced:
         self._sync(folder)
 
 
-def test_who_has_won_a_claim_is_told_so_though_the_first_sync_failed(
+def test_the_winner_of_a_key_is_reported_though_the_first_sync_failed(
     folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = folder.store("one")
-    one.put({"k": b"1"})
     unsynced = Unsynced(monkeypatch)
 
     won = one.put_if_absent("a", b"1")
@@ -502,31 +504,30 @@ def test_who_has_won_a_claim_is_told_so_though_the_first_sync_failed(
     assert won
     assert one.get(["a"]) == {"a": b"1"}
     assert not one.put_if_absent("a", b"1")
-    assert folder.drafts("one") == []
+    assert folder.parts() == []
 
 
-def test_who_has_lost_a_claim_is_told_so_though_the_first_sync_failed(
+def test_the_loser_of_a_key_is_reported_though_the_first_sync_failed(
     folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two = folder.store("one"), folder.store("two")
-    two.put_if_absent("b", b"")
-    drafting = claims.Claims.draft
+    write_part = DurableFolder._write_part
 
-    def overtaken(self: claims.Claims, key: str, value: bytes, scratch: Path) -> Path:
-        draft = drafting(self, key, value, scratch)
+    def overtaken(self: DurableFolder, where: str, data: Sequence[bytes]) -> str:
+        part = write_part(self, where, data)
         with monkeypatch.context() as patch:
-            patch.setattr(claims.Claims, "draft", drafting)
-            assert two.put_if_absent(key, value)
+            patch.setattr(DurableFolder, "_write_part", write_part)
+            assert two.put_if_absent("a", b"the same")
         Unsynced(monkeypatch)
-        return draft
+        return part
 
-    monkeypatch.setattr(claims.Claims, "draft", overtaken)
+    monkeypatch.setattr(DurableFolder, "_write_part", overtaken)
 
     assert not one.put_if_absent("a", b"the same")
-    assert folder.drafts("one") == []
+    assert folder.parts() == []
 
 
-def test_a_draft_that_could_not_be_written_is_not_left(
+def test_a_part_that_could_not_be_written_is_removed(
     folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = folder.store("one")
@@ -540,7 +541,7 @@ def test_a_draft_that_could_not_be_written_is_not_left(
         with pytest.raises(StoreFullError):
             one.put_if_absent("a", b"1")
 
-    assert folder.drafts("one") == []
+    assert folder.parts() == []
     assert one.put_if_absent("a", b"1")
 
 

@@ -17,7 +17,7 @@ from millstream.checkpoints.manifest import Claim, Link, decode
 from millstream.sim.network import SimNet, World
 from millstream.sim.promises import Promise
 from millstream.sim.tasks import Process
-from millstream.stores.store import Damage, StoreFullError, StoreUnavailableError, Usage
+from millstream.stores.store import Damage, StoreFullError, StoreUnavailableError
 
 T = TypeVar("T")
 
@@ -106,9 +106,6 @@ class SimStore:
 
     def verify(self) -> Iterator[Damage]:
         return iter(())
-
-    def usage(self) -> Usage:
-        return Usage(sum(map(len, self._values.values())), len(self._values))
 
     def close(self) -> None:
         return
@@ -251,9 +248,6 @@ class StoreView:
 
     def verify(self) -> Iterator[Damage]:
         return iter(())
-
-    def usage(self) -> Usage:
-        return self._store.usage()
 
     def close(self) -> None:
         return

@@ -1,19 +1,19 @@
-"""The files of ``files://``: what they are named, and what is in them.
+"""The files of ``files://``: their names and contents.
 
-A value's file is named for its key, percent-encoded, with ``.value`` behind it; a key too long for
-that is hashed, with ``.long`` behind it. Inside: the lengths of key and value, the key, and the
-framed value.
+A value's file is named for its key, percent-encoded, with the suffix ``.value``; a key too long for
+that is hashed, with the suffix ``.long``. Inside: the lengths of key and value, the key, and the
+value with its checksum (``framing``).
 """
 
 from __future__ import annotations
 
 import hashlib
 import struct
-from pathlib import Path
+from collections.abc import Callable
 from urllib.parse import quote, unquote
 
 from millstream.stores.framing import damage_of, frame, unframe
-from millstream.stores.store import CorruptRecordError, Damage
+from millstream.stores.store import MAX_KEY_BYTES, CorruptRecordError, Damage
 
 SUFFIXES = (".value", ".long")
 
@@ -21,6 +21,9 @@ _LONGEST_NAME = 249  # of 255, less the suffix
 _HEADER = struct.Struct("<HQ")
 _CHECKSUM_BYTES = len(frame("", b""))
 _MISNAMED = "the key in it is not the one that the file is named for"
+
+HEAD_BYTES = _HEADER.size + MAX_KEY_BYTES
+"""How much of a file suffices to read its key."""
 
 
 def name_of(key: str) -> str:
@@ -31,22 +34,22 @@ def name_of(key: str) -> str:
     return name + ".value"
 
 
-def key_of(file: Path) -> str | None:
-    """The key of a file; None if it is damaged where only the file could tell, or a stranger."""
+def key_of(name: str, read_head: Callable[[], bytes]) -> str | None:
+    """The key of a file, read from its head if need be; None if it is damaged or not ours."""
     try:
-        if file.suffix == ".value":
-            key = unquote(file.stem, errors="strict")
+        if name.endswith(".value"):
+            key = unquote(name.removesuffix(".value"), errors="strict")
         else:
-            with open(file, "rb") as opened:
-                length, _ = _HEADER.unpack(opened.read(_HEADER.size))
-                key = opened.read(length).decode()
+            head = read_head()
+            length, _ = _HEADER.unpack_from(head)
+            key = head[_HEADER.size : _HEADER.size + length].decode()
     except (struct.error, UnicodeDecodeError):
         return None
-    return key if name_of(key) == file.name else None
+    return key if name_of(key) == name else None
 
 
 def record(key: str, value: bytes) -> bytes:
-    """What is in a key's file."""
+    """The content of a key's file."""
     name = key.encode()
     return _HEADER.pack(len(name), len(value)) + name + frame(key, value)
 
@@ -60,12 +63,12 @@ def value_in(key: str, data: bytes, place: str) -> bytes:
 
 
 def damage_in(key: str | None, data: bytes, place: str) -> Damage | None:
-    """What is wrong with what was read from a key's file, if anything is."""
+    """The damage of a key's file, if there is any."""
     if key is None:
         return Damage(None, place, 0, _MISNAMED)
     begin = _begin(key)
     if len(data) < begin:
-        return Damage(key, place, 0, f"torn: {len(data)} bytes are left of it")
+        return Damage(key, place, 0, f"torn: only {len(data)} bytes of it are left")
     key_bytes, value_bytes = _HEADER.unpack_from(data)
     if key_bytes != begin - _HEADER.size or data[_HEADER.size : begin] != key.encode():
         return Damage(key, place, 0, _MISNAMED)
@@ -76,5 +79,5 @@ def damage_in(key: str | None, data: bytes, place: str) -> Damage | None:
 
 
 def _begin(key: str) -> int:
-    """Where the framed value begins."""
+    """The offset of the framed value."""
     return _HEADER.size + len(key.encode())

@@ -31,7 +31,7 @@ from millstream.errors import ConfigError
 from millstream.stores.framing import damage_of, frame, unframe
 from millstream.stores.redis_url import Address, read_url
 from millstream.stores.retries import UnavailableError, wait_for
-from millstream.stores.store import Damage, StoreError, StoreFullError, Usage, check_key
+from millstream.stores.store import Damage, StoreError, StoreFullError, check_key
 
 T = TypeVar("T")
 log = logging.getLogger("millstream")
@@ -134,14 +134,6 @@ class RedisStore:
             if damage is not None:
                 yield damage
 
-    def usage(self) -> Usage:
-        total = files = 0
-        for some in _batches(self.scan(), _SEEN_TOGETHER):
-            names = [self._name(key) for key in some]
-            total += sum(map(len, names)) + sum(self._patiently(partial(self._lengths, names)))
-            files += len(names)
-        return Usage(bytes=total, files=files)
-
     def close(self) -> None:
         self._client.close()
 
@@ -187,12 +179,6 @@ class RedisStore:
         # Names that are no text are not ours, and are not hurt.
         keys = (name[len(self._prefix) :].decode(errors="ignore") for name in names)
         return {key for key in keys if self._name(key) in names}
-
-    def _lengths(self, names: list[bytes]) -> list[int]:
-        with self._client.pipeline(transaction=False) as pipeline:
-            for name in names:
-                pipeline.strlen(name)
-            return list(pipeline.execute())
 
     def _check_server(self) -> int:
         """Refuse a server that forgets; the largest value that it takes."""

@@ -73,14 +73,6 @@ class CorruptRecordError(StoreError):
         return f"{self.damage}; other epochs may be whole: see `millstream checkpoint verify`"
 
 
-@dataclass(frozen=True)
-class Usage:
-    """What a store holds: bytes where they are kept, and the files, rows or entries they are in."""
-
-    bytes: int
-    files: int
-
-
 class Store(Protocol):
     """Durable values under text keys."""
 
@@ -101,9 +93,6 @@ class Store(Protocol):
 
     def verify(self) -> Iterator[Damage]:
         """Look at everything there is, and tell what is damaged; changes nothing."""
-
-    def usage(self) -> Usage:
-        """What is kept, roughly."""
 
     def close(self) -> None:
         """Let go of files and connections; again: nothing."""

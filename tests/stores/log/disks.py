@@ -9,9 +9,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from millstream.stores.log.disk import Version
-from millstream.stores.log.folders import FolderPlace
+from millstream.stores.disk import Version
+from millstream.stores.log.folder_place import FolderPlace
 from millstream.stores.log.options import LogOptions
+from millstream.stores.log.places import FOLDERS
 from millstream.stores.log.store import LogStore
 
 ROOT = "/disk/log"
@@ -145,6 +146,18 @@ class MemoryDisk:
     def version(self, path: str) -> Version:
         inode = self._inode(path)
         return Version(len(inode.data), inode.changed)
+
+    def is_folder(self, path: str) -> bool:
+        return path in self._names
+
+    def is_same(self, one: str, other: str) -> bool:
+        return self._inode(one) is self._inode(other)
+
+    @property
+    def used(self) -> int:
+        """The bytes of all files of a log."""
+        folders = (f"{ROOT}/{folder}" for folder in FOLDERS)
+        return sum(len(inode.data) for each in folders for inode in self._names[each].values())
 
     def file(self, folder: str, name: str) -> bytearray:
         """The content of a file, to look at or to harm."""

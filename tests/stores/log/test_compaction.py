@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from millstream.stores.disk import FileGoneError
 from millstream.stores.log.format import (
     AROUND_BYTES,
     HEAD_BYTES,
@@ -19,7 +20,6 @@ from millstream.stores.log.format import (
     decode_header,
     read_records,
 )
-from millstream.stores.log.places import SegmentGoneError
 from millstream.stores.log.store import LogStore
 from millstream.stores.store import StoreUnavailableError
 from tests.stores.log.disks import MemoryDisk, PowerFailure, abandon, open_log
@@ -65,18 +65,18 @@ def test_compaction_keeps_what_counts_and_gives_back_the_rest() -> None:
     disk = MemoryDisk()
     expected = sparse(disk)
     store = open_log(disk, "c")
-    before = store.usage().bytes
+    before = disk.used
     freed = 0
     while (done := store.compact()).removed:
         freed += done.freed
         check(store, expected)
-    assert store.usage().bytes == before - freed
+    assert disk.used == before - freed
     assert (Kind.TOMBSTONE, b"gone/1") in all_keys(disk)
     store.put({"filler": b"f"})
     expected["filler"] = b"f"
     while store.compact().removed:
         check(store, expected)
-    assert store.usage().bytes < before / 2
+    assert disk.used < before / 2
     values = [key for kind, key in all_keys(disk) if kind == Kind.VALUE]
     assert sorted(key for key in values if key in {name.encode() for name in KEYS}) == [
         name.encode() for name in KEYS
@@ -225,7 +225,7 @@ def test_a_value_that_moves_whenever_it_is_read_is_not_taken_for_absent(
     store.put({"a": b"1"})
 
     def moved(*place: Any) -> bytes:
-        raise SegmentGoneError
+        raise FileGoneError
 
     with monkeypatch.context() as patch:
         patch.setattr(store._place, "read", moved)

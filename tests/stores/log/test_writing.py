@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from millstream.stores.log.format import Kind
-from millstream.stores.log.writer import Stamps
+from millstream.stores.stamps import Stamps
 from millstream.stores.store import (
     BadStoreKeyError,
     StoreError,

@@ -10,7 +10,7 @@ index as a file); ``writer`` (group commit); ``reader`` (others' records, values
 from __future__ import annotations
 
 from millstream.errors import ConfigError
-from millstream.stores.log.folders import FolderPlace
+from millstream.stores.log.folder_place import FolderPlace
 from millstream.stores.log.options import parse_url
 from millstream.stores.log.places import Place
 from millstream.stores.log.store import LogStore

@@ -24,6 +24,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from millstream.stores.disk import FileGoneError
 from millstream.stores.log.format import (
     AROUND_BYTES,
     HEADER_BYTES,
@@ -38,12 +39,13 @@ from millstream.stores.log.format import (
 )
 from millstream.stores.log.index import Batch, Index
 from millstream.stores.log.options import LogOptions
-from millstream.stores.log.places import Growing, Place, SegmentGoneError
+from millstream.stores.log.places import Growing, Place
 from millstream.stores.log.reader import Reader
 from millstream.stores.log.segments import Catalogue, Segment
 from millstream.stores.log.table import Table
-from millstream.stores.log.writer import Stamps, Writer, uptime
+from millstream.stores.log.writer import Writer, uptime
 from millstream.stores.retries import UnavailableError
+from millstream.stores.stamps import Stamps
 from millstream.stores.store import StoreUnavailableError
 
 _SMALL = 8  # a segment is small below this part of the full size; so many are made into one
@@ -126,7 +128,7 @@ class Compactor:
         if gone:
             self._place.remove("segments", [segment.name for segment in gone])
             self._reader.drop(gone)
-        self._place.tidy(self._options.orphan)
+        self._place.remove_parts(self._options.orphan)
         return Compacted(len(gone), written, freed)
 
     def _end_tail(self, before: int) -> None:
@@ -148,7 +150,7 @@ class Compactor:
     def _is_left(self, segment: Segment, now: int) -> bool:
         try:
             changed = self._place.version("segments", segment.name).changed
-        except SegmentGoneError:
+        except FileGoneError:
             return False
         return now - changed > self._options.orphan * 1e9
 
@@ -162,7 +164,7 @@ class Compactor:
                 try:
                     size = self._place.version("segments", segment.name).size
                     data = self._place.read("segments", segment.name, start, size - start)
-                except SegmentGoneError:
+                except FileGoneError:
                     continue
                 records, end = read_records(data, start, segment.seed)
                 whole = [record for record in records if record.whole]
@@ -218,7 +220,7 @@ class Compactor:
         chosen = np.flatnonzero((table.rows["segment"] == segment.number) & needed)
         try:
             data = self._place.read("segments", segment.name, 0, segment.settled)
-        except SegmentGoneError:
+        except FileGoneError:
             return None
         copies = []
         for some in _bunches(chosen):
@@ -243,12 +245,12 @@ class Compactor:
         """
         oldest = max(segment.header.created for segment in sources) + 1
         self._stamps.saw(oldest)
-        header = Header(self._writer.salt, self._stamps.take()[0])
+        header = Header(self._writer.salt, self._stamps.next())
         copies = sorted(copies, key=lambda each: each.stamp)
         pieces = [encode_header(header)]
         for some in _bunches(copies):
             pieces.append(b"".join(_encoded(some, header.seed)))
-        seal = encode_sign(Kind.SEAL, self._stamps.take()[0], header.seed)
+        seal = encode_sign(Kind.SEAL, self._stamps.next(), header.seed)
         if self._is_late(began):
             return 0
         segment = self._segments.add(self._writer.new_name(), header, growing=True)

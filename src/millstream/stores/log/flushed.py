@@ -15,9 +15,10 @@ import google_crc32c
 import numpy as np
 import pyarrow as pa
 
+from millstream.stores.disk import FileGoneError
 from millstream.stores.log.format import Header
 from millstream.stores.log.index import SHADOW, Index
-from millstream.stores.log.places import Place, SegmentGoneError
+from millstream.stores.log.places import Place
 from millstream.stores.log.segments import Catalogue, Segment
 from millstream.stores.log.table import ROW, Table
 from millstream.stores.store import Damage
@@ -115,7 +116,7 @@ def load(place: Place, segments: Catalogue, index: Index, timings: dict[str, flo
         began = time.perf_counter()
         try:
             data = place.read("index", meta.name, 0, meta.data_at + meta.size)
-        except SegmentGoneError:
+        except FileGoneError:
             continue
         timings["read"] = time.perf_counter() - began
         began = time.perf_counter()
@@ -172,7 +173,7 @@ def _meta(place: Place, name: str) -> _Meta | None:
         end = _PREAMBLE.size + length
         if end > len(data):
             data = place.read("index", name, 0, end)
-    except SegmentGoneError:
+    except FileGoneError:
         return None
     text = data[_PREAMBLE.size : end]
     if len(text) < length or google_crc32c.value(text) != meta_check:
@@ -193,7 +194,7 @@ def verify(place: Place) -> list[Damage]:
         else:
             try:
                 payload = place.read("index", name, meta.data_at, meta.size)
-            except SegmentGoneError:
+            except FileGoneError:
                 continue
             if len(payload) != meta.size or google_crc32c.value(payload) != meta.check:
                 why = "the flushed index is damaged"

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 import fsspec  # type: ignore[import-untyped]
 
 from millstream.errors import ConfigError
-from millstream.stores.log.disk import Version
-from millstream.stores.log.places import Folder, Growing, SegmentGoneError
+from millstream.stores.disk import FileGoneError, Version
+from millstream.stores.log.places import Growing
 from millstream.stores.retries import UnavailableError, wait_for
 from millstream.stores.store import StoreError
 
@@ -39,22 +39,22 @@ class ObjectPlace:
         _check_exclusive(self._fs, url)
 
     def patiently(self, act: Callable[[], T]) -> T:
-        return wait_for(self._url, self._patience, lambda: self._told(act))
+        return wait_for(self._url, self._patience, lambda: self._translated(act))
 
-    def _told(self, act: Callable[[], T]) -> T:
-        """Call, and take every error that says nothing about a file for one of the connection."""
+    def _translated(self, act: Callable[[], T]) -> T:
+        """Do something; an error that is not about a file means that the store is unavailable."""
         try:
             return act()
         except FileNotFoundError as error:
-            raise SegmentGoneError(str(error)) from error
-        except (SegmentGoneError, UnavailableError, StoreError, FileExistsError):
+            raise FileGoneError(str(error)) from error
+        except (FileGoneError, UnavailableError, StoreError, FileExistsError):
             raise
         except (PermissionError, NotImplementedError, TypeError, ValueError) as error:
             raise StoreError(f"{self._url} cannot be used: {error}") from error
         except Exception as error:
             raise UnavailableError(f"{type(error).__name__}: {error}") from error
 
-    def list(self, folder: Folder) -> list[str]:
+    def list(self, folder: str) -> list[str]:
         def look() -> list[str]:
             try:
                 found = self._fs.ls(f"{self._root}/{folder}", detail=False, refresh=True)
@@ -66,13 +66,13 @@ class ObjectPlace:
 
         return self.patiently(look)
 
-    def version(self, folder: Folder, name: str) -> Version:
+    def version(self, folder: str, name: str) -> Version:
         info = self.patiently(lambda: self._fs.info(self.path(folder, name)))
         changed = info.get("LastModified") or info.get("mtime") or info.get("created")
         seconds = changed.timestamp() if hasattr(changed, "timestamp") else float(changed or 0)
         return Version(int(info["size"]), int(seconds * 1e9))
 
-    def read(self, folder: Folder, name: str, offset: int, size: int) -> bytes:
+    def read(self, folder: str, name: str, offset: int, size: int) -> bytes:
         path = self.path(folder, name)
 
         def fetch() -> bytes:
@@ -82,14 +82,14 @@ class ObjectPlace:
 
     def grow(self, name: str, pieces: Sequence[bytes]) -> Growing:
         path, data = self.path("segments", name), b"".join(pieces)
-        self._told(lambda: self._fs.pipe_file(path, data))
+        self._translated(lambda: self._fs.pipe_file(path, data))
         return _Uploaded()
 
-    def write(self, folder: Folder, name: str, pieces: Sequence[bytes]) -> None:
+    def write(self, folder: str, name: str, pieces: Sequence[bytes]) -> None:
         data = b"".join(pieces)
         self.patiently(lambda: self._fs.pipe_file(self.path(folder, name), data))
 
-    def write_once(self, folder: Folder, name: str, data: bytes) -> bool:
+    def write_once(self, folder: str, name: str, data: bytes) -> bool:
         path = self.path(folder, name)
 
         def create() -> bool:
@@ -103,22 +103,22 @@ class ObjectPlace:
 
         return self.patiently(create)
 
-    def remove(self, folder: Folder, names: Iterable[str]) -> None:
+    def remove(self, folder: str, names: Iterable[str]) -> None:
         for name in names:
             path = self.path(folder, name)
-            with suppress(SegmentGoneError):
+            with suppress(FileGoneError):
                 self.patiently(lambda path=path: self._fs.rm_file(path))  # type: ignore[misc]
 
-    def sync(self, folder: Folder) -> None:
+    def sync(self, folder: str) -> None:
         """Nothing: what an object store has answered is durable."""
 
-    def tidy(self, age: float) -> None:
+    def remove_parts(self, age: float) -> None:
         """Nothing is ever unfinished: an upload is there, or not."""
 
     def now(self) -> int:
         return time.time_ns()
 
-    def path(self, folder: Folder, name: str) -> str:
+    def path(self, folder: str, name: str) -> str:
         return f"{self._root}/{folder}/{name}"
 
     def forget(self, names: Iterable[str]) -> None:

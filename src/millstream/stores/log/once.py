@@ -1,13 +1,18 @@
-"""What ``put_if_absent`` wrote: a file for each key, made at once and whole, or not at all."""
+"""Keys that are written once (``put_if_absent``): a file each, which is complete or not there.
+
+Used by ``log://`` and ``rocksdb://``. A file has the header and the record of a segment.
+"""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Iterator
+from typing import Protocol
 from urllib.parse import quote, unquote
 
 import xxhash
 
+from millstream.stores.disk import FileGoneError, Version
 from millstream.stores.log.format import (
     HEAD_BYTES,
     HEADER_BYTES,
@@ -20,9 +25,9 @@ from millstream.stores.log.format import (
     header_flaw,
     read_records,
 )
-from millstream.stores.log.places import Place, SegmentGoneError
 from millstream.stores.store import CorruptRecordError, Damage
 
+_FOLDER = "once"
 _LONGEST_NAME = 200
 _FEW = 32
 
@@ -35,34 +40,56 @@ def file_name(key: str) -> str:
     return f"h-{xxhash.xxh3_128_hexdigest(key.encode())}"
 
 
+class OncePlace(Protocol):
+    """Where the files are: a ``log.places.Place``, or a ``DurableFolder``."""
+
+    def list(self, folder: str) -> list[str]:
+        """The names in a folder."""
+
+    def version(self, folder: str, name: str) -> Version:
+        """The size and age of a file."""
+
+    def read(self, folder: str, name: str, offset: int, size: int) -> bytes:
+        """A part of a file."""
+
+    def write_once(self, folder: str, name: str, data: bytes) -> bool:
+        """Write a whole file, durably, unless there is one."""
+
+    def remove(self, folder: str, names: Iterable[str]) -> None:
+        """Remove files, durably."""
+
+    def path(self, folder: str, name: str) -> str:
+        """The path of a file, for messages."""
+
+
 class Once:
     """The keys that are written once."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: OncePlace) -> None:
         self._place = place
-        self._long: dict[str, str] = {}  # the keys of files that are named by their hash
+        self._long: dict[str, str] = {}  # the keys of files that are named by a hash
 
     def put(self, key: str, value: bytes, stamp: int) -> bool:
         """Write a value unless the key has one."""
-        # The salt is random: what is there can be told from what another wrote.
+        # The salt is random: an object store compares bytes to see whose write has won.
         header = Header(secrets.randbits(64), stamp)
         name = key.encode()
         record = encode(Kind.VALUE, [name], [value], [digest_of(name)], [stamp], header.seed)
         data = b"".join([encode_header(header), *record])
-        return self._place.write_once("once", file_name(key), data)
+        return self._place.write_once(_FOLDER, file_name(key), data)
 
     def get(self, keys: list[str], found: dict[str, bytes]) -> list[str]:
-        """Read the values of keys; returns those that have none."""
+        """Read the values of keys into ``found``; return the keys that have none."""
         missing, names = [], None
         if len(keys) > _FEW:
-            names = set(self._place.list("once"))
+            names = set(self._place.list(_FOLDER))
         for key in keys:
             name = file_name(key)
             try:
                 if names is not None and name not in names:
-                    raise SegmentGoneError(name)
+                    raise FileGoneError(name)
                 found[key] = self._value(key, name)
-            except SegmentGoneError:
+            except FileGoneError:
                 missing.append(key)
         return missing
 
@@ -77,15 +104,15 @@ class Once:
                     start = record.offset + HEAD_BYTES + len(record.key)
                     return data[start : start + record.length]
                 why = record.flaw or "it is the value of another key"
-        raise CorruptRecordError(Damage(key, self._place.path("once", name), HEADER_BYTES, why))
+        raise CorruptRecordError(Damage(key, self._place.path(_FOLDER, name), HEADER_BYTES, why))
 
     def _data(self, name: str) -> bytes:
-        size = self._place.version("once", name).size
-        return self._place.read("once", name, 0, size)
+        size = self._place.version(_FOLDER, name).size
+        return self._place.read(_FOLDER, name, 0, size)
 
     def scan(self, prefix: str) -> Iterator[str]:
         """The keys that begin with a prefix."""
-        for name in self._place.list("once"):
+        for name in self._place.list(_FOLDER):
             key = self._key(name)
             if key is not None and key.startswith(prefix):
                 yield key
@@ -96,7 +123,7 @@ class Once:
         if name.startswith("h-") and name not in self._long:
             try:
                 data = self._data(name)
-            except SegmentGoneError:
+            except FileGoneError:
                 return None
             header = decode_header(data)
             if header is None:
@@ -108,22 +135,22 @@ class Once:
         return self._long.get(name)
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Forget keys that are here."""
+        """Remove those of some keys that are here."""
         wanted = {file_name(key) for key in keys}
         if not wanted:
             return
-        there = wanted.intersection(self._place.list("once"))
+        there = wanted.intersection(self._place.list(_FOLDER))
         if there:
-            self._place.remove("once", there)
+            self._place.remove(_FOLDER, there)
 
     def verify(self) -> Iterator[Damage]:
-        """Read everything."""
-        for name in sorted(self._place.list("once")):
+        """Read everything, and yield what is damaged."""
+        for name in sorted(self._place.list(_FOLDER)):
             try:
                 data = self._data(name)
-            except SegmentGoneError:
+            except FileGoneError:
                 continue
-            place, key = self._place.path("once", name), self._key(name)
+            place, key = self._place.path(_FOLDER, name), self._key(name)
             flaw = header_flaw(data)
             if flaw is not None:
                 yield Damage(key, place, 0, flaw)
@@ -137,4 +164,4 @@ class Once:
                 elif key is not None and record.key != key.encode():
                     yield Damage(key, place, record.offset, "it is the value of another key")
             if end < len(data) or not records:
-                yield Damage(key, place, end, f"torn: {len(data) - end} bytes are left of it")
+                yield Damage(key, place, end, f"torn: only {len(data) - end} bytes of it are left")

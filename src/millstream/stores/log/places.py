@@ -1,25 +1,19 @@
-"""Where a log is kept: what is asked of a folder or an object store.
+"""Where the files of a log are: what it needs of a folder or an object store.
 
 A place has three folders: ``segments``, ``once`` (what ``put_if_absent`` wrote) and ``index``
-(flushed indexes, which are only ever a help). A folder without the file ``format`` is no log yet,
-or a mount that is away.
+(flushed indexes, which only make opening faster).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Literal, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
-from millstream.stores.log.disk import Version
+from millstream.stores.disk import Version
 
 T = TypeVar("T")
-Folder = Literal["segments", "once", "index"]
 
-FOLDERS: tuple[Folder, ...] = ("segments", "once", "index")
-
-
-class SegmentGoneError(Exception):
-    """A file is not there (any more), though the place is."""
+FOLDERS = ("segments", "once", "index")
 
 
 class Growing(Protocol):
@@ -29,55 +23,55 @@ class Growing(Protocol):
         """Write at the end, durably."""
 
     def undo(self, size: int) -> None:
-        """Cut off what an append that failed may have left behind a size."""
+        """Cut off what a failed append may have left after a size."""
 
     def close(self) -> None:
         """Nothing more will be written."""
 
 
 class Place(Protocol):
-    """Files in three folders. Retries while unavailable; ``SegmentGoneError`` if a file is gone."""
+    """Files in three folders. Retries while unavailable; ``FileGoneError`` if a file is gone."""
 
-    appends: bool  # whether a segment can grow; otherwise it is written once, whole
+    appends: bool  # whether a segment can grow; otherwise it is written at once
 
-    def list(self, folder: Folder) -> list[str]:
+    def list(self, folder: str) -> list[str]:
         """The names in a folder."""
 
-    def version(self, folder: Folder, name: str) -> Version:
-        """Whether a file changed since it was looked at."""
+    def version(self, folder: str, name: str) -> Version:
+        """The size and age of a file."""
 
-    def read(self, folder: Folder, name: str, offset: int, size: int) -> bytes:
-        """A piece of a file; as much of it as there is."""
+    def read(self, folder: str, name: str, offset: int, size: int) -> bytes:
+        """A part of a file; as much of it as there is."""
 
     def grow(self, name: str, pieces: Sequence[bytes]) -> Growing:
-        """Begin a segment with some data, durably. Does not wait for a place that is away."""
+        """Begin a segment with some data, durably. Does not retry."""
 
-    def write(self, folder: Folder, name: str, pieces: Sequence[bytes]) -> None:
-        """Write a whole file, durably, in the place of an older one; never seen half-written."""
+    def write(self, folder: str, name: str, pieces: Sequence[bytes]) -> None:
+        """Write a whole file, durably, in the place of an older one; readers see either."""
 
-    def write_once(self, folder: Folder, name: str, data: bytes) -> bool:
+    def write_once(self, folder: str, name: str, data: bytes) -> bool:
         """Write a whole file, durably, unless there is one; decides races."""
 
-    def remove(self, folder: Folder, names: Iterable[str]) -> None:
+    def remove(self, folder: str, names: Iterable[str]) -> None:
         """Remove files, durably."""
 
-    def sync(self, folder: Folder) -> None:
+    def sync(self, folder: str) -> None:
         """Make durable which files there are, also what others removed."""
 
-    def tidy(self, age: float) -> None:
+    def remove_parts(self, age: float) -> None:
         """Remove what crashed writers left unfinished, if it is so many seconds old."""
 
     def now(self) -> int:
-        """The time by the clock that ``version`` goes by, in nanoseconds."""
+        """The time by the clock of ``version``, in nanoseconds."""
 
-    def path(self, folder: Folder, name: str) -> str:
-        """How to call a file in a message."""
+    def path(self, folder: str, name: str) -> str:
+        """The path of a file, for messages."""
 
     def patiently(self, act: Callable[[], T]) -> T:
-        """Do something that may be repeated; wait while the place is away."""
+        """Do something that may be repeated; retry while the place is unavailable."""
 
     def forget(self, names: Iterable[str]) -> None:
-        """Let go of what is held open of segments."""
+        """Close segments that are open for reading."""
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Close everything."""

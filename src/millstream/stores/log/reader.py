@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 
+from millstream.stores.disk import FileGoneError
 from millstream.stores.log.format import (
     AROUND_BYTES,
     HEADER_BYTES,
@@ -16,9 +17,9 @@ from millstream.stores.log.format import (
     value_at,
 )
 from millstream.stores.log.index import Index
-from millstream.stores.log.places import Place, SegmentGoneError
+from millstream.stores.log.places import Place
 from millstream.stores.log.segments import Catalogue, Segment
-from millstream.stores.log.writer import Stamps
+from millstream.stores.stamps import Stamps
 from millstream.stores.store import CorruptRecordError, Damage, StoreUnavailableError
 
 SUFFIX = ".seg"
@@ -89,7 +90,7 @@ class Reader:
             if version.size < start:
                 return  # its header came after we looked
             data = self._place.read("segments", name, start, version.size - start)
-        except SegmentGoneError:
+        except FileGoneError:
             return
         records, end = read_records(data, start, segment.seed)
         self.scanned += len(data)
@@ -165,7 +166,7 @@ class Reader:
             return [key for _, _, _, _, key, _ in run]
         try:
             data = self._place.read("segments", segment.name, start, end - start)
-        except SegmentGoneError:
+        except FileGoneError:
             return [key for _, _, _, _, key, _ in run]
         again = []
         seed = segment.seed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 
-from millstream.stores.log.disk import Version
+from millstream.stores.disk import Version
 from millstream.stores.log.format import HEADER_BYTES, Header
 
 

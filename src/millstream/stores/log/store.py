@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
+from millstream.stores.disk import FileGoneError
 from millstream.stores.log import flushed
 from millstream.stores.log.compact import Compacted, Compactor
 from millstream.stores.log.format import (
@@ -21,11 +22,12 @@ from millstream.stores.log.format import (
 from millstream.stores.log.index import Index
 from millstream.stores.log.once import Once
 from millstream.stores.log.options import LogOptions
-from millstream.stores.log.places import FOLDERS, Place, SegmentGoneError
+from millstream.stores.log.places import Place
 from millstream.stores.log.reader import SUFFIX, Reader
 from millstream.stores.log.segments import Catalogue
-from millstream.stores.log.writer import Stamps, Writer
-from millstream.stores.store import MAX_KEY_BYTES, Damage, StoreError, Usage, check_key
+from millstream.stores.log.writer import Writer
+from millstream.stores.stamps import Stamps
+from millstream.stores.store import MAX_KEY_BYTES, Damage, StoreError, check_key
 
 log = logging.getLogger("millstream")
 
@@ -89,7 +91,7 @@ class LogStore:
         row = self._index.find(check_key(key))
         if row is not None and row.kind == Kind.VALUE:
             return False
-        return self._once.put(key, value, self._stamps.take()[0])
+        return self._once.put(key, value, self._stamps.next())
 
     def get(self, keys: Iterable[str]) -> dict[str, bytes]:
         wanted = list(dict.fromkeys(keys))
@@ -131,7 +133,7 @@ class LogStore:
         try:
             size = self._place.version("segments", name).size
             data = self._place.read("segments", name, 0, size)
-        except SegmentGoneError:
+        except FileGoneError:
             return
         place = self._place.path("segments", name)
         header = decode_header(data)
@@ -153,16 +155,6 @@ class LogStore:
                 yield Damage(key, place, record.offset, why)
         if sealed and end < len(data):
             yield Damage(None, place, end, f"{len(data) - end} bytes behind its seal")
-
-    def usage(self) -> Usage:
-        sizes = []
-        for folder in FOLDERS:
-            for name in self._place.list(folder):
-                try:
-                    sizes.append(self._place.version(folder, name).size)
-                except SegmentGoneError:
-                    continue
-        return Usage(bytes=sum(sizes), files=len(sizes))
 
     def compact(self) -> Compacted:
         """Give back space now, that of other writers' sealed segments, too."""

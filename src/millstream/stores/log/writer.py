@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -29,33 +29,13 @@ from millstream.stores.log.options import LogOptions
 from millstream.stores.log.places import Growing, Place
 from millstream.stores.log.segments import Catalogue, Segment
 from millstream.stores.retries import UnavailableError
+from millstream.stores.stamps import Stamps
 from millstream.stores.store import StoreFullError, StoreUnavailableError
 
 
 def uptime() -> float:
     """A clock that also runs while the machine sleeps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-class Stamps:
-    """Numbers that only rise: the time, or one more than the last."""
-
-    def __init__(self, clock: Callable[[], int] = time.time_ns) -> None:
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._last = 0
-
-    def take(self, many: int = 1) -> range:
-        """As many stamps, newer than all that were taken or seen."""
-        with self._lock:
-            first = max(self._last + 1, self._clock())
-            self._last = first + many - 1
-            return range(first, first + many)
-
-    def saw(self, stamp: int) -> None:
-        """Note a stamp of another writer, whose clock may be ahead of ours."""
-        with self._lock:
-            self._last = max(self._last, stamp)
 
 
 @dataclass
@@ -203,7 +183,7 @@ class Writer:
 
     def _begin(self, data: list[bytes]) -> _Tail:
         """A new segment that begins with some records."""
-        header = Header(self.salt, self._stamps.take()[0])
+        header = Header(self.salt, self._stamps.next())
         # A seal says that all before it is synced: only what is written at once may hold its own.
         seals = [] if self._place.appends else [self._seal()]
         pieces = [encode_header(header), *data, *seals]
@@ -218,7 +198,7 @@ class Writer:
 
     def _extend(self, tail: _Tail, data: list[bytes]) -> int:
         """Append to the segment; the offset at which the records begin."""
-        mark = encode_sign(Kind.MARK, self._stamps.take()[0], self._seed)
+        mark = encode_sign(Kind.MARK, self._stamps.next(), self._seed)
         try:
             tail.growing.append([mark, *data])
         except StoreFullError:
@@ -232,7 +212,7 @@ class Writer:
         return start
 
     def _seal(self) -> bytes:
-        return encode_sign(Kind.SEAL, self._stamps.take()[0], self._seed)
+        return encode_sign(Kind.SEAL, self._stamps.next(), self._seed)
 
     def _leave(self, tail: _Tail) -> None:
         tail.growing.close()

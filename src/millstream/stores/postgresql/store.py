@@ -22,7 +22,6 @@ from millstream.stores.store import (
     Damage,
     StoreError,
     StoreFullError,
-    Usage,
     check_key,
 )
 
@@ -149,12 +148,6 @@ class PostgresStore:
                 value_of(key, parts, self._place)
             except CorruptRecordError as corrupt:
                 yield corrupt.damage
-
-    def usage(self) -> Usage:
-        """The size of the table with its index, and its rows."""
-        row = self._run(lambda session: session.execute(self._table.usage).fetchone())
-        assert row is not None
-        return Usage(*row)
 
     def close(self) -> None:
         """Close the connections."""

@@ -67,9 +67,6 @@ class Table:
             "SELECT key, sum(octet_length(data))::bigint FROM {table} GROUP BY key ORDER BY key"
         )
         self.delete = statement("DELETE FROM {table} WHERE key = ANY(%b)")
-        self.usage = sql.SQL(
-            "SELECT pg_total_relation_size({name}::regclass), count(*) FROM {table}"
-        ).format(name=sql.Literal(self._quoted), table=table)
 
     def ensure(self, session: Session) -> None:
         """Make the table if there is none; refuse one that was not made here."""

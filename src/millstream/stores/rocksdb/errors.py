@@ -1,8 +1,7 @@
-"""RocksDB's errors as a store's: the binding raises bare exceptions with a text."""
+"""RocksDB's errors as those of a store: the binding raises bare exceptions with a text."""
 
 from __future__ import annotations
 
-import errno
 import re
 import struct
 from collections.abc import Iterator
@@ -12,16 +11,11 @@ from pathlib import Path
 import google_crc32c
 from rocksdict import DbClosedError
 
+from millstream.stores.durable_folder import no_space, translate_os_error
 from millstream.stores.retries import UnavailableError
-from millstream.stores.store import (
-    CorruptRecordError,
-    Damage,
-    StoreError,
-    StoreFullError,
-)
+from millstream.stores.store import CorruptRecordError, Damage, StoreError
 
 _NO_SPACE = ("No space left", "Disk quota exceeded", "File too large")
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _IN_FILE = re.compile(r" in (\S+) offset (\d+)")
 _NAMED_FILE = re.compile(r"(/\S+\.(?:sst|log|ldb)|/\S*MANIFEST-\d+|/\S*CURRENT)")
 _BLOCK = 32768
@@ -30,12 +24,12 @@ _HEADER = struct.Struct("<IHB")
 
 @contextmanager
 def translated(place: Path, key: str | None = None) -> Iterator[None]:
-    """What RocksDB or the file system raises, as a store's error or as ``UnavailableError``."""
+    """Raise errors of RocksDB and the file system as a store's, or as ``UnavailableError``."""
     try:
         yield
-    except (OSError, DbClosedError) as problem:
-        if isinstance(problem, OSError) and problem.errno in _FULL:
-            raise _full(place, problem) from problem
+    except OSError as problem:
+        raise translate_os_error(problem, str(place)) from problem
+    except DbClosedError as problem:
         raise UnavailableError(problem) from problem
     except Exception as problem:
         if type(problem) is not Exception:
@@ -44,9 +38,9 @@ def translated(place: Path, key: str | None = None) -> Iterator[None]:
 
 
 def translate(text: str, place: Path, key: str | None = None) -> StoreError | UnavailableError:
-    """One of RocksDB's messages as an error."""
+    """The error for one of RocksDB's messages."""
     if any(mark in text for mark in _NO_SPACE):
-        return _full(place, text)
+        return no_space(str(place), text)
     if text.startswith("Corruption"):
         return CorruptRecordError(_damage(text, place, key))
     if text.startswith(("IO error", "Busy", "Timed out", "Resource temporarily", "Shutdown")):
@@ -54,12 +48,8 @@ def translate(text: str, place: Path, key: str | None = None) -> StoreError | Un
     return StoreError(f"{place}: {text}")
 
 
-def _full(place: Path, why: object) -> StoreFullError:
-    return StoreFullError(f"no space is left for {place} ({why}); make space, and it goes on")
-
-
 def _damage(text: str, place: Path, key: str | None) -> Damage:
-    """What a corruption is, and where: RocksDB names the file unless it is a log."""
+    """A corruption and its place: RocksDB names the file unless it is a write-ahead log."""
     if found := _IN_FILE.search(text):
         return Damage(key, found[1], int(found[2]), text)
     if found := _NAMED_FILE.search(text):
@@ -72,7 +62,7 @@ def _damage(text: str, place: Path, key: str | None) -> Damage:
 
 
 def first_bad_record(log: bytes) -> int | None:
-    """Where the first record of a write-ahead log lies that is not as it was written.
+    """The offset of the first damaged record of a write-ahead log.
 
     Blocks of 32 KB, in them records of a masked CRC32C (over type and data), a length and a type.
     """
@@ -82,9 +72,9 @@ def first_bad_record(log: bytes) -> int | None:
             said, length, kind = _HEADER.unpack_from(log, at)
             data = at + _HEADER.size
             if kind == 0 and length == 0:
-                break  # space that was set aside
+                break  # space that was allocated
             if data + length > end:
-                return at if end < len(log) else None  # the last one was never finished
+                return at if end < len(log) else None  # the last one was never completed
             if said != _masked(int(google_crc32c.value(log[data - 1 : data + length]))):
                 return at
             at = data + length

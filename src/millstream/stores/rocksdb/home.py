@@ -15,8 +15,6 @@ import contextlib
 import fcntl
 import os
 import shutil
-import threading
-import time
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -33,33 +31,16 @@ from rocksdict import (
     WriteOptions,
 )
 
+from millstream.stores.disk import sync_folder
 from millstream.stores.framing import damage_of, frame, unframe
-from millstream.stores.rocksdb.claims import sync_folder
 from millstream.stores.rocksdb.errors import translated
+from millstream.stores.stamps import Stamps
 from millstream.stores.store import Damage
 
 NAMES, VALUES = b"k", b"v"
 """Every key is there twice, so that going through names reads no values."""
 STAMP_BYTES = 8
 _BATCH_BYTES = 64 << 20
-
-
-class Stamps:
-    """Rising numbers, by the clock: of two values of a key, the one with the higher is newer."""
-
-    def __init__(self) -> None:
-        self._last = 0
-        self._lock = threading.Lock()
-
-    def next(self) -> int:
-        with self._lock:
-            self._last = max(time.time_ns(), self._last + 1)
-            return self._last
-
-    def saw(self, stamp: int) -> None:
-        """Somebody used a stamp; the next one is higher."""
-        with self._lock:
-            self._last = max(self._last, stamp)
 
 
 def stamped(stamp: int, value: bytes) -> bytes:
@@ -250,7 +231,7 @@ class OpenHome(Home):
             self._let_go()
             raise
 
-    def carry_out(self, stamps: Stamps) -> None:
+    def apply_deletions(self, stamps: Stamps) -> None:
         """Delete what others left deletions for, and then those."""
         done = []
         for path, stamp, keys in self.deletions():
@@ -294,7 +275,7 @@ class OpenHome(Home):
                 db.close()
 
 
-def tidy(writers: Path) -> None:
+def remove_leftovers(writers: Path) -> None:
     """Remove what crashes have left of homes that were being made or removed."""
     for name in os.listdir(writers):
         if not Home(writers / name).exists():

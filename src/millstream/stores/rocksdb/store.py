@@ -2,10 +2,11 @@
 
 On disk, below the folder of the URL::
 
-    claims/<hash of a key>      what ``put_if_absent`` has written
-    writers/<writer>/db/        the database that a writer alone writes
-    writers/<writer>/deletions/ what others want gone from it
-    writers/<writer>/lock       held while the writer is there
+    format                      marks the folder as complete
+    once/                       what ``put_if_absent`` has written, a file each (``log.once``)
+    writers/<writer>/db/        the database that only this writer writes
+    writers/<writer>/deletions/ the keys that others deleted from it
+    writers/<writer>/lock       locked while the writer runs
     removed/                    what was in ``writers`` and is being removed
 """
 
@@ -22,20 +23,20 @@ from typing import TypeVar
 
 from rocksdict import Rdict
 
+from millstream.stores.disk import sync_folder
+from millstream.stores.durable_folder import DurableFolder
+from millstream.stores.log.once import Once
 from millstream.stores.retries import UnavailableError, wait_for
-from millstream.stores.rocksdb.claims import Claims, discard, sync_folder
 from millstream.stores.rocksdb.errors import translated
-from millstream.stores.rocksdb.home import OpenHome, Stamps, options, tidy
+from millstream.stores.rocksdb.home import OpenHome, options, remove_leftovers
 from millstream.stores.rocksdb.others import Found, Other, held_in, names_in, values_in
-from millstream.stores.store import (
-    CorruptRecordError,
-    Damage,
-    StoreError,
-    Usage,
-    check_key,
-)
+from millstream.stores.stamps import Stamps
+from millstream.stores.store import CorruptRecordError, Damage, StoreError, check_key
 
 T = TypeVar("T")
+
+_FORMAT = "millstream rocksdb 1"
+_OLD = 24 * 3600.0  # seconds, of a file that was never finished
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,23 +56,21 @@ class RocksStore:
         self._config = config
         self._writer = writer
         self._writers = config.folder / "writers"
-        self._claims = Claims(config.folder / "claims")
+        self._files = DurableFolder(
+            str(config.folder), ("once", "writers"), _FORMAT, writer, config.patience
+        )
+        self._once = Once(self._files)
         self._stamps = Stamps()
-        # One at a time writes, and one at a time refreshes; both may go on while others read.
+        # One thread at a time writes, and one refreshes; others may read meanwhile.
         self._writing, self._refreshing = threading.Lock(), threading.Lock()
         self._own: OpenHome | None = None
         self._others: dict[str, Other] = {}
         self._hidden: dict[str, int] = {}
         self._closed = False
         self._scratch = tempfile.TemporaryDirectory(prefix="millstream-rocksdb-")
-        self._patiently(self._make_folders)
-
-    def _make_folders(self) -> None:
-        self._writers.mkdir(parents=True, exist_ok=True)
-        sync_folder(self._config.folder)
 
     def _patiently(self, act: Callable[[], T]) -> T:
-        """Do something, again and again while the store is away, for as long as one may wait."""
+        """Do something; retry while the store is unavailable."""
 
         def attempt() -> T:
             if self._closed:
@@ -94,7 +93,7 @@ class RocksStore:
     def _put(self, items: Mapping[str, bytes]) -> None:
         own = self._open_own()
         own.write(items, self._stamps)
-        own.carry_out(self._stamps)
+        own.apply_deletions(self._stamps)
 
     def _open_own(self) -> OpenHome:
         """This writer's own database; only made when there is something to write."""
@@ -108,7 +107,8 @@ class RocksStore:
         return self._own
 
     def _make_own(self) -> OpenHome:
-        tidy(self._writers)
+        remove_leftovers(self._writers)
+        self._files.remove_parts(_OLD)
         chosen = options(self._config.buffer, self._config.cache)
         try:
             own = OpenHome(self._writers / self._writer, chosen)
@@ -126,29 +126,16 @@ class RocksStore:
         """Write a value unless the key has one; whether it was written. Durable."""
         check_key(key)
         with self._writing:
-            draft = self._patiently(lambda: self._draft(key, value))
-            if draft is None:
+            if self._patiently(lambda: self._is_put(key)):
                 return False
-            # One draft for all attempts: by it, a claim is known as one's own.
-            try:
-                return self._patiently(lambda: self._claims.claim(key, draft))
-            finally:
-                discard(draft)
+            return self._once.put(key, value, self._stamps.next())
 
-    def _draft(self, key: str, value: bytes) -> Path | None:
-        """The draft of a claim, unless the key has a value."""
-        if self._is_taken(key):
-            return None
-        return self._claims.draft(key, value, self._open_own().path)
+    def _is_put(self, key: str) -> bool:
+        """Whether a database has a value of a key, be it a damaged one.
 
-    def _is_taken(self, key: str) -> bool:
-        """Whether a key has a value, be it a damaged one.
-
-        Not by ``get``, to which no key is absent while somebody's database is damaged: such keys
-        are claimed and never put, and who claims one first is decided by the link alone.
+        Not by ``get``, to which no key is absent while somebody's database is damaged: keys that
+        are written once are not in databases, and races for them are decided by a link alone.
         """
-        if self._claims.holds(key):
-            return True
         self._refresh()
         db, place = self._own_db, self._writers / self._writer
         if db is not None and held_in(db, place, [key], self._hidden):
@@ -156,34 +143,34 @@ class RocksStore:
         return any(_holds(other, key) for other in list(self._others.values()))
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Forget keys, also those that others wrote."""
+        """Delete keys, also those that others wrote."""
         unwanted = [check_key(key) for key in keys]
         if unwanted:
             with self._writing:
+                self._once.delete(unwanted)
                 self._patiently(lambda: self._delete(unwanted))
 
     def _delete(self, keys: list[str]) -> None:
         self._refresh()
-        self._claims.delete(keys)
-        # Own values last: what they hid elsewhere must not come back.
+        # Own values last: what they hid elsewhere must not reappear.
         for name, other in list(self._others.items()):
             if held := other.holds(keys):
                 stamp = self._stamps.next()
                 other.home.leave_deletion(held, stamp, self._writer)
                 other.hidden = other.hidden | dict.fromkeys(held, stamp)
-                self._tidy(name, other)
+                self._reclaim(name, other)
             elif other.is_empty():
-                self._tidy(name, other)
+                self._reclaim(name, other)
         if self._own is not None:
             self._own.delete(keys)
 
-    def _tidy(self, name: str, other: Other) -> None:
-        """Carry out deletions for a writer that is gone; remove its database if it is empty."""
+    def _reclaim(self, name: str, other: Other) -> None:
+        """Apply the deletions of a writer that has ended; remove its database if it is empty."""
         chosen = options(self._config.buffer, self._config.cache)
         home = OpenHome.if_unused(other.home.path, chosen)
         if home is not None:
             try:
-                home.carry_out(self._stamps)
+                home.apply_deletions(self._stamps)
             finally:
                 home.close()
             if not other.home.exists():
@@ -195,13 +182,18 @@ class RocksStore:
     def get(self, keys: Iterable[str]) -> dict[str, bytes]:
         """The values of those keys that have one."""
         wanted = [check_key(key) for key in keys]
-        return self._patiently(lambda: self._get(wanted)) if wanted else {}
+        if not wanted:
+            return {}
+        found = self._patiently(lambda: self._look_up(wanted))
+        missing = self._once.get([key for key in wanted if key not in found], found)
+        if missing:
+            found.update(self._patiently(lambda: self._look_again(missing)))
+        return found
 
-    def _get(self, keys: list[str]) -> dict[str, bytes]:
+    def _look_again(self, keys: list[str]) -> dict[str, bytes]:
+        """What databases have for keys that were missing, or why it is not known."""
+        self._refresh()
         found = self._look_up(keys)
-        if missing := [key for key in keys if key not in found]:
-            self._refresh()
-            found.update(self._look_up(missing))
         if len(found) < len(keys):
             for other in list(self._others.values()):
                 if other.damage is not None:
@@ -209,7 +201,7 @@ class RocksStore:
         return found
 
     def _look_up(self, keys: list[str]) -> dict[str, bytes]:
-        """What is known of some keys; what others have written since may be missing."""
+        """What databases have for keys; what others have written since may be missing."""
         newest: dict[str, Found] = {}
         databases = [other.values(keys) for other in list(self._others.values())]
         if (db := self._own_db) is not None:
@@ -219,28 +211,25 @@ class RocksStore:
                 self._stamps.saw(value.stamp)
                 if key not in newest or value.stamp > newest[key].stamp:
                     newest[key] = value
-        found = {key: value.whole() for key, value in newest.items()}
-        for key in keys:
-            if key not in found and (claimed := self._claims.get(key)) is not None:
-                found[key] = claimed
-        return found
+        return {key: value.whole() for key, value in newest.items()}
 
     def scan(self, prefix: str = "") -> list[str]:
         """The keys that begin with a prefix; of damaged databases, those that can be read."""
-        return self._patiently(lambda: self._scan(prefix))
+        keys = self._patiently(lambda: self._scan(prefix))
+        return sorted(keys.union(self._once.scan(prefix)), key=str.encode)
 
-    def _scan(self, prefix: str) -> list[str]:
+    def _scan(self, prefix: str) -> set[str]:
         self._refresh()
-        keys = set(self._claims.keys(prefix))
+        keys: set[str] = set()
         for other in list(self._others.values()):
             keys.update(other.names(prefix))
         if (db := self._own_db) is not None:
             names = names_in(db, self._writers / self._writer, prefix)
             keys.update(key for key, stamp in names if stamp > self._hidden.get(key, 0))
-        return sorted(keys, key=str.encode)
+        return keys
 
     def _refresh(self) -> None:
-        """See all that others have written until now."""
+        """Load all that others have written until now."""
         with self._refreshing:
             names = set(os.listdir(self._writers))
             if self._own is not None and self._own.db is not None:
@@ -262,13 +251,13 @@ class RocksStore:
     # -- the rest ------------------------------------------------------------------------
 
     def verify(self) -> Iterator[Damage]:
-        """Read everything from its files, and tell what is damaged."""
-        yield from self._patiently(lambda: list(self._claims.verify()))
+        """Read everything from its files, and yield what is damaged."""
+        yield from self._once.verify()
         for name in self._patiently(lambda: sorted(os.listdir(self._writers))):
             yield from self._patiently(partial(self._verify, name))
 
     def _verify(self, name: str) -> list[Damage]:
-        # This writer's own as well: in memory it may be whole.
+        # This writer's own as well: what is in memory may hide damage on the disk.
         other = self._other(name)
         if not other.home.exists():
             return []
@@ -277,17 +266,6 @@ class RocksStore:
             return list(other.verify())
         finally:
             other.close()
-
-    def usage(self) -> Usage:
-        """The files below the folder, and their bytes."""
-        sizes = []
-        for folder, _, names in os.walk(self._config.folder):
-            for name in names:
-                try:
-                    sizes.append(os.stat(os.path.join(folder, name)).st_size)
-                except FileNotFoundError:
-                    continue
-        return Usage(sum(sizes), len(sizes))
 
     def close(self) -> None:
         """Close the databases; one that is empty is removed."""

@@ -1,6 +1,6 @@
-"""What the log asks of an operating system: small enough to be played by a test.
+"""The operations on files that stores need: small enough to be simulated by a test.
 
-A test that plays it can forget, at a power cut, whatever was not synced.
+A simulated disk can lose, at a power cut, whatever was not synced.
 """
 
 from __future__ import annotations
@@ -13,8 +13,12 @@ from typing import NamedTuple, Protocol
 _AT_ONCE = 1024  # pieces that one call may write
 
 
+class FileGoneError(Exception):
+    """A file does not exist (any more), though its store does."""
+
+
 class Version(NamedTuple):
-    """Tells whether a file may have grown or changed since it was last looked at."""
+    """Changes when a file grows or is replaced."""
 
     size: int
     changed: int  # nanoseconds, by the clock of the file system
@@ -24,7 +28,7 @@ class Disk(Protocol):
     """Files and folders; errors are ``OSError``."""
 
     def create(self, path: str) -> int:
-        """Make a file that must not be there yet, open for appending."""
+        """Create a file that must not exist yet, open for appending."""
 
     def open(self, path: str) -> int:
         """Open a file for reading."""
@@ -39,31 +43,46 @@ class Disk(Protocol):
         """Return when the file's contents are durable."""
 
     def truncate(self, file: int, size: int) -> None:
-        """Cut off everything behind a size."""
+        """Cut off everything after a size."""
 
     def close(self, file: int) -> None:
-        """Let go of a file."""
+        """Close a file."""
 
     def version(self, path: str) -> Version:
-        """Whether a file changed."""
+        """The size and age of a file."""
+
+    def is_folder(self, path: str) -> bool:
+        """Whether a path is a folder."""
+
+    def is_same(self, one: str, other: str) -> bool:
+        """Whether two names are links to the same file."""
 
     def list(self, folder: str) -> list[str]:
         """The names in a folder."""
 
     def make_folder(self, path: str) -> None:
-        """Make a folder, and those above it; one that is there is no matter."""
+        """Make a folder, and those above it, unless they exist."""
 
     def sync_folder(self, path: str) -> None:
         """Return when the names in a folder are durable."""
 
     def rename(self, old: str, new: str) -> None:
-        """Give a file another name, in the place of whatever had it."""
+        """Rename a file; replaces a file of the new name."""
 
     def link(self, old: str, new: str) -> None:
-        """Give a file a second name; ``FileExistsError`` if it is taken."""
+        """Add a hard link to a file; ``FileExistsError`` if the name is taken."""
 
     def remove(self, path: str) -> None:
-        """Remove a file; one that is not there is no matter."""
+        """Remove a file, if it exists."""
+
+
+def sync_folder(path: str | os.PathLike[str]) -> None:
+    """Return when the names in a folder are durable."""
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 class OsDisk:
@@ -109,6 +128,12 @@ class OsDisk:
         status = os.stat(path)
         return Version(status.st_size, status.st_mtime_ns)
 
+    def is_folder(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def is_same(self, one: str, other: str) -> bool:
+        return os.path.samefile(one, other)
+
     def list(self, folder: str) -> list[str]:
         return os.listdir(folder)
 
@@ -123,11 +148,7 @@ class OsDisk:
             self.sync_folder(os.path.dirname(folder))
 
     def sync_folder(self, path: str) -> None:
-        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync_folder(path)
 
     def rename(self, old: str, new: str) -> None:
         os.rename(old, new)
