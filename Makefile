@@ -53,11 +53,12 @@ test-chaos: setup ## kill processes: a small sample of make chaos and make chaos
 	@$(with_java) $(BIN)/pytest $(chaos) $(ARGS)
 
 .PHONY: check
-check: setup ## check format, lint, types and layers
+check: setup ## check format, lint, types, layers and unused code
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/vulture
 
 .PHONY: format
 format: setup ## format the code and fix what can be fixed safely
