@@ -23,12 +23,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from millstream.checkpoints.chain import CommitUnknownError, SupersededError
+from millstream.checkpoints.epoch_contents import EpochIncompleteError
 from millstream.checkpoints.evolution import WorkflowChangedError, changes
+from millstream.checkpoints.location import NoCheckpointError
+from millstream.checkpoints.records import BadRecordError
+from millstream.checkpoints.spark_logs import EpochNotRetainedError
+from millstream.checkpoints.stored_state import NotInCheckpointError, UnreadableStateError
 from millstream.coordinator.claim import CheckpointDamagedError, WithdrawalRefusedError
+from millstream.coordinator.epoch_folders import OutputLostError
 from millstream.coordinator.journal import CheckpointResult
+from millstream.coordinator.ledger import TypeConflictError
 from millstream.coordinator.roster import StateLostError
+from millstream.coordinator.sink_layout import SinkBusyError
 from millstream.coordinator.state_reader import RunEndedError
-from millstream.errors import ConfigError, MillstreamError, WorkflowError
+from millstream.errors import ConfigError, DataError, MillstreamError, WorkflowError
 from millstream.flow import read, write
 from millstream.flow.functions import arrow, dataframe, sql
 from millstream.flow.reducers import Combinable, combinable
@@ -44,6 +52,7 @@ from millstream.flow.windows import (
     tumbling,
 )
 from millstream.flow.workflow import Workflow
+from millstream.ring.key_types import KeyTypeError
 from millstream.state.aggregates import (
     aggregate,
     approx_distinct,
@@ -57,56 +66,97 @@ from millstream.state.aggregates import (
     sum,
     top_k,
 )
-from millstream.stores.store import StoreError, StoreFullError, StoreUnavailableError
+from millstream.state.aggregates.errors import (
+    AggregateError,
+    SumOverflowError,
+    UnsupportedValueError,
+)
+from millstream.stores.store import (
+    CorruptRecordError,
+    StoreError,
+    StoreFullError,
+    StoreUnavailableError,
+)
+from millstream.wire.calls import InternalError
 from millstream.wire.messages import NotDeterministicError, ScanBrokenError
 from millstream.work.failures import RecordError, UserFunctionError
 from millstream.work.windows.forms import CountedWindow, EndlessWindow, Window
 
 if TYPE_CHECKING:
+    from millstream.node.durability.write_queue import StoreWriteError
+    from millstream.node.process import NodeStartError
     from millstream.spark.conform import SinkTypeError
     from millstream.spark.engine import EpochFailedError
     from millstream.spark.gateway import SparkLostError
     from millstream.spark.handle import Run
+    from millstream.spark.query_log_files import QueryLogDamagedError, SourcesChangedError
     from millstream.spark.run import run, start
+    from millstream.spark.sink_writers import UnsupportedColumnError
     from millstream.spark.state_frame import read_state
 
 __version__ = "0.1.0"
 
 _LAZY = {
-    "EpochFailedError": "engine",
-    "Run": "handle",
-    "SinkTypeError": "conform",
-    "SparkLostError": "gateway",
-    "read_state": "state_frame",
-    "run": "run",
-    "start": "run",
+    "EpochFailedError": "spark.engine",
+    "NodeStartError": "node.process",
+    "QueryLogDamagedError": "spark.query_log_files",
+    "Run": "spark.handle",
+    "SinkTypeError": "spark.conform",
+    "SourcesChangedError": "spark.query_log_files",
+    "SparkLostError": "spark.gateway",
+    "StoreWriteError": "node.durability.write_queue",
+    "UnsupportedColumnError": "spark.sink_writers",
+    "read_state": "spark.state_frame",
+    "run": "spark.run",
+    "start": "spark.run",
 }
 
 __all__ = [
+    "AggregateError",
+    "BadRecordError",
     "CheckpointDamagedError",
     "CheckpointResult",
     "Combinable",
     "CommitUnknownError",
     "ConfigError",
+    "CorruptRecordError",
     "CountedWindow",
+    "DataError",
     "EndlessWindow",
     "EpochFailedError",
+    "EpochIncompleteError",
+    "EpochNotRetainedError",
+    "InternalError",
     "JobStream",
+    "KeyTypeError",
     "KeyedStream",
     "MillstreamError",
+    "NoCheckpointError",
+    "NodeStartError",
     "NotDeterministicError",
+    "NotInCheckpointError",
+    "OutputLostError",
+    "QueryLogDamagedError",
     "RecordError",
     "Run",
     "RunEndedError",
     "ScanBrokenError",
+    "SinkBusyError",
     "SinkTypeError",
+    "SourcesChangedError",
     "SparkLostError",
     "StateLostError",
     "StoreError",
     "StoreFullError",
     "StoreUnavailableError",
+    "StoreWriteError",
     "Stream",
+    "SumOverflowError",
     "SupersededError",
+    "TypeConflictError",
+    "UnreadableStateError",
+    "UnsupportedColumnError",
+    "UnsupportedValueError",
     "UserFunctionError",
     "Window",
     "WindowedStream",
@@ -148,5 +198,5 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
-        return getattr(import_module(f"millstream.spark.{_LAZY[name]}"), name)
+        return getattr(import_module(f"millstream.{_LAZY[name]}"), name)
     raise AttributeError(f"module 'millstream' has no attribute {name!r}")

@@ -63,7 +63,7 @@ def test_any_package_can_register_a_store(packages: Packages, tmp_path: Path) ->
 def test_the_error_for_an_unknown_scheme_lists_the_registered_ones(packages: Packages) -> None:
     packages.install("attic", "attic", "attic_store:open_store")
 
-    with pytest.raises(ConfigError, match="not a known store; .* attic://, files://, log://, "):
+    with pytest.raises(ConfigError, match=r"not a known store; .* attic://, files://, log://, "):
         open_store("cellar:///folder", "w")
 
 
@@ -87,7 +87,7 @@ def test_two_packages_with_one_scheme_are_rejected(packages: Packages) -> None:
     packages.install("attic", "attic", "attic_store:open_store")
     packages.install("loft", "attic", "loft_store:open_store")
 
-    with pytest.raises(ConfigError, match="several packages register a store attic://: .*loft"):
+    with pytest.raises(ConfigError, match=r"several packages register a store attic://: .*loft"):
         open_store("attic:///folder", "w")
 
 
