@@ -92,7 +92,7 @@ class Checkpoint:
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Logs look after themselves where they are written, instead of in a thread."""
-    monkeypatch.setattr(LogStore, "_tend_soon", LogStore._tend)
+    monkeypatch.setattr(LogStore, "_schedule_maintenance", LogStore._maintain)
     monkeypatch.setattr("millstream.stores.log.store._REST", 0)
     monkeypatch.setattr("millstream.stores.log.store._STRIDE", 0)
 
@@ -140,6 +140,6 @@ def test_what_others_deleted_from_the_segment_of_an_idle_writer_is_given_back(
     busy.put({"k": b""})
     assert disk.used > 100 * 2000
     monkeypatch.setattr("millstream.stores.log.store._PAUSE", 0)
-    idle._tend()
+    idle._maintain()
 
     assert disk.used < 100 * 200

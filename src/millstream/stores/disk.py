@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple, Protocol
 
-_AT_ONCE = 1024  # pieces that one call may write
+_AT_ONCE = 1024  # chunks that one call may write
 
 
 class FileGoneError(Exception):
@@ -33,7 +33,7 @@ class Disk(Protocol):
     def open(self, path: str) -> int:
         """Open a file for reading."""
 
-    def append(self, file: int, pieces: Sequence[bytes]) -> None:
+    def append(self, file: int, chunks: Sequence[bytes]) -> None:
         """Write all of them at the end; after an error a part of it may be there."""
 
     def read(self, file: int, offset: int, size: int) -> bytes:
@@ -94,9 +94,9 @@ class OsDisk:
     def open(self, path: str) -> int:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
-    def append(self, file: int, pieces: Sequence[bytes]) -> None:
-        for first in range(0, len(pieces), _AT_ONCE):
-            some = pieces[first : first + _AT_ONCE]
+    def append(self, file: int, chunks: Sequence[bytes]) -> None:
+        for first in range(0, len(chunks), _AT_ONCE):
+            some = chunks[first : first + _AT_ONCE]
             written, size = os.writev(file, some), sum(map(len, some))
             if written < size:
                 rest = memoryview(b"".join(some))
@@ -107,13 +107,13 @@ class OsDisk:
         data = os.pread(file, size, offset)
         if len(data) == size or not data:
             return data
-        pieces = [data]
+        chunks = [data]
         read = len(data)
         while data and read < size:
             data = os.pread(file, size - read, offset + read)
-            pieces.append(data)
+            chunks.append(data)
             read += len(data)
-        return b"".join(pieces)
+        return b"".join(chunks)
 
     def sync(self, file: int) -> None:
         os.fdatasync(file)

@@ -2,7 +2,7 @@
 
 What is written goes to a part file first, which is synced and then renamed to its name, or linked,
 which decides races. The file ``format`` marks a root that is complete: without it the file system
-is not mounted, and must not be taken for an empty store. Calls retry while it is unavailable.
+is not mounted, and must not be mistaken for an empty store. Calls retry while it is unavailable.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class DurableFolder:
         except (FileNotFoundError, NotADirectoryError):
             for folder in (self._root, *(f"{self._root}/{each}" for each in self._folders)):
                 self._disk.make_folder(folder)
-            # Last: it stands for all the others.
+            # Last: it marks all the others as complete.
             part = self._write_part(self._root, [self._format])
             try:
                 self._link(part, self._root, _MARKER)

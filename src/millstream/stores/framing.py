@@ -1,7 +1,7 @@
-"""Values with a checksum in front, for back-ends that have none of their own.
+"""Values with a checksum in front of them, for back-ends that have none.
 
-CRC32C (Castagnoli), four bytes, little-endian, over the key and the value: a value that turns up
-under another key is as damaged as one with a flipped bit.
+CRC32C (Castagnoli), four bytes, little-endian, over the key and the value: a value under
+another key counts as damaged, as one with a flipped bit does.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def checksum(key: str, value: bytes) -> int:
 
 
 def frame(key: str, value: bytes) -> bytes:
-    """A value as it is written."""
+    """A value with its checksum."""
     return _CHECKSUM.pack(checksum(key, value)) + value
 
 
@@ -34,11 +34,11 @@ def unframe(key: str, data: bytes, place: str, offset: int = 0) -> bytes:
 
 
 def damage_of(key: str, data: bytes, place: str, offset: int = 0) -> Damage | None:
-    """What is wrong with data that was read, if anything is."""
+    """The damage of a framed value, if there is any."""
     if len(data) < _CHECKSUM.size:
-        return Damage(key, place, offset, f"torn: {len(data)} bytes are left of it")
-    (said,) = _CHECKSUM.unpack_from(data)
+        return Damage(key, place, offset, f"torn: only {len(data)} bytes of it are left")
+    (expected,) = _CHECKSUM.unpack_from(data)
     found = checksum(key, data[_CHECKSUM.size :])
-    if said != found:
-        return Damage(key, place, offset, f"its checksum is {found:08x} and should be {said:08x}")
+    if expected != found:
+        return Damage(key, place, offset, f"its checksum is {found:08x} instead of {expected:08x}")
     return None

@@ -1,4 +1,4 @@
-"""The options of a store, as they stand in its URL behind the question mark."""
+"""The options in a store's URL, after the question mark."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ DEFAULT_PATIENCE = 30.0
 
 
 def split_options(url: str, allowed: Collection[str]) -> tuple[str, dict[str, str]]:
-    """A URL without its options, and the options; refuses those that a back-end does not know."""
+    """Split a URL from its options; reject options that a back-end does not have."""
     bare, _, query = url.partition("?")
     options: dict[str, str] = {}
     for name, value in parse_qsl(query, keep_blank_values=True):
         scheme = url.partition(":")[0]
         if name not in allowed:
-            # Anything else may be a piece of a password with a question mark in it.
+            # Anything else may be part of a password with a question mark in it.
             what = repr(name) if name.isidentifier() else "like one of those given"
             raise ConfigError(
                 f"{scheme}:// has no option {what}; it has {', '.join(sorted(allowed))}"
@@ -30,7 +30,7 @@ def split_options(url: str, allowed: Collection[str]) -> tuple[str, dict[str, st
 
 
 def patience_of(options: Mapping[str, str]) -> float:
-    """For how many seconds a store that is away is waited for."""
+    """For how many seconds an unavailable store is retried."""
     text = options.get("patience", "")
     if not text:
         return DEFAULT_PATIENCE
@@ -44,7 +44,7 @@ def patience_of(options: Mapping[str, str]) -> float:
 
 
 def without_password(url: str) -> str:
-    """A URL that may be shown and written down."""
+    """A URL without its password, to be logged and recorded."""
     parts = urlsplit(url)
     if parts.password is None:
         return url

@@ -4,14 +4,14 @@ Also ``redis+tls://`` and ``redis+unix:///socket``. Options: ``prefix`` of the e
 (``millstream/`` by default; stores in one database must differ in it, and none begin with
 another's), ``patience``, ``db`` for a socket, and ``durability``.
 
-A Redis server is durable only if told so: ``appendonly yes`` and ``appendfsync always``, or a
-store is not opened. With ``durability=relaxed`` it is: a crash of the machine then loses what the
-server had not written yet (a second, or everything since the last snapshot), also of epochs that
-were committed, and a restart refuses or goes further back. A failover to a replica does the same.
-Redis Cluster is not for this: a store's entries are written together.
+A server is accepted only if it is durable: ``appendonly yes`` and ``appendfsync always``. With
+``durability=relaxed`` any is: a crash of the machine then loses what the server had not written yet
+(a second, or everything since the last snapshot), also of committed epochs, and a restart fails or
+resumes from an older epoch. A failover to a replica has the same effect. Redis Cluster is not
+supported: a store's entries are written together.
 
-``scan`` asks the server to look at all its names, a thousand at a time, so that nobody else waits
-for it; the database is better not shared with millions of other entries.
+``scan`` walks over all names of the database, a thousand at a time, so that other clients need not
+wait; do not share the database with millions of other entries.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ log = logging.getLogger("millstream")
 
 _TOKEN_AT, _TOKEN_BYTES = len(frame("", b"")), 16
 _NO_TOKEN = bytes(_TOKEN_BYTES)
-_WRITTEN_TOGETHER = 1 << 24  # bytes: one command, and one sync
-_READ_TOGETHER = 256
-_SEEN_TOGETHER = 1000
+_BATCH_BYTES = 1 << 24  # bytes: one command, and one sync
+_READ_BATCH = 256
+_NAME_BATCH = 1000
 _LARGEST = 512 << 20
 _DURABLE = {"appendonly": "yes", "appendfsync": "always", "no-appendfsync-on-rewrite": "no"}
 
 
 def open_store(url: str, writer: str) -> RedisStore:
-    """Open a Redis server; the writer's name does not matter to it."""
+    """Open a store on a Redis server, which needs no name of a writer."""
     return RedisStore(read_url(url))
 
 
@@ -64,7 +64,7 @@ class RedisStore:
             username=address.user,
             password=address.password,
             ssl=address.tls,
-            # Slow is not away: there are retries, and a large batch takes its time.
+            # Slow is not unavailable: there are retries, and a large batch takes long.
             socket_timeout=max(1.0, address.patience / 3),
             socket_connect_timeout=max(1.0, address.patience / 3),
             socket_keepalive=True,
@@ -83,7 +83,7 @@ class RedisStore:
             name, data = self._name(check_key(key)), self._data(key, _NO_TOKEN, value)
             if room < len(data):
                 batches.append({})
-                room = _WRITTEN_TOGETHER
+                room = _BATCH_BYTES
             batches[-1][name] = data
             room -= len(name) + len(data)
 
@@ -92,7 +92,7 @@ class RedisStore:
             with self._client.pipeline(transaction=False) as pipeline:
                 for batch in batches:
                     pipeline.mset(batch)
-                # Not raised by the pipeline, which would put names and values into the error.
+                # Not raised by the pipeline, whose error would contain names and values.
                 for answer in pipeline.execute(raise_on_error=False):
                     if isinstance(answer, Exception):
                         raise answer
@@ -108,7 +108,7 @@ class RedisStore:
         def write() -> bool:
             if self._client.set(name, data, nx=True):
                 return True
-            # Ours nevertheless, if it was the answer that got lost, and this is the second time.
+            # Ours nevertheless, if the answer to the first attempt was lost.
             found = self._client.getrange(name, _TOKEN_AT, _TOKEN_AT + _TOKEN_BYTES - 1)
             return bool(found == token)
 
@@ -125,7 +125,7 @@ class RedisStore:
         return sorted(self._patiently(lambda: self._scan(prefix)), key=str.encode)
 
     def delete(self, keys: Iterable[str]) -> None:
-        for some in _batches([self._name(check_key(key)) for key in keys], _SEEN_TOGETHER):
+        for some in _batches([self._name(check_key(key)) for key in keys], _NAME_BATCH):
             self._patiently(partial(self._client.unlink, *some))
 
     def verify(self) -> Iterator[Damage]:
@@ -156,7 +156,7 @@ class RedisStore:
         return data
 
     def _read(self, keys: list[str]) -> Iterator[tuple[str, bytes]]:
-        for some in _batches(keys, _READ_TOGETHER):
+        for some in _batches(keys, _READ_BATCH):
             names = [self._name(key) for key in some]
             found = self._patiently(partial(self._client.mget, names))
             for key, data in zip(some, found, strict=True):
@@ -167,21 +167,21 @@ class RedisStore:
         names: set[bytes] = set()
         pattern = _escaped(self._name(prefix)) + b"*"
         cursor = -1
-        # On one connection: the cursor means nothing to a server that was started anew.
+        # On one connection: a cursor is invalid after a restart of the server.
         with redis.Redis(
             connection_pool=self._client.connection_pool, single_connection_client=True
         ) as connected:
             while cursor:
                 cursor, some = connected.scan(
-                    max(cursor, 0), match=pattern, count=_SEEN_TOGETHER, _type="string"
+                    max(cursor, 0), match=pattern, count=_NAME_BATCH, _type="string"
                 )
                 names.update(some)
-        # Names that are no text are not ours, and are not hurt.
+        # Names that are not text are not ours.
         keys = (name[len(self._prefix) :].decode(errors="ignore") for name in names)
         return {key for key in keys if self._name(key) in names}
 
     def _check_server(self) -> int:
-        """Refuse a server that forgets; the largest value that it takes."""
+        """Reject a server that is not durable; return the largest value that it accepts."""
         wanted = (*_DURABLE, "maxmemory", "maxmemory-policy", "proto-max-bulk-len")
         has: dict[str, str] = {}
         try:
@@ -193,23 +193,23 @@ class RedisStore:
             if not forbidden and "unknown command" not in str(error).lower():
                 raise
             log.warning(
-                "%s does not tell its configuration (%s); see to it that it has %s, and evicts "
+                "cannot read the configuration of %s (%s); make sure that it has %s, and evicts "
                 "nothing",
                 self._address,
                 error,
-                _said(_DURABLE),
+                _text_of(_DURABLE),
             )
             return _LARGEST
         bad = {name: has.get(name, "?") for name in _DURABLE if has.get(name) != _DURABLE[name]}
         if bad and not self._address.relaxed:
             raise ConfigError(
-                f"{self._address} would lose acknowledged writes in a crash: it has {_said(bad)}; "
-                f"set {_said({name: _DURABLE[name] for name in bad})}, or accept the loss with "
-                "?durability=relaxed"
+                f"{self._address} would lose acknowledged writes in a crash: it has "
+                f"{_text_of(bad)}; set {_text_of({name: _DURABLE[name] for name in bad})}, or "
+                "accept the loss with ?durability=relaxed"
             )
         if has.get("maxmemory", "0") != "0" and has["maxmemory-policy"].startswith("allkeys"):
             raise ConfigError(
-                f"{self._address} drops entries when its memory is full (maxmemory-policy "
+                f"{self._address} evicts entries when its memory is full (maxmemory-policy "
                 f"{has['maxmemory-policy']}); set maxmemory-policy noeviction"
             )
         return int(has.get("proto-max-bulk-len", _LARGEST))
@@ -219,30 +219,30 @@ class RedisStore:
             try:
                 return act()
             except redis.RedisError as error:
-                raise _meaning(error, self._address) from error
+                raise _translate(error, self._address) from error
 
         return wait_for(str(self._address), self._address.patience, attempt)
 
 
-def _meaning(error: redis.RedisError, address: Address) -> Exception:
-    """What an error of Redis means to us."""
+def _translate(error: redis.RedisError, address: Address) -> Exception:
+    """An error of Redis as one of a store, or as ``UnavailableError``."""
     known = redis.exceptions
     code = str(error).partition(" ")[0]
-    refused = (known.AuthenticationError, known.AuthorizationError, known.NoPermissionError)
-    if isinstance(error, refused):
-        return ConfigError(f"{address} refuses the user or the password of the URL: {error}")
+    rejected = (known.AuthenticationError, known.AuthorizationError, known.NoPermissionError)
+    if isinstance(error, rejected):
+        return ConfigError(f"{address} rejects the user or the password of the URL: {error}")
     if isinstance(error, known.OutOfMemoryError) or code in ("OOM", "MISCONF"):
         return StoreFullError(f"{address} has no space left ({error}); give it more memory or disk")
-    away = (
+    unavailable = (
         known.ConnectionError,
         known.TimeoutError,
         known.ReadOnlyError,
         known.ClusterDownError,
         known.TryAgainError,
     )
-    if isinstance(error, away) or code in ("BUSY", "NOREPLICAS", "MASTERDOWN"):
+    if isinstance(error, unavailable) or code in ("BUSY", "NOREPLICAS", "MASTERDOWN"):
         return UnavailableError(str(error))
-    return StoreError(f"{address} refused: {error}")
+    return StoreError(f"{address} rejected a command: {error}")
 
 
 def _batches(items: list[T], size: int) -> Iterator[list[T]]:
@@ -252,9 +252,9 @@ def _batches(items: list[T], size: int) -> Iterator[list[T]]:
 
 
 def _escaped(name: bytes) -> bytes:
-    """A name as a pattern that matches nothing else."""
+    """A glob pattern that matches a name only."""
     return b"".join(b"\\" + bytes([c]) if c in b"\\*?[]^" else bytes([c]) for c in name)
 
 
-def _said(settings: Mapping[str, str]) -> str:
+def _text_of(settings: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {value}" for name, value in settings.items())

@@ -1,4 +1,4 @@
-"""Where a Redis server is, and how it is spoken to, as its URL says. Never shows the password."""
+"""The address of a Redis server, read from its URL. Its text never contains the password."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def read_url(url: str) -> Address:
         parts = urlsplit(bare)
         port = parts.port
     except ValueError:
-        # Its text may be a piece of the password.
+        # Its text may be part of the password.
         raise ConfigError(f"the URL of redis:// cannot be read; {_ENCODE}") from None
     if parts.scheme not in _SCHEMES:
         raise ConfigError(f"{parts.scheme}:// is none of {', '.join(_SCHEMES)}")

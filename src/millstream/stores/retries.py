@@ -1,4 +1,4 @@
-"""Patience with a store that is away for a while."""
+"""Retries while a store is unavailable."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def wait_for(place: str, patience: float, act: Callable[[], T]) -> T:
     while True:
         try:
             return act()
-        except UnavailableError as away:
+        except UnavailableError as problem:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise StoreUnavailableError(
-                    f"{place} did not answer for {patience:g} s ({away}); see that it is there "
-                    f"and reachable, or give it more time with ?patience="
-                ) from away.__cause__
-        # Not all at once when the store comes back: the pauses differ from caller to caller.
+                    f"{place} did not answer for {patience:g} s ({problem}); check that it runs "
+                    f"and is reachable, or raise ?patience= in its URL"
+                ) from problem.__cause__
+        # Jitter: callers do not all retry at the same moment.
         time.sleep(min(left, pause * random.uniform(0.5, 1.0)))
         pause = min(2 * pause, _LONGEST_PAUSE)

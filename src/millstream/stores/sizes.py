@@ -1,4 +1,4 @@
-"""Sizes in bytes, as people write them."""
+"""Sizes in bytes, such as ``"512MB"``."""
 
 from __future__ import annotations
 

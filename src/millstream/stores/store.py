@@ -1,17 +1,17 @@
-"""The store protocol: durable values under text keys, whatever keeps them.
+"""The store protocol: durable values under text keys.
 
-All back-ends promise the same, and one suite (``tests/contract``) holds them to it:
+All back-ends promise the same, and one suite (``tests/contract``) checks it:
 
 * ``put`` has made every item durable when it returns: a crash of this process, of the store's
   server or of the machine right after it loses nothing. It is not atomic over its items: after an
-  error or a crash some of them may be there, each whole or not at all. An item that was there is
+  error or a crash some of them may be written, each completely or not at all. An existing value is
   replaced.
 * ``put_if_absent`` is atomic and durable, and decides races: of several writers, in any processes
-  on any machines, exactly one is told True. Its keys are never written with ``put``.
+  on any machines, exactly one gets True. Its keys are never written with ``put``.
 * ``get`` and ``scan`` see whatever this process wrote, and what others wrote under keys that were
-  new. That another process has *replaced* or deleted a value may be noticed late, by the next
+  new. That another process has *replaced* or deleted a value may be seen late, by the next
   ``scan`` of its prefix at the latest: those who share keys write each of them once.
-* A value comes back as it was written, or ``CorruptRecordError`` is raised: never other bytes.
+* A value is read as it was written, or ``CorruptRecordError`` is raised: never other bytes.
 * An unavailable store is retried (``patience`` in the URL, in seconds, 30 by default), then
   ``StoreUnavailableError``. A store without space raises ``StoreFullError``, and resumes when there
   is space again.
@@ -33,24 +33,24 @@ MAX_KEY_BYTES = 400
 
 
 class StoreError(MillstreamError):
-    """A store could not do what it was asked to."""
+    """A store rejected an operation."""
 
 
 class StoreUnavailableError(StoreError):
-    """A store did not answer for as long as one was ready to wait."""
+    """A store did not answer within its patience."""
 
 
 class StoreFullError(StoreError):
-    """There is no space left where a store writes."""
+    """No space is left where a store writes."""
 
 
 class BadStoreKeyError(StoreError):
-    """A key that no store takes."""
+    """A key that no store accepts."""
 
 
 @dataclass(frozen=True)
 class Damage:
-    """A record that is not as it was written: what it was, where it lies, and what is wrong."""
+    """A record that is not as it was written: its key, its place, and what is wrong."""
 
     key: str | None
     place: str
@@ -63,14 +63,14 @@ class Damage:
 
 
 class CorruptRecordError(StoreError):
-    """A value was found damaged."""
+    """A value is damaged."""
 
     def __init__(self, damage: Damage) -> None:
         super().__init__(damage)
         self.damage = damage
 
     def __str__(self) -> str:
-        return f"{self.damage}; other epochs may be whole: see `millstream checkpoint verify`"
+        return f"{self.damage}; other epochs may be complete: see `millstream checkpoint verify`"
 
 
 class Store(Protocol):
@@ -89,13 +89,13 @@ class Store(Protocol):
         """The keys that begin with a prefix, in the order of their bytes."""
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Forget keys; those that are not there are no matter. Space is given back in time."""
+        """Delete keys; ignores those that do not exist. Space is reclaimed later."""
 
     def verify(self) -> Iterator[Damage]:
-        """Look at everything there is, and tell what is damaged; changes nothing."""
+        """Read everything, and yield what is damaged; changes nothing."""
 
     def close(self) -> None:
-        """Let go of files and connections; again: nothing."""
+        """Close files and connections; idempotent."""
 
 
 def check_key(key: str) -> str:

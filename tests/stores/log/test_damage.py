@@ -148,7 +148,11 @@ def test_records_behind_a_hole_are_found() -> None:
     records, end = read_records(bytes(data), 100, header.seed)
 
     assert [record.key for record in records] == [b"a", None, b"d"]
-    assert (records[1].offset, records[1].length, records[1].whole) == (100 + size, 2 * size, False)
+    assert (records[1].offset, records[1].length, records[1].intact) == (
+        100 + size,
+        2 * size,
+        False,
+    )
     assert end == 100 + len(data)
 
 

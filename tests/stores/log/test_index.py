@@ -161,12 +161,12 @@ def test_what_is_not_settled_counts_and_is_not_merged() -> None:
     ours, theirs = segments.add("a", Header(1, 1)), segments.add("b", Header(2, 2))
     index = Index(segments)
     add(index, ours, ["k"], 1)
-    index.set_unsettled(theirs, [Found(Kind.VALUE, b"k", digest_of(b"k"), 5, 64, 1)])
+    index.set_unsynced(theirs, [Found(Kind.VALUE, b"k", digest_of(b"k"), 5, 64, 1)])
     index.merge()
     row = index.find("k")
     assert row is not None and row.segment == theirs.number
     assert index.table.rows["segment"].tolist() == [ours.number]
-    index.set_unsettled(theirs, [])
+    index.set_unsynced(theirs, [])
     row = index.find("k")
     assert row is not None and row.segment == ours.number
 

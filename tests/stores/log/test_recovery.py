@@ -131,7 +131,7 @@ def test_what_is_sealed_during_a_flush_is_noted_to_its_end(
 
     def look(segment: Segment, name: str) -> object:
         value = object.__getattribute__(segment, name)
-        if name in ("sealed", "settled"):
+        if name in ("sealed", "synced"):
             looks.append(name)
             if len(looks) == 1:
                 writer.close()
@@ -144,7 +144,7 @@ def test_what_is_sealed_during_a_flush_is_noted_to_its_end(
     again = open_log(disk, "s")
     assert "build" in again.timings
     [known] = again._segments.all()
-    assert (known.sealed, known.settled) == (True, segment.settled)
+    assert (known.sealed, known.synced) == (True, segment.synced)
     assert again.get(["a", "b"]) == {"a": b"1", "b": b"2"}
 
 

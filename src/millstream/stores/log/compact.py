@@ -1,15 +1,15 @@
-"""Gives space back: removes segments in which nothing counts, rewrites those in which little does.
+"""Reclaims space: removes segments without live records, rewrites those with few.
 
-A writer's last segment is sealed first if it is worth it. Without that, each writer would hold on
-to a whole segment of what was superseded long ago, however little there is that counts.
+A writer's last segment is sealed first if that pays. Otherwise each writer would occupy a whole
+segment with records that were superseded long ago, however few are live.
 
-What counts in a segment is what the index says of it: rows that are the newest of their keys. Any
-process may do this to any segment that is sealed, and two may do it at once: the worst is that
-there are two copies of a record, of which everybody takes the same one for the one that counts.
+Live are the records that the index has as the newest of their keys. Any process may compact any
+sealed segment, and two may do so at once: at worst there are two copies of a record, and all
+processes agree which of them is current.
 
 A crash loses nothing: a segment is removed when the copies of its records are durable. Deleted keys
-do not come back: a tombstone is left out only if no older record of its key is in any segment, and
-if that is durable, too.
+do not reappear: a tombstone is dropped only if no older record of its key is in any segment, and if
+that is durable, too.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ from millstream.stores.retries import UnavailableError
 from millstream.stores.stamps import Stamps
 from millstream.stores.store import StoreUnavailableError
 
-_SMALL = 8  # a segment is small below this part of the full size; so many are made into one
+_SMALL = 8  # below this fraction of the full size a segment is small; so many are merged
 
-_UNUSED = 8  # all last segments together may hold this part of the full size in vain
+_UNUSED = 8  # the fraction of the full size that may be garbage in all last segments together
 
-_BUNCH = 64  # records that are copied before others have their turn
-_NAP = 1e-4  # seconds
+_BATCH = 64  # records that are copied before other threads run
+_PAUSE = 1e-4  # seconds
 
 _FRAME = HEADER_BYTES + AROUND_BYTES  # what every segment has besides records: header and seal
 
@@ -78,7 +78,7 @@ S = TypeVar("S", list[_Copy], npt.NDArray[np.int64])
 
 
 class Compactor:
-    """Looks for segments that are not worth their space."""
+    """Removes and rewrites segments."""
 
     def __init__(
         self,
@@ -93,18 +93,18 @@ class Compactor:
         self._place, self._options, self._segments = place, options, segments
         self._index, self._reader, self._writer, self._stamps = index, reader, writer, stamps
         self.share = options.segment // _UNUSED
-        """How many bytes may be in vain in the last segment of each writer."""
+        """How many bytes may be garbage in the last segment of each writer."""
 
     def compact(self, *, own_only: bool) -> Compacted:
-        """Remove and rewrite segments: of any writer, or only our own and those left behind."""
+        """Remove and rewrite segments: of any writer, or only our own and orphaned ones."""
         began = uptime()
-        # Before we look: a tombstone may go only if all copies made since are among what we see.
+        # Before the refresh: a tombstone may be dropped only if it has seen all copies made since.
         before = time.time_ns() - int(self._options.grace * 1e9)
         self._reader.refresh(twice=True)
         self._adopt()
-        self._end_tail(before)
+        self._seal_tail(before)
         sealed = [each for each in self._segments.all() if each.sealed and not each.growing]
-        # That segments are gone, whoever removed them, must last longer than their tombstones.
+        # The removal of segments, by any process, must be durable before tombstones are dropped.
         self._place.sync("segments")
         self._index.merge()
         table = self._index.table
@@ -113,41 +113,41 @@ class Compactor:
         dead, sparse = [], []
         for segment in sealed:
             if segment.damaged:
-                continue  # it holds something that cannot be told, and is evidence
+                continue  # it has unreadable records, and stays as evidence
             if not live.get(segment.number):
                 dead.append(segment)
             elif not own_only or self._is_ours(segment):
                 sparse.append(segment)
-        poor = [each for each in sparse if 2 * live[each.number] < each.settled - _FRAME]
-        small = [each for each in sparse if each.settled < self._options.segment // _SMALL]
+        victims = [each for each in sparse if 2 * live[each.number] < each.synced - _FRAME]
+        small = [each for each in sparse if each.synced < self._options.segment // _SMALL]
         if len(small) >= _SMALL:
-            poor += [each for each in small if each not in poor]
-        done, written, size = self._rewrite(poor, table, needed, began)
-        gone = dead + done
-        freed = sum(segment.settled for segment in gone) - size
-        if gone:
-            self._place.remove("segments", [segment.name for segment in gone])
-            self._reader.drop(gone)
+            victims += [each for each in small if each not in victims]
+        done, written, size = self._rewrite(victims, table, needed, began)
+        removed = dead + done
+        freed = sum(segment.synced for segment in removed) - size
+        if removed:
+            self._place.remove("segments", [segment.name for segment in removed])
+            self._reader.drop(removed)
         self._place.remove_parts(self._options.orphan)
-        return Compacted(len(gone), written, freed)
+        return Compacted(len(removed), written, freed)
 
-    def _end_tail(self, before: int) -> None:
-        """Seal the segment that is being appended to, if too much in it counts no more."""
+    def _seal_tail(self, before: int) -> None:
+        """Seal the segment that is being appended to, if too much of it is garbage."""
         writers = sum(not segment.sealed for segment in self._segments.all())
         self.share = self._options.segment // (_UNUSED * max(1, writers))
         tail = self._writer.tail
-        if tail is None or tail.settled <= self.share:
+        if tail is None or tail.synced <= self.share:
             return
         self._index.merge()
         table = self._index.table
         live = _live_bytes(table, self._index.needed(table, before))
-        if tail.settled - 2 * live.get(tail.number, 0) > self.share:
+        if tail.synced - 2 * live.get(tail.number, 0) > self.share:
             self._writer.seal()
 
     def _is_ours(self, segment: Segment) -> bool:
-        return self._writer.wrote(segment.name) or self._is_left(segment, self._place.now())
+        return self._writer.wrote(segment.name) or self._is_orphaned(segment, self._place.now())
 
-    def _is_left(self, segment: Segment, now: int) -> bool:
+    def _is_orphaned(self, segment: Segment, now: int) -> bool:
         try:
             changed = self._place.version("segments", segment.name).changed
         except FileGoneError:
@@ -155,26 +155,26 @@ class Compactor:
         return now - changed > self._options.orphan * 1e9
 
     def _adopt(self) -> None:
-        """Take segments for sealed whose writers are gone: nobody appends to one that is so old."""
+        """Treat orphaned segments as sealed: their writers have ended, and append no more."""
         unsealed = [each for each in self._segments.all() if not (each.sealed or each.growing)]
         now = self._place.now() if unsealed else 0
         for segment in unsealed:
-            if self._is_left(segment, now):
-                start = segment.settled
+            if self._is_orphaned(segment, now):
+                start = segment.synced
                 try:
                     size = self._place.version("segments", segment.name).size
                     data = self._place.read("segments", segment.name, start, size - start)
                 except FileGoneError:
                     continue
                 records, end = read_records(data, start, segment.seed)
-                whole = [record for record in records if record.whole]
-                self._reader.take(segment, whole, end, over=True)
+                intact = [record for record in records if record.intact]
+                self._reader.take(segment, intact, end, over=True)
 
     def _is_late(self, began: float) -> bool:
-        """Whether others may have done what our copies do not know.
+        """Whether others may have changed what our copies assume.
 
-        After ``orphan`` they take a copy that is half written for sealed; after ``grace`` they
-        leave out tombstones, and a copy of what was deleted since we looked would bring it back.
+        After ``orphan`` they treat a copy that is half written as sealed; after ``grace`` they drop
+        tombstones, and a copy of a record that was deleted since the refresh would restore it.
         """
         grace = self._options.grace or math.inf
         return uptime() - began > min(self._options.orphan / 4, grace / 2)
@@ -182,9 +182,9 @@ class Compactor:
     def _rewrite(
         self, victims: list[Segment], table: Table, needed: npt.NDArray[np.bool_], began: float
     ) -> tuple[list[Segment], int, int]:
-        """Copy what counts; the segments that may go, how many were written, and their bytes.
+        """Copy live records; the segments to remove, how many were written, and their bytes.
 
-        When it is late, the rest is left for another time.
+        When it is late, the rest is left for the next compaction.
         """
         done: list[Segment] = []
         copies: list[_Copy] = []
@@ -216,14 +216,14 @@ class Compactor:
     def _copies(
         self, segment: Segment, table: Table, needed: npt.NDArray[np.bool_]
     ) -> list[_Copy] | None:
-        """What counts in a segment; None if it is damaged, or gone."""
+        """The live records of a segment; None if it is damaged, or removed."""
         chosen = np.flatnonzero((table.rows["segment"] == segment.number) & needed)
         try:
-            data = self._place.read("segments", segment.name, 0, segment.settled)
+            data = self._place.read("segments", segment.name, 0, segment.synced)
         except FileGoneError:
             return None
         copies = []
-        for some in _bunches(chosen):
+        for some in _batches(chosen):
             found = zip(
                 map(table.key_at, some.tolist()),
                 table.hashes[some].tolist(),
@@ -239,31 +239,31 @@ class Compactor:
         return copies
 
     def _write(self, copies: list[_Copy], sources: list[Segment], began: float) -> int:
-        """A new segment with copies, younger than those they are from; how many bytes it has.
+        """Write copies to a new segment, younger than their sources; return its bytes.
 
-        None, and 0 bytes, if it would come too late.
+        0 if it would be too late.
         """
         oldest = max(segment.header.created for segment in sources) + 1
         self._stamps.saw(oldest)
         header = Header(self._writer.salt, self._stamps.next())
         copies = sorted(copies, key=lambda each: each.stamp)
-        pieces = [encode_header(header)]
-        for some in _bunches(copies):
-            pieces.append(b"".join(_encoded(some, header.seed)))
+        chunks = [encode_header(header)]
+        for some in _batches(copies):
+            chunks.append(b"".join(_encoded(some, header.seed)))
         seal = encode_sign(Kind.SEAL, self._stamps.next(), header.seed)
         if self._is_late(began):
             return 0
         segment = self._segments.add(self._writer.new_name(), header, growing=True)
         filled = False
         try:
-            filled = self._fill(segment.name, pieces, seal, began)
+            filled = self._fill(segment.name, chunks, seal, began)
         finally:
             if not filled:
                 self._segments.drop([segment])
         if not filled:
             return 0
         at = HEADER_BYTES
-        for some in _bunches(copies):
+        for some in _batches(copies):
             sizes = [record_size(len(each.key), len(each.value)) for each in some]
             *offsets, at = accumulate(sizes, initial=at)
             for kind in {each.kind for each in some}:
@@ -279,27 +279,27 @@ class Compactor:
                     kind,
                 )
                 self._index.add(segment, batch)
-        segment.settled, segment.sealed = at + len(seal), True
+        segment.synced, segment.sealed = at + len(seal), True
         segment.growing = False
-        return segment.settled
+        return segment.synced
 
-    def _fill(self, name: str, pieces: list[bytes], seal: bytes, began: float) -> bool:
-        """Write a whole segment; False if that took too long, and nobody is to rely on it."""
+    def _fill(self, name: str, chunks: list[bytes], seal: bytes, began: float) -> bool:
+        """Write a whole segment; False if that took too long, and it must not be used."""
         if not self._place.appends:
-            # It is there at once, with its seal: others may rely on it already.
-            self._place.patiently(lambda: self._place.grow(name, [*pieces, seal])).close()
+            # It is visible at once, with its seal: others may use it already.
+            self._place.patiently(lambda: self._place.grow(name, [*chunks, seal])).close()
             return True
         opened = uptime()
-        growing = self._place.patiently(lambda: self._place.grow(name, pieces))
+        growing = self._place.patiently(lambda: self._place.grow(name, chunks))
         try:
             late = self._is_late(began)
             if not late:
-                # Only now: a seal says that all before it is synced.
+                # Only now: a seal promises that all before it is synced.
                 self._seal(name, growing, seal)
         finally:
             growing.close()
-        # If it was there for long, somebody may have taken a part of it for all of it, and removed
-        # what that part was copied from: then it stays, without a seal, until a newer copy is made.
+        # If it was visible for long, another process may have used a part of it, and removed what
+        # that was copied from: then it stays, without a seal, until a newer copy is made.
         if late and uptime() - opened <= self._options.orphan / 4:
             self._place.remove("segments", [name])
         return not late
@@ -307,10 +307,12 @@ class Compactor:
     def _seal(self, name: str, growing: Growing, seal: bytes) -> None:
         try:
             growing.append([seal])
-        except UnavailableError as away:
-            # Not again: a second sync that succeeds says nothing about the first.
+        except UnavailableError as problem:
+            # No retry: a second sync that succeeds does not prove the first.
             path = self._place.path("segments", name)
-            raise StoreUnavailableError(f"{path} could not be sealed ({away})") from away.__cause__
+            raise StoreUnavailableError(
+                f"{path} could not be sealed ({problem})"
+            ) from problem.__cause__
 
 
 def _encoded(copies: Sequence[_Copy], seed: int) -> Iterator[bytes]:
@@ -326,15 +328,15 @@ def _encoded(copies: Sequence[_Copy], seed: int) -> Iterator[bytes]:
         )
 
 
-def _bunches(items: S) -> Iterator[S]:
-    """Some of the items at a time; in between, those who put and get have their turn.
+def _batches(items: S) -> Iterator[S]:
+    """Some of the items at a time; in between, threads that put and get can run.
 
-    They wait for the interpreter twice in a call, each time until this has worked for as long as
-    Python lets a thread go on: ten times as long as the call takes.
+    They wait for the interpreter twice in a call, each time for one switch interval of Python: ten
+    times as long as the call takes.
     """
-    for first in range(0, len(items), _BUNCH):
-        yield items[first : first + _BUNCH]
-        time.sleep(_NAP)
+    for first in range(0, len(items), _BATCH):
+        yield items[first : first + _BATCH]
+        time.sleep(_PAUSE)
 
 
 def _live_bytes(table: Table, needed: npt.NDArray[np.bool_]) -> dict[int, int]:

@@ -1,7 +1,7 @@
 """The index as a file, so that opening a log need not read all of it.
 
-A flushed index is only a help: it says how far into each segment it reaches, the rest is read
-from the segments, and without it everything is. One that is damaged is not used.
+A flushed index only makes opening faster: it records how far into each segment it reaches; the rest
+is read from the segments. A damaged one is ignored.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from millstream.stores.log.table import ROW, Table
 from millstream.stores.store import Damage
 
 SUFFIX = ".idx"
-_MAGIC = b"MSidx\n\x01\x00"
+_MAGIC = b"MSidx\n\x02\x00"
 _PREAMBLE = struct.Struct("<8sIIIxxxxQ")
 _FIRST_READ = 1 << 16
 
@@ -37,31 +37,31 @@ class _Meta(NamedTuple):
     facts: dict[str, Any]
 
     def covers(self, names: set[str]) -> int:
-        """How many bytes of the segments that are still there it knows."""
-        return sum(each["settled"] for each in self.facts["segments"] if each["name"] in names)
+        """How many bytes of the existing segments it covers."""
+        return sum(each["synced"] for each in self.facts["segments"] if each["name"] in names)
 
     def within(self, segments: Catalogue) -> bool:
-        """Whether all it knows of segments that are still there is known to another index."""
+        """Whether all that it covers of existing segments is covered by the given ones, too."""
         for each in self.facts["segments"]:
             segment = segments.named(each["name"])
-            if segment is not None and segment.settled < each["settled"]:
+            if segment is not None and segment.synced < each["synced"]:
                 return False
         return True
 
 
 def flush(place: Place, writer: str, segments: Catalogue, index: Index) -> int:
-    """Write the index, and remove those of others that say less; how many bytes it has."""
-    # In this order: what is settled now is in the table after the merge.
+    """Write the index, remove those of others that cover less, and return its bytes."""
+    # In this order: what is synced now is in the table after the merge.
     known = [_facts_of(segment) for segment in segments.all()]
     index.merge()
     table, shadows = index.table, index.shadows
-    # The rows and the shadows may speak of younger segments, too, some of which are gone again:
-    # whoever opens this gives their numbers to others.
+    # Rows and shadows may also be of younger segments, some of which are removed again: a process
+    # that opens this index gives their numbers to others.
     numbers = [each["number"] for each in known]
     table = table.keep(np.isin(table.rows["segment"], numbers))
     shadows = shadows[np.isin(shadows["segment"], numbers)]
     offsets = table.key_offsets
-    pieces = [
+    columns = [
         table.hashes.tobytes(),
         table.rows.tobytes(),
         (offsets - offsets[0]).tobytes(),
@@ -69,49 +69,49 @@ def flush(place: Place, writer: str, segments: Catalogue, index: Index) -> int:
         table.key_bytes(),
     ]
     check = 0
-    for piece in pieces:
-        check = google_crc32c.extend(check, piece)
+    for column in columns:
+        check = google_crc32c.extend(check, column)
     facts = {
         "segments": known,
         "rows": len(table),
-        "key_bytes": len(pieces[-1]),
+        "key_bytes": len(columns[-1]),
         "shadows": len(shadows),
     }
     meta = json.dumps(facts).encode()
-    meta += b" " * (-len(meta) % 8)  # the columns are used where they lie, and must be aligned
-    size = sum(map(len, pieces))
+    meta += b" " * (-len(meta) % 8)  # the columns are used in place, and must be aligned
+    size = sum(map(len, columns))
     preamble = _PREAMBLE.pack(_MAGIC, len(meta), google_crc32c.value(meta), check, size)
     name = f"{writer}{SUFFIX}"
-    place.write("index", name, [preamble, meta, *pieces])
+    place.write("index", name, [preamble, meta, *columns])
     others = [other for other in place.list("index") if other.endswith(SUFFIX) and other != name]
     metas = [(other, _meta(place, other)) for other in others]
-    less = [other for other, meta in metas if meta is None or meta.within(segments)]
-    if less:
-        place.remove("index", less)
+    covered = [other for other, meta in metas if meta is None or meta.within(segments)]
+    if covered:
+        place.remove("index", covered)
     return size
 
 
 def _facts_of(segment: Segment) -> dict[str, Any]:
-    """What is noted of a segment, which others may seal meanwhile."""
-    settled = segment.settled
+    """What is recorded of a segment, which another thread may seal meanwhile."""
+    synced = segment.synced
     sealed = segment.sealed
     return {
         "number": segment.number,
         "name": segment.name,
         "salt": segment.header.salt,
         "created": segment.header.created,
-        # One that is sealed by now is settled to its end, and nobody looks behind what is noted.
-        "settled": segment.settled if sealed else settled,
+        # One that is sealed by now is synced to its end, and is not read again.
+        "synced": segment.synced if sealed else synced,
         "sealed": sealed,
         "damaged": segment.damaged,
     }
 
 
 def load(place: Place, segments: Catalogue, index: Index, timings: dict[str, float]) -> None:
-    """Begin with the flushed index that says most; with nothing if there is none."""
-    there = set(place.list("segments"))
+    """Load the flushed index that covers most, if there is any."""
+    existing = set(place.list("segments"))
     metas = [_meta(place, name) for name in place.list("index") if name.endswith(SUFFIX)]
-    usable = sorted(filter(None, metas), key=lambda meta: meta.covers(there), reverse=True)
+    usable = sorted(filter(None, metas), key=lambda meta: meta.covers(existing), reverse=True)
     for meta in usable:
         began = time.perf_counter()
         try:
@@ -121,36 +121,36 @@ def load(place: Place, segments: Catalogue, index: Index, timings: dict[str, flo
         timings["read"] = time.perf_counter() - began
         began = time.perf_counter()
         payload = np.frombuffer(data, np.uint8)[meta.data_at :]
-        whole = len(payload) == meta.size and google_crc32c.value(payload) == meta.check
+        intact = len(payload) == meta.size and google_crc32c.value(payload) == meta.check
         timings["checksum"] = time.perf_counter() - began
-        if whole:
+        if intact:
             began = time.perf_counter()
-            _build(meta, data, there, segments, index)
+            _build(meta, data, existing, segments, index)
             timings["build"] = time.perf_counter() - began
             return
 
 
-def _build(meta: _Meta, data: bytes, there: set[str], segments: Catalogue, index: Index) -> None:
+def _build(meta: _Meta, data: bytes, existing: set[str], segments: Catalogue, index: Index) -> None:
     rows, keys, shadows = meta.facts["rows"], meta.facts["key_bytes"], meta.facts["shadows"]
     at = meta.data_at
     hashes = np.frombuffer(data, np.uint64, rows, at)
     at += hashes.nbytes
     places = np.frombuffer(data, ROW, rows, at)
     at += places.nbytes
-    whole = pa.py_buffer(data)
-    offsets = whole.slice(at, 8 * (rows + 1))
+    buffer = pa.py_buffer(data)
+    offsets = buffer.slice(at, 8 * (rows + 1))
     at += offsets.size
     old = np.frombuffer(data, SHADOW, shadows, at)
     at += old.nbytes
     names = pa.LargeBinaryArray.from_buffers(
-        pa.large_binary(), rows, [None, offsets, whole.slice(at, keys)]
+        pa.large_binary(), rows, [None, offsets, buffer.slice(at, keys)]
     )
     gone = []
     for each in meta.facts["segments"]:
-        if each["name"] in there:
+        if each["name"] in existing:
             header = Header(each["salt"], each["created"])
             segment = segments.add(each["name"], header, each["number"])
-            segment.settled, segment.sealed = each["settled"], each["sealed"]
+            segment.synced, segment.sealed = each["synced"], each["sealed"]
             segment.damaged = each["damaged"]
         else:
             gone.append(each["number"])
@@ -162,7 +162,7 @@ def _build(meta: _Meta, data: bytes, there: set[str], segments: Catalogue, index
 
 
 def _meta(place: Place, name: str) -> _Meta | None:
-    """What an index file says of itself, or None if it cannot be used."""
+    """The header of an index file, or None if it cannot be used."""
     try:
         data = place.read("index", name, 0, _FIRST_READ)
         if len(data) < _PREAMBLE.size:
@@ -182,7 +182,7 @@ def _meta(place: Place, name: str) -> _Meta | None:
 
 
 def verify(place: Place) -> list[Damage]:
-    """Which flushed indexes are damaged; no value is lost by it."""
+    """The flushed indexes that are damaged; no value is lost by it."""
     damages = []
     for name in sorted(place.list("index")):
         if not name.endswith(SUFFIX):
@@ -199,6 +199,6 @@ def verify(place: Place) -> list[Damage]:
             if len(payload) != meta.size or google_crc32c.value(payload) != meta.check:
                 why = "the flushed index is damaged"
         if why is not None:
-            why += "; it is not used, and no value is lost"
+            why += "; it is ignored, and no value is lost"
             damages.append(Damage(None, place.path("index", name), 0, why))
     return damages

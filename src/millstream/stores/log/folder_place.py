@@ -64,8 +64,8 @@ class FolderPlace(DurableFolder):
             self._open[name] = file
         return file
 
-    def grow(self, name: str, pieces: Sequence[bytes]) -> Growing:
-        return _GrowingFile(self, self._disk, f"{self._root}/segments", name, pieces)
+    def grow(self, name: str, chunks: Sequence[bytes]) -> Growing:
+        return _GrowingFile(self, self._disk, f"{self._root}/segments", name, chunks)
 
     def remove(self, folder: str, names: Iterable[str]) -> None:
         gone = [*names]
@@ -86,13 +86,13 @@ class _GrowingFile:
     """A segment file that is being appended to."""
 
     def __init__(
-        self, place: FolderPlace, disk: Disk, folder: str, name: str, pieces: Sequence[bytes]
+        self, place: FolderPlace, disk: Disk, folder: str, name: str, chunks: Sequence[bytes]
     ) -> None:
         self._place, self._disk = place, disk
         self._closed = self._broken = False
         self._file = place.translated(lambda: disk.create(f"{folder}/{name}"))
         try:
-            self.append(pieces)
+            self.append(chunks)
             place.translated(lambda: disk.sync_folder(folder))
         except BaseException:
             self.close()
@@ -100,9 +100,9 @@ class _GrowingFile:
                 disk.remove(f"{folder}/{name}")
             raise
 
-    def append(self, pieces: Sequence[bytes]) -> None:
+    def append(self, chunks: Sequence[bytes]) -> None:
         def write() -> None:
-            self._disk.append(self._file, pieces)
+            self._disk.append(self._file, chunks)
             self._broken = True
             self._disk.sync(self._file)
             self._broken = False
@@ -112,7 +112,7 @@ class _GrowingFile:
     def undo(self, size: int) -> None:
         def cut() -> None:
             if self._broken:
-                raise OSError(errno.EIO, "a sync failed, and is not to be trusted any more")
+                raise OSError(errno.EIO, "a sync failed, so that its file is not used any more")
             self._disk.truncate(self._file, size)
             self._disk.sync(self._file)
 

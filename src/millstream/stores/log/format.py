@@ -1,6 +1,6 @@
-"""The bytes of a segment: its header, its records, and how to read what was damaged.
+"""The bytes of a segment: its header, its records, and how to read what is damaged.
 
-``docs/log-format.md`` is the same for people. Everything here is pure: bytes in, bytes out.
+``docs/log-format.md`` describes it. Everything here is pure: bytes in, bytes out.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ AROUND_BYTES = 2 * HEAD_BYTES  # what a record takes besides its key and value
 
 
 class Kind(IntEnum):
-    """What a record says."""
+    """The kind of a record."""
 
     VALUE = 1
     TOMBSTONE = 2  # the key was deleted
@@ -43,7 +43,7 @@ class Header(NamedTuple):
     """The header of a segment."""
 
     salt: int  # random; every checksum begins with it
-    created: int  # decides between two copies of a record: the younger segment's counts
+    created: int  # of two copies of a record, the one in the younger segment is current
 
     @property
     def seed(self) -> int:
@@ -52,16 +52,16 @@ class Header(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A record in a segment; with a flaw if it is not quite, or not at all, as it was written."""
+    """A record in a segment; with a flaw if it is not as it was written."""
 
     kind: int
-    key: bytes | None  # None: cannot be told
-    digest: int  # the hash of the key; 0 if nothing at all is known
+    key: bytes | None  # None: unreadable
+    digest: int  # the hash of the key; 0 if that is unreadable, too
     stamp: int
     offset: int
     length: int  # of the value
     flaw: str | None = None
-    whole: bool = True
+    intact: bool = True  # whether the value is as it was written
 
 
 def seed_of(salt: int) -> int:
@@ -92,8 +92,8 @@ def decode_header(data: bytes) -> Header | None:
         if len(copy) == _COPY_BYTES:
             magic, version, salt, created = _SEGMENT.unpack_from(copy)
             (check,) = _CHECK.unpack_from(copy, _SEGMENT.size)
-            whole = check == google_crc32c.value(copy[: _SEGMENT.size])
-            if whole and magic == _SEGMENT_MAGIC and version == VERSION:
+            intact = check == google_crc32c.value(copy[: _SEGMENT.size])
+            if intact and magic == _SEGMENT_MAGIC and version == VERSION:
                 return Header(salt, created)
     return None
 
@@ -116,15 +116,15 @@ def encode(
     stamps: Iterable[int],
     seed: int,
 ) -> list[bytes]:
-    """Records, as pieces to be joined."""
-    pieces: list[bytes] = []
+    """Records, as chunks to be joined."""
+    chunks: list[bytes] = []
     head_of, checks_of, extend = _HEAD.pack, _CHECKS.pack, _extend
     for key, value, digest, stamp in zip(keys, values, digests, stamps, strict=False):
         head = head_of(_MAGIC, kind, len(key), len(value), stamp, digest)
         trust = extend(seed, head)
         checks = checks_of(trust, extend(extend(trust, key), value))
-        pieces += (head, checks, key, value, head, checks)
-    return pieces
+        chunks += (head, checks, key, value, head, checks)
+    return chunks
 
 
 def encode_sign(kind: Kind, stamp: int, seed: int) -> bytes:
@@ -163,37 +163,37 @@ def _payload_holds(data: bytes, at: int, head: _Head) -> bool:
 
 
 def value_at(data: bytes, at: int, key: bytes, length: int, stamp: int, seed: int) -> bytes | None:
-    """The value of a record, or None if it is not whole, or another record."""
+    """The value of a record, or None if it is damaged, or another record."""
     start = at + HEAD_BYTES
     end = start + len(key) + length
     payload = data[start:end]
     for head in (data[at:start], data[end : end + HEAD_BYTES]):
         if len(head) < HEAD_BYTES:
             continue
-        _, _, key_bytes, said, found, _, trust, check = _WHOLE_HEAD.unpack(head)
+        _, _, key_bytes, stated, found, _, trust, check = _WHOLE_HEAD.unpack(head)
         if (
             _extend(trust, payload) == check
             and trust == _extend(seed, head[: _HEAD.size])
             and found == stamp
             and key_bytes == len(key)
-            and said == length == len(payload) - key_bytes
+            and stated == length == len(payload) - key_bytes
             and payload.startswith(key)
         ):
             return payload[key_bytes:]
     return None
 
 
-def _found(data: bytes, at: int, base: int, head: _Head, flaw: str | None, whole: bool) -> Found:
+def _found(data: bytes, at: int, base: int, head: _Head, flaw: str | None, intact: bool) -> Found:
     key: bytes | None = data[at + HEAD_BYTES : at + HEAD_BYTES + head.key_bytes]
-    if not whole and digest_of(key or b"") != head.digest:
+    if not intact and digest_of(key or b"") != head.digest:
         key = None
-    return Found(head.kind, key, head.digest, head.stamp, base + at, head.length, flaw, whole)
+    return Found(head.kind, key, head.digest, head.stamp, base + at, head.length, flaw, intact)
 
 
 def read_records(data: bytes, base: int, seed: int) -> tuple[list[Found], int]:
     """The records in a segment from offset ``base`` on, and the offset at which they end.
 
-    Behind the end there may be a torn record: a piece of one, with nothing that is whole after it.
+    After the end there may be a torn record, with no intact one after it.
     """
     records: list[Found] = []
     at = 0
@@ -208,30 +208,30 @@ def read_records(data: bytes, base: int, seed: int) -> tuple[list[Found], int]:
             continue
         end = at + AROUND_BYTES + head.payload
         if end > len(data):
-            # Its length can be trusted, so this is where a crash cut it off.
+            # Its length can be trusted, so a crash has cut it off here.
             break
         if _payload_holds(data, at + HEAD_BYTES, head):
             flaw = None
             if data[end - HEAD_BYTES : end] != data[at : at + HEAD_BYTES]:
-                flaw = "its foot is damaged; the value is whole"
+                flaw = "its foot is damaged; the value is intact"
             records.append(_found(data, at, base, head, flaw, True))
         else:
             foot = _head_at(data, end - HEAD_BYTES, seed)
             if foot is not None and _payload_holds(data, at + HEAD_BYTES, foot):
-                flaw = "its head is damaged; the value is whole"
+                flaw = "its head is damaged; the value is intact"
                 records.append(_found(data, at, base, foot, flaw, True))
             else:
-                flaw = "its checksum does not fit its key and value"
+                flaw = "its checksum does not match its key and value"
                 records.append(_found(data, at, base, head, flaw, False))
         at = end
     return records, base + at
 
 
 def _search(data: bytes, start: int, base: int, seed: int) -> tuple[list[Found], int] | None:
-    """What comes after a head that cannot be read, and where to go on; None if nothing does.
+    """The records after an unreadable head, and where to continue; None if there are none.
 
-    A foot tells where its record began, and what it is. Otherwise only a whole record counts: the
-    salt keeps records apart that are part of a value.
+    A foot has the length of its record, and so where it begins. Otherwise only an intact record
+    counts: the salt distinguishes it from records that are part of a value.
     """
     at = data.find(_MAGIC, start + 1)
     while at >= 0:
@@ -239,9 +239,9 @@ def _search(data: bytes, start: int, base: int, seed: int) -> tuple[list[Found],
         if head is not None:
             begin = at - HEAD_BYTES - head.payload
             if begin >= start and (begin == start or _payload_holds(data, at - head.payload, head)):
-                whole = _payload_holds(data, at - head.payload, head)
-                flaw = "its head is damaged" + ("; the value is whole" if whole else ", and more")
-                found = [_found(data, begin, base, head, flaw, whole)]
+                intact = _payload_holds(data, at - head.payload, head)
+                flaw = "its head is damaged" + ("; the value is intact" if intact else ", and more")
+                found = [_found(data, begin, base, head, flaw, intact)]
                 return _lost(start, begin, base) + found, at + HEAD_BYTES
             if _payload_holds(data, at + HEAD_BYTES, head):
                 return _lost(start, at, base), at
@@ -252,5 +252,5 @@ def _search(data: bytes, start: int, base: int, seed: int) -> tuple[list[Found],
 def _lost(start: int, end: int, base: int) -> list[Found]:
     if start == end:
         return []
-    flaw = f"{end - start} bytes are damaged; what they were cannot be told"
+    flaw = f"{end - start} bytes are damaged and unreadable"
     return [Found(Kind.VALUE, None, 0, 0, base + start, end - start, flaw, False)]

@@ -1,11 +1,11 @@
-"""Where the newest record of every key is: a small part that changes, over a large one.
+"""Where the newest record of every key is: a small mutable part over a large immutable one.
 
-New rows go to ``_Recent``, a dictionary over growing columns; now and then it is merged into the
-``Table``, in the background. Readers take no lock: they look at the view as it was when they began.
+New rows go to ``_Recent``, a dictionary over growing columns, which is merged into the ``Table`` in
+the background. Readers take no lock: they use the view as it was when they began.
 
-The newest stamp counts; of two copies of one record (a compaction makes them), the one in the
-younger segment. Records that were superseded leave a *shadow*, the hash of their key and their
-segment: while a key has shadows, its tombstone is needed, or an older value would come back.
+The record with the highest stamp is current; of two copies of one record (compaction makes them),
+the one in the younger segment. Superseded records leave a *shadow*, the hash of their key and their
+segment: while a key has shadows, its tombstone is needed, or an older value would reappear.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from millstream.stores.log.format import Found, Kind, digest_of
 from millstream.stores.log.segments import Catalogue, Segment
 from millstream.stores.log.table import ROW, U64, Row, Rows, Table
 
-_HIDDEN = "\0"  # begins the name of a key that damage has hidden; no key contains it
+_HIDDEN = "\0"  # begins the name of a record whose key is unreadable; no key contains it
 _MERGE_AT_LEAST = 1 << 16
 _FEW = 16
 
@@ -82,13 +82,13 @@ class Index:
         self._merging = threading.Lock()
         self._view = _View(_Recent(), _Recent(), Table.empty())
         self._hidden = False
-        self._unsettled: dict[str, Row] = {}
-        self._unsettled_of: dict[int, dict[str, Row]] = {}
+        self._unsynced: dict[str, Row] = {}
+        self._unsynced_of: dict[int, dict[str, Row]] = {}
         self.shadows: npt.NDArray[np.void] = np.empty(0, SHADOW)
         self.newest = 0
 
     def load(self, table: Table, shadows: npt.NDArray[np.void]) -> None:
-        """Begin with what was flushed."""
+        """Start from a flushed index."""
         self._view = _View(_Recent(), _Recent(), table)
         self._hidden = bool((np.diff(table.key_offsets) == 0).any())
         self.shadows = shadows
@@ -96,7 +96,7 @@ class Index:
 
     @property
     def table(self) -> Table:
-        """The part that does not change; all of it right after ``merge``."""
+        """The immutable part; right after ``merge``, all of it."""
         return self._view.table
 
     @property
@@ -106,17 +106,17 @@ class Index:
         return view.active.count >= max(_MERGE_AT_LEAST, len(view.table) // 4)
 
     def find(self, key: str) -> Row | None:
-        """The newest row of a key; of a tombstone, too."""
+        """The newest row of a key; it may be a tombstone."""
         row = self._find(key)
-        if self._unsettled:
-            fresh = self._unsettled.get(key)
+        if self._unsynced:
+            fresh = self._unsynced.get(key)
             if fresh is not None and (row is None or fresh.stamp >= row.stamp):
                 return fresh
         return row
 
     def find_all(self, names: Sequence[str]) -> list[Row | None]:
         """The newest row of each of several keys."""
-        if self._unsettled or self._hidden or len(names) <= _FEW:
+        if self._unsynced or self._hidden or len(names) <= _FEW:
             return [self.find(name) for name in names]
         active, merging, table = self._view
         found: list[Row | None] = [None] * len(names)
@@ -151,7 +151,7 @@ class Index:
         return row
 
     def add(self, segment: Segment, batch: Batch) -> None:
-        """Note records; those that are older than what is known become shadows."""
+        """Add records; those older than the known ones become shadows."""
         if not batch.names:
             return
         with self._lock:
@@ -176,16 +176,16 @@ class Index:
                 self.newest = batch.stamps[-1]
             else:
                 for name, at in places:
-                    if self._counts(Row(*recent.rows[at].item()), self._find(name)):
+                    if self._is_current(Row(*recent.rows[at].item()), self._find(name)):
                         recent.places[name] = at
                 self.newest = max(self.newest, *batch.stamps)
 
     def add_found(self, segment: Segment, records: Sequence[Found]) -> None:
-        """Note records that were read from a segment."""
+        """Add records that were read from a segment."""
         with self._lock:
             recent = self._view.active
             if self._all_newer(records):
-                # As after a crash, when the end of a log is read: there is nothing to compare.
+                # As after a crash, when the end of a log is read: no comparison is needed.
                 many = len(records)
                 first = recent.reserve(many)
                 keys, hashes, stamps, offsets, lengths = zip(
@@ -210,7 +210,7 @@ class Index:
                 at = recent.reserve(1)
                 recent.rows[at] = row
                 recent.hashes[at] = record.digest
-                if self._counts(row, known):
+                if self._is_current(row, known):
                     recent.places[name] = at
                 self.newest = max(self.newest, record.stamp)
 
@@ -220,26 +220,26 @@ class Index:
         rising = all(map(operator.lt, stamps, stamps[1:]))
         return bool(records) and rising and all(record.key is not None for record in records)
 
-    def set_unsettled(self, segment: Segment, records: Iterable[Found]) -> None:
-        """Note what a writer may not have synced yet: it counts, and is never merged."""
+    def set_unsynced(self, segment: Segment, records: Iterable[Found]) -> None:
+        """Set the records that a writer may not have synced yet: visible, but never merged."""
         found: dict[str, Row] = {}
         for record in records:
             found[_name(record)] = Row(*record[3:6], segment.number, record.kind)
         with self._lock:
             if found:
-                self._unsettled_of[segment.number] = found
-            elif not self._unsettled_of.pop(segment.number, None):
+                self._unsynced_of[segment.number] = found
+            elif not self._unsynced_of.pop(segment.number, None):
                 return
             newest: dict[str, Row] = {}
-            for rows in self._unsettled_of.values():
+            for rows in self._unsynced_of.values():
                 for name, row in rows.items():
                     if name not in newest or newest[name].stamp < row.stamp:
                         newest[name] = row
                     self.newest = max(self.newest, row.stamp)
-            self._unsettled = newest
+            self._unsynced = newest
 
-    def _counts(self, row: Row, known: Row | None) -> bool:
-        """Whether a row is to replace the one that is known."""
+    def _is_current(self, row: Row, known: Row | None) -> bool:
+        """Whether a row replaces the known one."""
         if known is None or row.stamp != known.stamp:
             return known is None or row.stamp > known.stamp
         segment, other = self._segments.get(row.segment), self._segments.get(known.segment)
@@ -252,7 +252,7 @@ class Index:
             layers: list[Mapping[str, Row | int]] = [
                 dict(merging.places),
                 dict(active.places),
-                self._unsettled,
+                self._unsynced,
             ]
         keys = {key.decode() for key in table.matching(prefix.encode())}
         for layer in layers:
@@ -266,7 +266,7 @@ class Index:
         return keys
 
     def merge(self) -> None:
-        """Move what is recent into the table."""
+        """Merge recent rows into the table."""
         with self._merging:
             with self._lock:
                 active, _, table = self._view
@@ -298,35 +298,35 @@ class Index:
                 self._view = _View(self._view.active, _Recent(), merged)
 
     def drop(self, segments: Iterable[Segment]) -> None:
-        """Forget the rows of segments that are gone."""
-        gone = [segment.number for segment in segments]
-        if not gone:
+        """Remove the rows of segments that were removed."""
+        removed = [segment.number for segment in segments]
+        if not removed:
             return
         self.merge()
         for segment in segments:
-            self.set_unsettled(segment, [])
+            self.set_unsynced(segment, [])
         with self._merging:
             table = self._view.table
-            table = table.keep(~np.isin(table.rows["segment"], gone))
+            table = table.keep(~np.isin(table.rows["segment"], removed))
             with self._lock:
-                self.shadows = self.shadows[~np.isin(self.shadows["segment"], gone)]
+                self.shadows = self.shadows[~np.isin(self.shadows["segment"], removed)]
                 self._view = self._view._replace(table=table)
 
     def needed(self, table: Table, before: int) -> npt.NDArray[np.bool_]:
-        """Which rows of the table matter: not the tombstones of keys that have no shadows.
+        """Which rows of the table are live: not the tombstones of keys that have no shadows.
 
-        Tombstones with a stamp of ``before`` or younger matter in any case.
+        Tombstones with a stamp of ``before`` or younger are live in any case.
         """
         tombs = table.rows["kind"] == Kind.TOMBSTONE
         needed: npt.NDArray[np.bool_] = ~tombs | (table.rows["stamp"] >= np.uint64(before))
-        unsettled = [digest_of(name.encode()) for name in list(self._unsettled)]
-        older = np.append(self.shadows["hash"], np.array(unsettled, np.uint64))
+        unsynced = [digest_of(name.encode()) for name in list(self._unsynced)]
+        older = np.append(self.shadows["hash"], np.array(unsynced, np.uint64))
         needed[tombs] |= np.isin(table.hashes[tombs], older)
         return needed
 
 
 def _without_hidden_twins(recent: _Recent) -> dict[str, int]:
-    """Only the newer of a key and of a record whose key is hidden and may be the same."""
+    """Only the newer of a key and of an unreadable record that may have the same key."""
     places = dict(recent.places)
     for name in [each for each in places if each.startswith(_HIDDEN)]:
         digest = int(name[1:], 16)

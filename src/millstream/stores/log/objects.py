@@ -1,6 +1,6 @@
-"""A log in an object store, through fsspec: no appending, no renaming, and listing only to refresh.
+"""A log in an object store, through fsspec: without appends or renames, and few listings.
 
-Every group of puts becomes a segment of its own, uploaded whole; compaction makes few of many.
+Every group of puts becomes a segment of its own, uploaded at once; compaction merges them.
 Races are decided by the store's exclusive creation (``If-None-Match`` on S3).
 """
 
@@ -80,13 +80,13 @@ class ObjectPlace:
 
         return self.patiently(fetch)
 
-    def grow(self, name: str, pieces: Sequence[bytes]) -> Growing:
-        path, data = self.path("segments", name), b"".join(pieces)
+    def grow(self, name: str, chunks: Sequence[bytes]) -> Growing:
+        path, data = self.path("segments", name), b"".join(chunks)
         self._translated(lambda: self._fs.pipe_file(path, data))
         return _Uploaded()
 
-    def write(self, folder: str, name: str, pieces: Sequence[bytes]) -> None:
-        data = b"".join(pieces)
+    def write(self, folder: str, name: str, chunks: Sequence[bytes]) -> None:
+        data = b"".join(chunks)
         self.patiently(lambda: self._fs.pipe_file(self.path(folder, name), data))
 
     def write_once(self, folder: str, name: str, data: bytes) -> bool:
@@ -96,8 +96,8 @@ class ObjectPlace:
             try:
                 self._fs.pipe_file(path, data, mode="create")
             except FileExistsError:
-                # An earlier attempt of ours may have succeeded, and its answer been lost. The data
-                # holds something random, so equal bytes are our own.
+                # An earlier attempt may have succeeded, and its answer been lost. The data contains
+                # a random salt, so equal bytes are our own.
                 return bool(self._fs.cat_file(path) == data)
             return True
 
@@ -110,10 +110,10 @@ class ObjectPlace:
                 self.patiently(lambda path=path: self._fs.rm_file(path))  # type: ignore[misc]
 
     def sync(self, folder: str) -> None:
-        """Nothing: what an object store has answered is durable."""
+        """Nothing to do: what an object store has acknowledged is durable."""
 
     def remove_parts(self, age: float) -> None:
-        """Nothing is ever unfinished: an upload is there, or not."""
+        """Nothing to do: an upload is complete or absent."""
 
     def now(self) -> int:
         return time.time_ns()
@@ -122,34 +122,34 @@ class ObjectPlace:
         return f"{self._root}/{folder}/{name}"
 
     def forget(self, names: Iterable[str]) -> None:
-        """Nothing is held open."""
+        """Nothing is open."""
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Nothing is open."""
 
     def __repr__(self) -> str:
         return f"ObjectPlace({self._url!r})"
 
 
 class _Uploaded:
-    """A segment that was written whole."""
+    """A segment that was uploaded at once."""
 
-    def append(self, pieces: Sequence[bytes]) -> None:
+    def append(self, chunks: Sequence[bytes]) -> None:
         raise StoreError("an object cannot be appended to")
 
     def undo(self, size: int) -> None:
-        raise StoreError("an object cannot be cut off")
+        raise StoreError("an object cannot be truncated")
 
     def close(self) -> None:
         """It is complete."""
 
 
 def _check_exclusive(fs: Any, url: str) -> None:
-    """Refuse file systems in which two may create the same object, and both succeed."""
+    """Reject file systems in which two processes may both create the same object."""
     pipe = getattr(fs, "_pipe_file", None) or fs.pipe_file
     plain = type(fs).pipe_file is fsspec.AbstractFileSystem.pipe_file
     if plain or "mode" not in inspect.signature(pipe).parameters:
         raise ConfigError(
-            f"fsspec cannot create files exclusively in {url.partition(':')[0]}://, and races "
-            "could not be decided; use a store that can, such as s3:// or gs://, or a folder"
+            f"fsspec cannot create files exclusively in {url.partition(':')[0]}://, which "
+            "decides races; use a store that can, such as s3:// or gs://, or a folder"
         )

@@ -100,7 +100,7 @@ class Once:
         if header is not None:
             records, _ = read_records(data[HEADER_BYTES:], HEADER_BYTES, header.seed)
             for record in records:
-                if record.whole and record.key == key.encode():
+                if record.intact and record.key == key.encode():
                     start = record.offset + HEAD_BYTES + len(record.key)
                     return data[start : start + record.length]
                 why = record.flaw or "it is the value of another key"

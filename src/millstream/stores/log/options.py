@@ -1,4 +1,4 @@
-"""What stands in the URL of a log."""
+"""The URL of a log."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class LogOptions:
-    """How a log behaves; sizes in bytes, times in seconds."""
+    """The options of a log; sizes in bytes, times in seconds."""
 
     segment: int = 64 * _MIB  # a segment of this size is sealed
     flush: int = 64 * _MIB  # the index is flushed after this many bytes, more if it is large
     patience: float = DEFAULT_PATIENCE
-    orphan: float = 3600.0  # a segment left alone for so long has lost its writer
-    grace: float = 60.0  # tombstones are kept at least this long
+    orphan: float = 3600.0  # a segment that is unchanged for so long is orphaned
+    grace: float = 60.0  # tombstones are retained at least this long
 
     def __post_init__(self) -> None:
         if self.segment < 4096:
@@ -33,7 +33,7 @@ _TIMES = ("orphan", "grace")
 
 
 def parse_url(url: str) -> tuple[str, bool, LogOptions]:
-    """Where the log is, whether fsspec has to be asked for it, and how it is to behave."""
+    """The place of a log, whether it is one of fsspec, and the options."""
     bare, options = split_options(url, {*_SIZES, *_TIMES, "patience"})
     sizes = {
         name: byte_size(options[name].replace("iB", "B"), name)
@@ -51,10 +51,10 @@ def parse_url(url: str) -> tuple[str, bool, LogOptions]:
     scheme, _, rest = bare.partition("://")
     _, plus, protocol = scheme.partition("+")
     if plus and not protocol:
-        raise ConfigError(f"{bare!r} names no file system; write log+s3://bucket/prefix")
+        raise ConfigError(f"{bare!r} has no file system; write log+s3://bucket/prefix")
     if plus and protocol not in ("file", "local"):
         return f"{protocol}://{rest}", True, parsed
-    # A folder is a folder: what fsspec makes of local files has no exclusive creation.
+    # Not through fsspec, whose local files cannot be created exclusively.
     folder = unquote(rest)
     if not folder.startswith("/"):
         raise ConfigError(f"log:// takes an absolute folder, as in log:///folder; got {bare!r}")

@@ -19,7 +19,7 @@ FOLDERS = ("segments", "once", "index")
 class Growing(Protocol):
     """A segment that is being written."""
 
-    def append(self, pieces: Sequence[bytes]) -> None:
+    def append(self, chunks: Sequence[bytes]) -> None:
         """Write at the end, durably."""
 
     def undo(self, size: int) -> None:
@@ -43,10 +43,10 @@ class Place(Protocol):
     def read(self, folder: str, name: str, offset: int, size: int) -> bytes:
         """A part of a file; as much of it as there is."""
 
-    def grow(self, name: str, pieces: Sequence[bytes]) -> Growing:
+    def grow(self, name: str, chunks: Sequence[bytes]) -> Growing:
         """Begin a segment with some data, durably. Does not retry."""
 
-    def write(self, folder: str, name: str, pieces: Sequence[bytes]) -> None:
+    def write(self, folder: str, name: str, chunks: Sequence[bytes]) -> None:
         """Write a whole file, durably, in the place of an older one; readers see either."""
 
     def write_once(self, folder: str, name: str, data: bytes) -> bool:

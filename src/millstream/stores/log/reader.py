@@ -1,4 +1,4 @@
-"""Reads segments: what other writers appended, and the values of keys."""
+"""Reads segments: the records of other writers, and the values of keys."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _Wanted = tuple[int, int, int, int, str, bytes]
 
 
 class Reader:
-    """Keeps the index up to date with the segments of others, and reads values."""
+    """Updates the index from the segments of others, and reads values."""
 
     def __init__(self, place: Place, segments: Catalogue, index: Index, stamps: Stamps) -> None:
         self._place, self._segments, self._index, self._stamps = place, segments, index, stamps
@@ -42,26 +42,26 @@ class Reader:
         self.scanned = 0  # bytes that were read to find records
 
     def refresh(self, *, twice: bool = False) -> None:
-        """See what others wrote and removed.
+        """Load what others wrote and removed.
 
-        A listing that is taken while files come and go may miss a segment and the copy of it, too;
-        so it is taken again if a segment is missing, or in any case if ``twice`` is wanted.
+        A listing that is taken while files are created and removed may miss both a segment and its
+        copy; so it is repeated if a segment is missing, or always with ``twice``.
         """
         with self._lock:
-            names = self._look()
+            names = self._list()
             while True:
                 known = self._segments.all()
-                gone = [each for each in known if each.name not in names and not each.growing]
-                if not gone and not twice:
+                removed = [each for each in known if each.name not in names and not each.growing]
+                if not removed and not twice:
                     return
-                again = self._look()
+                again = self._list()
                 if again == names:
-                    # Segments that were made after the listing are in the second one.
-                    self.drop([each for each in gone if each.name not in again])
+                    # Segments that were created after the first listing are in the second one.
+                    self.drop([each for each in removed if each.name not in again])
                     return
                 names = again
 
-    def _look(self) -> set[str]:
+    def _list(self) -> set[str]:
         names = {name for name in self._place.list("segments") if name.endswith(SUFFIX)}
         for name in sorted(names):
             segment = self._segments.named(name)
@@ -70,11 +70,11 @@ class Reader:
         self._stamps.saw(self._index.newest)
         return names
 
-    def drop(self, gone: list[Segment]) -> None:
+    def drop(self, removed: list[Segment]) -> None:
         """Forget segments that were removed."""
-        self._index.drop(gone)
-        self._segments.drop(gone)
-        self._place.forget(segment.name for segment in gone)
+        self._index.drop(removed)
+        self._segments.drop(removed)
+        self._place.forget(segment.name for segment in removed)
 
     def _read(self, name: str, segment: Segment | None) -> None:
         try:
@@ -86,9 +86,9 @@ class Reader:
                 segment = self._segments.add(name, header)
             elif segment.seen == version:
                 return
-            start = segment.settled
+            start = segment.synced
             if version.size < start:
-                return  # its header came after we looked
+                return  # its header was written after the stat
             data = self._place.read("segments", name, start, version.size - start)
         except FileGoneError:
             return
@@ -98,24 +98,24 @@ class Reader:
         segment.seen = version
 
     def take(self, segment: Segment, records: list[Found], end: int, *, over: bool = False) -> None:
-        """Put records into the index, as far as they are known to be synced, or all if it is over.
+        """Index records, as far as they are known to be synced, or all if nothing will follow.
 
-        What is damaged behind the last mark was never acknowledged, or cannot be told from it.
+        What is damaged after the last mark may never have been acknowledged.
         """
-        over = over or any(record.kind == Kind.SEAL and record.whole for record in records)
-        marks = [each.offset for each in records if each.kind == Kind.MARK and each.whole]
-        settled = end if over else marks[-1] if marks else segment.settled
-        said = [record for record in records if record.kind not in _SIGNS]
-        sure = [each for each in said if each.offset < settled]
-        if any(not record.whole for record in sure):
+        over = over or any(record.kind == Kind.SEAL and record.intact for record in records)
+        marks = [each.offset for each in records if each.kind == Kind.MARK and each.intact]
+        synced = end if over else marks[-1] if marks else segment.synced
+        data = [record for record in records if record.kind not in _SIGNS]
+        durable = [each for each in data if each.offset < synced]
+        if any(not record.intact for record in durable):
             segment.damaged = True
-        self._index.add_found(segment, [record for record in sure if record.digest])
-        rest = [each for each in said if each.offset >= settled and each.whole]
-        self._index.set_unsettled(segment, rest)
-        segment.settled, segment.sealed = settled, over
+        self._index.add_found(segment, [record for record in durable if record.digest])
+        rest = [each for each in data if each.offset >= synced and each.intact]
+        self._index.set_unsynced(segment, rest)
+        segment.synced, segment.sealed = synced, over
 
     def values(self, keys: Iterable[str], found: dict[str, bytes]) -> list[str]:
-        """Read the values of keys; returns those that have none, as far as is known."""
+        """Read values into ``found``; return the keys that have none, by the index."""
         todo, missing = list(keys), []
         for attempt in range(_ATTEMPTS):
             wanted: list[_Wanted] = []
@@ -128,14 +128,14 @@ class Reader:
             todo = self._fetch(wanted, found, last=attempt == _ATTEMPTS - 1)
             if not todo:
                 return missing
-            # Compacted away, or cut off by its writer, since we looked: see what is there now.
+            # Compacted, or truncated by its writer, since the lookup.
             self.refresh()
         raise StoreUnavailableError(
-            f"{todo[0]!r} was moved {_ATTEMPTS} times while it was read; try again"
+            f"{todo[0]!r} was moved {_ATTEMPTS} times while it was read; retry"
         )
 
     def _fetch(self, wanted: list[_Wanted], found: dict[str, bytes], *, last: bool) -> list[str]:
-        """Read records; returns the keys that should be looked for again."""
+        """Read records; return the keys to look up again."""
         if len(wanted) == 1:
             _, start, length, _, _, name = wanted[0]
             end = start + AROUND_BYTES + len(name) + length
@@ -176,7 +176,7 @@ class Reader:
                 found[key] = value
             elif last or segment.sealed or segment.growing:
                 place = self._place.path("segments", segment.name)
-                why = "its checksum does not fit what is there"
+                why = "its checksum does not match"
                 raise CorruptRecordError(Damage(key, place, offset, why))
             else:
                 again.append(key)

@@ -1,4 +1,4 @@
-"""The segments that this process knows, and how far it has read them."""
+"""The segments that this process has read, and how far."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from millstream.stores.log.format import HEADER_BYTES, Header
 class Segment:
     """A segment, and how far its records are in the index."""
 
-    number: int  # of this process; rows of the index hold it
+    number: int  # in this process; rows of the index refer to it
     name: str
     header: Header
-    settled: int = HEADER_BYTES  # what lies before it is known to be synced, and indexed
+    synced: int = HEADER_BYTES  # everything before it is synced and indexed
     sealed: bool = False
     growing: bool = False  # this process appends to it
-    seen: Version | None = None  # what it was like when it was last read
+    seen: Version | None = None  # when it was last read
     damaged: bool = False
     seed: int = field(init=False)
 
@@ -28,14 +28,14 @@ class Segment:
 
     @property
     def age(self) -> tuple[int, str]:
-        """Of two records with the same stamp, the one in the younger segment counts."""
+        """Of two records with the same stamp, the one in the younger segment is current."""
         return self.header.created, self.name
 
 
 class Catalogue:
-    """All segments by number and by name; numbers are never used again.
+    """All segments by number and by name; numbers are never reused.
 
-    Those who write, compact and read note segments from threads of their own.
+    The writer, the compactor and readers use it from threads of their own.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Catalogue:
         return self._all[number]
 
     def get(self, number: int) -> Segment | None:
-        """A segment, unless it is gone."""
+        """A segment, unless it was removed."""
         return self._all.get(number)
 
     def named(self, name: str) -> Segment | None:
@@ -58,10 +58,10 @@ class Catalogue:
     def add(
         self, name: str, header: Header, number: int | None = None, *, growing: bool = False
     ) -> Segment:
-        """Note a segment, under a number that rows hold already or under the next.
+        """Register a segment, under a number that rows refer to already or under the next.
 
-        One that is ``growing`` is noted before there is a file: else somebody who looks around
-        would find it, and note it as another's.
+        A ``growing`` one is registered before its file exists: else a refresh would find the file,
+        and register it as another writer's.
         """
         with self._lock:
             chosen = self._next if number is None else number
@@ -71,13 +71,13 @@ class Catalogue:
             return segment
 
     def drop(self, segments: list[Segment]) -> None:
-        """Forget segments that are gone."""
+        """Remove segments that were removed from the disk."""
         with self._lock:
             for segment in segments:
                 self._all.pop(segment.number, None)
                 self._names.pop(segment.name, None)
 
     def all(self) -> list[Segment]:
-        """Every segment that is known."""
+        """All segments."""
         with self._lock:
             return list(self._all.values())

@@ -1,4 +1,4 @@
-"""The log as a store: puts its parts together, and looks after them in the background."""
+"""The log as a store: combines its parts, and maintains them in the background."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from millstream.stores.store import MAX_KEY_BYTES, Damage, StoreError, check_key
 
 log = logging.getLogger("millstream")
 
-_WORTH_FLUSHING: Final = 4 << 20  # bytes that would have to be read again, on closing
-_PAUSE: Final = 10.0  # seconds between two looks at what can be given back, if little is written
-_STRIDE: Final = 1 << 16  # bytes; if more is written, one looks sooner
-_REST: Final = 4  # but rests so many times as long as it took
-# Behind the last mark of a segment without a seal.
-_UNFINISHED: Final = "; its writer crashed before it was acknowledged, or it was damaged since"
+_WORTH_FLUSHING: Final = 4 << 20  # bytes that the next opening would have to read
+_PAUSE: Final = 10.0  # seconds between two compactions, if little is written
+_STRIDE: Final = 1 << 16  # bytes; if more is written, compaction is due sooner
+_REST: Final = 4  # but it pauses so many times as long as it took
+# After the last mark of a segment without a seal.
+_UNFINISHED: Final = "; its writer crashed before acknowledging it, or it was damaged since"
 
 
 class LogStore:
@@ -65,13 +65,13 @@ class LogStore:
         self.timings: dict[str, float] = {}  # of opening, in seconds
         self._flushed_at = 0
         self._index_size = 0
-        self._looked = 0  # what had been appended when space was last looked for
-        self._looked_at = time.monotonic()
-        self._look_took = 0.0
-        self._tending = threading.Lock()
+        self._compacted = 0  # bytes appended before the last compaction
+        self._compacted_at = time.monotonic()
+        self._compaction_took = 0.0
+        self._maintaining = threading.Lock()
         self._wake = threading.Event()
         self._closed = False
-        self._keeper: threading.Thread | None = None
+        self._maintainer: threading.Thread | None = None
         self._warned: set[type[Exception]] = set()
         flushed.load(place, self._segments, self._index, self.timings)
         began = time.perf_counter()
@@ -83,7 +83,7 @@ class LogStore:
         names = list(items)
         keys = _encoded(names)
         self._writer.put(names, keys, list(items.values()))
-        self._tend_soon()
+        self._schedule_maintenance()
 
     def put_if_absent(self, key: str, value: bytes) -> bool:
         self._check_open()
@@ -120,7 +120,7 @@ class LogStore:
         there = [key for key, row in rows if row is not None and row.kind == Kind.VALUE]
         self._writer.delete(there)
         self._once.delete(set(wanted).difference(there))
-        self._tend_soon()
+        self._schedule_maintenance()
 
     def verify(self) -> Iterator[Damage]:
         for name in sorted(self._place.list("segments")):
@@ -138,7 +138,7 @@ class LogStore:
         place = self._place.path("segments", name)
         header = decode_header(data)
         if header is None and len(data) < HEADER_BYTES:
-            return  # a crash while it was made
+            return  # its writer crashed while creating it
         flaw = header_flaw(data)
         if flaw is not None:
             yield Damage(None, place, 0, flaw)
@@ -147,23 +147,23 @@ class LogStore:
         records, end = read_records(data[HEADER_BYTES:], HEADER_BYTES, header.seed)
         sealed = any(record.kind == Kind.SEAL for record in records)
         marks = [record.offset for record in records if record.kind == Kind.MARK]
-        sure = end if sealed else max(marks, default=0)
+        synced = end if sealed else max(marks, default=0)
         for record in records:
             if record.flaw is not None:
                 key = record.key.decode() if record.key else None
-                why = record.flaw + ("" if record.offset < sure else _UNFINISHED)
+                why = record.flaw + ("" if record.offset < synced else _UNFINISHED)
                 yield Damage(key, place, record.offset, why)
         if sealed and end < len(data):
-            yield Damage(None, place, end, f"{len(data) - end} bytes behind its seal")
+            yield Damage(None, place, end, f"{len(data) - end} bytes after its seal")
 
     def compact(self) -> Compacted:
-        """Give back space now, that of other writers' sealed segments, too."""
-        with self._tending:
+        """Compact now, also the sealed segments of other writers."""
+        with self._maintaining:
             return self._compactor.compact(own_only=False)
 
     def flush(self) -> None:
-        """Write the index, so that the next who opens this need not read the segments."""
-        with self._tending:
+        """Write the index, so that the next opening need not read the segments."""
+        with self._maintaining:
             self._flush()
 
     def _flush(self) -> None:
@@ -175,82 +175,83 @@ class LogStore:
         return self._writer.appended + self._reader.scanned - self._flushed_at
 
     def _flush_is_due(self) -> bool:
-        # Large indexes less often, so that writing them is not most of what is written.
+        # Large indexes less often, so that they are not most of what is written.
         return self._unflushed() > max(self._options.flush, 4 * self._index_size)
 
     def _check_open(self) -> None:
         if self._closed:
             raise StoreError("the store is closed; open it again")
 
-    def _tend_soon(self) -> None:
-        if self._keeper is None:
-            with self._tending:
-                if self._keeper is None:
-                    self._keeper = threading.Thread(
-                        target=self._keep, name="millstream-log", daemon=True
+    def _schedule_maintenance(self) -> None:
+        if self._maintainer is None:
+            with self._maintaining:
+                if self._maintainer is None:
+                    self._maintainer = threading.Thread(
+                        target=self._run_maintenance, name="millstream-log", daemon=True
                     )
-                    self._keeper.start()
-        if self._index.overfull or self._flush_is_due() or self._look_is_due():
+                    self._maintainer.start()
+        if self._index.overfull or self._flush_is_due() or self._compaction_is_due():
             self._wake.set()
 
-    def _look_is_due(self) -> bool:
-        """Whether there may be space to give back: by what was written, or after a pause."""
-        fresh, since = self._writer.appended - self._looked, time.monotonic() - self._looked_at
+    def _compaction_is_due(self) -> bool:
+        """Whether to compact: after so many bytes, or after a pause."""
+        fresh, since = (
+            self._writer.appended - self._compacted,
+            time.monotonic() - self._compacted_at,
+        )
         if fresh > max(_STRIDE, self._compactor.share):
-            return since >= (1 + _REST) * self._look_took
-        # Others delete, too: what was written long ago may be in vain by now.
+            return since >= (1 + _REST) * self._compaction_took
+        # Others delete, too: what was written long ago may be garbage by now.
         return since >= _PAUSE and (fresh > 0 or self._writer.tail is not None)
 
-    def _keep(self) -> None:
-        """In the background: merge, flush, compact."""
+    def _run_maintenance(self) -> None:
+        """Merge, flush and compact in the background."""
         while not self._closed:
             self._wake.wait(_PAUSE)
             self._wake.clear()
             if self._closed:
                 return
             try:
-                self._tend()
+                self._maintain()
             except StoreError:
-                # Those who put and get meet the same, and say so.
+                # Callers of put and get get the same error.
                 continue
             except Exception as error:
-                # Without this thread the log would only grow.
+                # Without this thread the log would grow without bound.
                 self._warn(error)
 
-    def _tend(self) -> None:
+    def _maintain(self) -> None:
         """Do what is due."""
-        with self._tending:
+        with self._maintaining:
             if self._index.overfull:
                 self._index.merge()
             if self._flush_is_due():
                 self._flush()
-            if self._look_is_due():
+            if self._compaction_is_due():
                 began = time.monotonic()
-                self._looked, self._looked_at = self._writer.appended, began
+                self._compacted, self._compacted_at = self._writer.appended, began
                 self._compactor.compact(own_only=True)
-                self._look_took = time.monotonic() - began
+                self._compaction_took = time.monotonic() - began
 
     def _warn(self, error: Exception) -> None:
         kind = type(error)
         if kind not in self._warned:
             self._warned.add(kind)
-            log.warning(
-                "%r could not be tidied up, and is tried again: %s", self, error, exc_info=error
-            )
+            log.warning("maintenance of %r failed; will retry: %s", self, error, exc_info=error)
 
     def close(self) -> None:
         if self._closed:
             return
         self._closed = True
         self._wake.set()
-        if self._keeper is not None:
-            self._keeper.join()
+        if self._maintainer is not None:
+            self._maintainer.join()
         self._writer.seal()
         try:
             if self._unflushed() > _WORTH_FLUSHING:
                 self.flush()
         except StoreError:
-            pass  # only the next opening takes longer
+            pass  # the next opening only takes longer
         self._place.close()
 
     def __repr__(self) -> str:
@@ -258,12 +259,12 @@ class LogStore:
 
 
 def _encoded(names: list[str]) -> list[bytes]:
-    """Keys as bytes; ``BadStoreKeyError`` if one is not fit."""
+    """Keys as bytes; ``BadStoreKeyError`` if one is not allowed."""
     try:
         keys = [name.encode() for name in names]
         sizes = list(map(len, keys))
-        fit = not keys or (min(sizes) > 0 and max(sizes) <= MAX_KEY_BYTES)
-        if fit and "".join(names).isprintable():
+        valid = not keys or (min(sizes) > 0 and max(sizes) <= MAX_KEY_BYTES)
+        if valid and "".join(names).isprintable():
             return keys
     except (AttributeError, TypeError, UnicodeEncodeError):
         pass

@@ -1,7 +1,7 @@
 """The large, immutable part of the index: columns sorted by the hash of the key.
 
 A lookup costs the same at a thousand and at a million keys: a directory of the hashes' first bits
-leads to the few rows among which a key can be. The columns are what is flushed and loaded.
+narrows a key down to a few rows. The columns are what is flushed and loaded.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Row(NamedTuple):
 
 
 class Table:
-    """Rows sorted by hash, one for each key; the key is empty where damage has hidden it."""
+    """Rows sorted by hash, one for each key; the key is empty if it is unreadable."""
 
     def __init__(self, hashes: U64, rows: Rows, keys: pa.LargeBinaryArray) -> None:
         self.hashes, self.rows, self.keys = hashes, rows, keys
@@ -75,11 +75,11 @@ class Table:
         return bytes(self._key_data[offsets[at] : offsets[at + 1]])
 
     def key_bytes(self) -> bytes:
-        """All keys, one behind the other."""
+        """All keys, concatenated."""
         return bytes(self._key_data[int(self.key_offsets[0]) : int(self.key_offsets[-1])])
 
     def position(self, key: bytes, digest: int) -> int | None:
-        """The row of a key."""
+        """The position of a key's row."""
         bucket = digest >> self._shift
         starts, hash_at = self._starts, self._hash_at
         end = starts[bucket + 1]
@@ -92,12 +92,12 @@ class Table:
         return None
 
     def find(self, key: bytes, digest: int) -> Row | None:
-        """What is known of a key."""
+        """The row of a key."""
         at = self.position(key, digest)
         return None if at is None else Row._make(self.rows[at].item())
 
     def find_all(self, keys: Sequence[bytes], digests: Sequence[int]) -> list[Row | None]:
-        """What is known of several keys."""
+        """The rows of several keys."""
         places = list(map(self.position, keys, digests))
         there = [at for at in places if at is not None]
         rows = iter(self.rows.take(there).tolist() if there else ())
@@ -157,7 +157,7 @@ class Table:
         return Table(all_hashes, all_rows, both.take(pa.array(source))), old[replaces]
 
     def _hides(self, positions: npt.NDArray[np.int64]) -> bool:
-        """Whether a key that damage has hidden is among some rows."""
+        """Whether a row with an unreadable key is among some rows."""
         return bool((np.diff(self.key_offsets)[positions] == 0).any())
 
     def _positions(self, hashes: U64, keys: pa.LargeBinaryArray) -> npt.NDArray[np.int64]:
@@ -171,7 +171,7 @@ class Table:
         same: Any = pc.equal(self.keys.take(pa.array(at[hit])), keys.take(pa.array(hit)))
         equal = same.to_numpy(zero_copy_only=False)
         none[hit[equal]] = at[hit[equal]]
-        # Two keys of one hash: never in practice, and right all the same.
+        # Two keys of one hash: correct, though it never happens in practice.
         for other in hit[~equal].tolist():
             found = self.position(keys[other].as_py(), int(hashes[other]))
             none[other] = -1 if found is None else found

@@ -1,7 +1,7 @@
 """Appends to this process's own segments, several callers at a time.
 
-Whoever comes while nobody writes is the leader: it writes what all have brought so far with one
-write and one sync, and then tells the others. Meanwhile new callers gather for the next leader.
+Group commit: a caller that arrives while none writes is the leader. It writes what all have queued
+with one write and one sync, and notifies the others. Meanwhile new callers queue for the next one.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from millstream.stores.store import StoreFullError, StoreUnavailableError
 
 
 def uptime() -> float:
-    """A clock that also runs while the machine sleeps."""
+    """A clock that also runs while the machine is suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 @dataclass
 class _Job:
-    """What one caller wants written."""
+    """What one caller writes."""
 
     names: Sequence[str]
     keys: Sequence[bytes]
@@ -135,17 +135,17 @@ class Writer:
                 self._turn.notify_all()
 
     def _write(self, group: list[_Job]) -> None:
-        """Write what several callers brought; an error leaves nothing that is in the way."""
+        """Write what several callers enqueued; after an error, later writes still succeed."""
         try:
             self._write_all(group)
         except StoreFullError:
-            raise  # what was written of it is cut off again
+            raise  # what was written of it was truncated
         except BaseException:
-            # Nobody knows what is on the disk: after a sync that failed, a second that succeeds
-            # says nothing about the first; and who is interrupted may have counted no bytes of
-            # those that are written. What follows goes elsewhere, and what is there is read again.
+            # It is unknown what is on the disk: after a sync that failed, one that succeeds does
+            # not prove the first; and an interrupted write may not have counted its bytes. Later
+            # writes go to another segment, and this one is read again.
             if self._tail is not None:
-                self._leave(self._tail)
+                self._abandon(self._tail)
             raise
 
     def _write_all(self, group: list[_Job]) -> None:
@@ -154,8 +154,8 @@ class Writer:
         began = uptime()
         tail = self._tail
         if tail is not None and began - tail.last > self._options.orphan / 4:
-            # Somebody may take it for abandoned soon, and remove it.
-            self._end(tail)
+            # Another process may soon treat it as orphaned, and remove it.
+            self._finish(tail)
             tail = None
         if tail is None:
             start = HEADER_BYTES
@@ -164,7 +164,7 @@ class Writer:
             start = self._extend(tail, data)
         if uptime() - began > self._options.orphan / 4 and self._place.appends:
             raise UnavailableError(
-                "a write took so long that its segment may be taken for abandoned"
+                "a write took so long that its segment may be treated as orphaned"
             )
         tail.last = uptime()
         for job in group:
@@ -172,25 +172,25 @@ class Writer:
             *offsets, start = itertools.accumulate(sizes, initial=start)
             batch = Batch(job.names, job.hashes, offsets, job.lengths, job.stamps, job.kind)
             self._index.add(tail.segment, batch)
-        tail.segment.settled = tail.size
+        tail.segment.synced = tail.size
         self.appended += size
         if not self._place.appends:
-            # Only now: nobody looks again for rows in a segment that is sealed.
+            # Only now: a sealed segment is not read again.
             tail.segment.sealed = True
-            self._leave(tail)
+            self._abandon(tail)
         elif tail.size >= self._options.segment:
-            self._end(tail)
+            self._finish(tail)
 
     def _begin(self, data: list[bytes]) -> _Tail:
-        """A new segment that begins with some records."""
+        """Begin a segment with some records."""
         header = Header(self.salt, self._stamps.next())
-        # A seal says that all before it is synced: only what is written at once may hold its own.
+        # A seal promises that all before it is synced: only an atomic upload may contain its own.
         seals = [] if self._place.appends else [self._seal()]
-        pieces = [encode_header(header), *data, *seals]
+        chunks = [encode_header(header), *data, *seals]
         segment = self._segments.add(self.new_name(), header, growing=True)
         try:
-            growing = self._place.grow(segment.name, pieces)
-            self._tail = tail = _Tail(segment, growing, sum(map(len, pieces)))
+            growing = self._place.grow(segment.name, chunks)
+            self._tail = tail = _Tail(segment, growing, sum(map(len, chunks)))
         except BaseException:
             self._segments.drop([segment])
             raise
@@ -205,7 +205,7 @@ class Writer:
             try:
                 tail.growing.undo(tail.size)
             except Exception:
-                self._leave(tail)
+                self._abandon(tail)
             raise
         start = tail.size + len(mark)
         tail.size = start + sum(map(len, data))
@@ -214,25 +214,25 @@ class Writer:
     def _seal(self) -> bytes:
         return encode_sign(Kind.SEAL, self._stamps.next(), self._seed)
 
-    def _leave(self, tail: _Tail) -> None:
+    def _abandon(self, tail: _Tail) -> None:
         tail.growing.close()
         tail.segment.growing = False
         if self._tail is tail:
             self._tail = None
 
-    def _end(self, tail: _Tail) -> None:
-        """Seal a segment if that is possible; it is only a help to others."""
+    def _finish(self, tail: _Tail) -> None:
+        """Seal a segment if possible; that only saves others work."""
         try:
             with suppress(Exception):
                 seal = self._seal()
                 tail.growing.append([seal])
                 tail.size += len(seal)
-                tail.segment.settled, tail.segment.sealed = tail.size, True
+                tail.segment.synced, tail.segment.sealed = tail.size, True
         finally:
-            self._leave(tail)
+            self._abandon(tail)
 
     def new_name(self) -> str:
-        """A name that no other segment has, whoever makes one."""
+        """A name that no other segment has, of any writer."""
         return f"{self._name}.{next(self._numbers):06d}.{self.salt:016x}.seg"
 
     def wrote(self, name: str) -> bool:
@@ -246,7 +246,7 @@ class Writer:
         return None if tail is None else tail.segment
 
     def seal(self) -> None:
-        """Seal the segment that is being appended to; what is put next begins another."""
+        """Seal the segment that is being appended to; the next put begins another."""
         with self._turn:
             while self._leading:
                 self._turn.wait()
@@ -254,7 +254,7 @@ class Writer:
             tail = self._tail
         try:
             if tail is not None:
-                self._end(tail)
+                self._finish(tail)
         finally:
             with self._turn:
                 self._leading = False

@@ -2,7 +2,7 @@
 
 Each write is one transaction with ``synchronous_commit = on``: where the servers name synchronous
 standbys, an acknowledged write is on the disks of the primary and of as many standbys. After a
-failover the same open store goes on with the promoted server.
+failover the same open store resumes with the promoted server.
 """
 
 from __future__ import annotations

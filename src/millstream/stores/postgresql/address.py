@@ -1,4 +1,4 @@
-"""Where a store is: the URL, cut into what libpq takes and what is for us."""
+"""The address of a store: its URL, split into the options of libpq and ours."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from millstream.stores.options import patience_of, split_options
 
 _OURS = ("connections", "patience", "replicas", "table")
 _TABLE = re.compile(r"(?:[a-z_][a-z0-9_]{0,62}\.)?[a-z_][a-z0-9_]{0,62}")
-# A server that is cut off, or whose machine is gone, is noticed after some 15 seconds.
+# A server that is cut off, or whose machine is lost, is detected after some 15 seconds.
 _DEFAULTS = {
     "connect_timeout": "5",
     "keepalives_idle": "5",
@@ -38,21 +38,21 @@ class Address:
 
     @classmethod
     def parse(cls, url: str, writer: str) -> Address:
-        """Read a URL; what is wrong with it is told without the password that it may hold."""
+        """Parse a URL; errors do not contain its password."""
         bare, _, query = url.partition("?")
         authority, _, path = bare.partition("://")[2].partition("/")
         if authority.count("@") > 1 or "@" in path or "@" in query:
             raise ConfigError(
-                "postgresql:// has a '@' where none belongs: in user, password and options it is "
-                "written %40, as '/' is %2F and '?' is %3F"
+                "postgresql:// has a '@' too many: in user, password and options write it as %40, "
+                "'/' as %2F and '?' as %3F"
             )
-        ours, theirs = _divide(query)
+        ours, theirs = _split_query(query)
         _, options = split_options(f"postgresql://?{ours}", _OURS)
         given = _given(f"{bare}?{theirs}" if theirs else bare)
         table = options.get("table", cls.table)
         if not _TABLE.fullmatch(table):
             raise ConfigError(
-                "table must be a name, or schema.name, in small letters, digits and '_', got "
+                "table must be a name, or schema.name, in lower-case letters, digits and '_', got "
                 f"{table!r}"
             )
         hosts = authority.rpartition("@")[2] or given.get("host", "")
@@ -71,7 +71,7 @@ class Address:
             connections=_number(options, "connections", cls.connections, least=1),
         )
 
-    def beginning_at(self, turn: int) -> dict[str, str]:
+    def starting_at(self, turn: int) -> dict[str, str]:
         """The parameters, with another one of several servers first."""
         parameters = dict(self.parameters)
         for name in parameters.keys() & {"host", "hostaddr", "port"}:
@@ -80,14 +80,14 @@ class Address:
             parameters[name] = ",".join(each[first:] + each[:first])
         return parameters
 
-    def without_password(self, text: str) -> str:
-        """A text from elsewhere that may go into an error."""
+    def redacted(self, text: str) -> str:
+        """A message of the server without the password."""
         password = self.parameters.get("password")
         return text.replace(password, "***") if password else text
 
 
-def _divide(query: str) -> tuple[str, str]:
-    """Our options and those of libpq, as they stand in the URL."""
+def _split_query(query: str) -> tuple[str, str]:
+    """Our options and those of libpq, as the URL has them."""
     known = {option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults()} | {"ssl"}
     ours: list[str] = []
     theirs: list[str] = []
@@ -106,9 +106,9 @@ def _given(url: str) -> dict[str, str]:
     except (psycopg.ProgrammingError, ValueError):
         # Without the cause, which quotes the URL.
         raise ConfigError(
-            "this is no URL of PostgreSQL; it is written "
-            "postgresql://user:password@host1:5432,host2:5432/database?option=value, with what is "
-            "no letter or digit in user and password percent-encoded"
+            "this is not a URL of PostgreSQL; write "
+            "postgresql://user:password@host1:5432,host2:5432/database?option=value, with "
+            "everything but letters and digits in user and password percent-encoded"
         ) from None
     return given
 

@@ -1,4 +1,4 @@
-"""Connections to the server that can be written to, and the few of them that a store keeps."""
+"""Connections to the primary server, and the pool of them that a store has."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _NOTHING = "SELECT pg_logical_emit_message(true, 'millstream', '')"
 
 
 class DeadlineError(UnavailableError):
-    """The server has not answered in time, and may yet do what it was asked to."""
+    """The server has not answered in time, and may still execute the statement."""
 
 
 class Session(psycopg.Connection[tuple[Any, ...]]):
@@ -53,9 +53,7 @@ class Session(psycopg.Connection[tuple[Any, ...]]):
             while True:
                 ready = yield wanted
                 if not ready and time.monotonic() > self.deadline:
-                    raise DeadlineError(
-                        "no answer; if it was a write: is a standby there to confirm it?"
-                    )
+                    raise DeadlineError("no answer; a write also waits for a standby to confirm it")
                 wanted = gen.send(ready)
         except StopIteration as end:
             result: T = end.value
@@ -69,7 +67,7 @@ class Session(psycopg.Connection[tuple[Any, ...]]):
         if self.warning is not None:
             raise UnavailableError(self.warning)
 
-    def take_warning(self, diagnostic: psycopg.errors.Diagnostic) -> None:
+    def record_warning(self, diagnostic: psycopg.errors.Diagnostic) -> None:
         if diagnostic.severity_nonlocalized == "WARNING":
             self.warning = diagnostic.message_primary
 
@@ -79,19 +77,19 @@ class Sessions:
 
     def __init__(self, address: Address) -> None:
         self._address = address
-        # A primary that came back though another was promoted can be asked, and confirms nothing:
-        # there must be time to turn to the next one.
+        # An old primary that returns after a failover answers, but its commits are not confirmed:
+        # there must be time to try the next server.
         self._time_to_check = max(1.0, address.patience / 4)
         self._change = threading.Condition()
         self._free: list[Session] = []
         self._count = 0
         self._turn = 0
-        self._told = False
+        self._warned = False
         self._closed = False
 
     @contextmanager
     def session(self, deadline: float) -> Iterator[Session]:
-        """A connection for one operation; one that has failed is not used again."""
+        """A connection for one operation; closed if the operation fails."""
         session = self._take(deadline) or self._connect(deadline)
         session.warning = None
         try:
@@ -102,18 +100,18 @@ class Sessions:
             session.deadline = deadline
             yield session
         except BaseException as error:
-            # A commit that waits for standbys is left to it: cancelled, it would become visible
-            # without being on any. A check has nothing to show, and must not take up the server.
+            # A commit that waits for standbys is not cancelled: it would become visible
+            # without being on any. A check makes nothing visible, and must not block the server.
             if isinstance(error, DeadlineError) and not session.trusted:
                 with suppress(psycopg.Error):
                     session.cancel_safe(timeout=1)
             session.close()
-            self._forget()
+            self._discard_all()
             raise
-        self._give_back(session)
+        self._return(session)
 
     def close(self) -> None:
-        """Close the connections; those in use when they are given back."""
+        """Close the connections; those in use as soon as they are returned."""
         with self._change:
             self._closed = True
             for session in self._free:
@@ -122,7 +120,7 @@ class Sessions:
             self._change.notify_all()
 
     def _take(self, deadline: float) -> Session | None:
-        """A free connection, or None: one may be made."""
+        """A free connection, or None if a new one may be opened."""
         with self._change:
             while True:
                 if self._closed:
@@ -139,17 +137,17 @@ class Sessions:
                     )
                 self._change.wait(left)
 
-    def _forget(self) -> None:
+    def _discard_all(self) -> None:
         with self._change:
             self._turn += 1
-            # What broke one of them has probably broken all.
+            # What broke one connection has probably broken all.
             for other in self._free:
                 other.close()
             self._count -= 1 + len(self._free)
             self._free.clear()
             self._change.notify_all()
 
-    def _give_back(self, session: Session) -> None:
+    def _return(self, session: Session) -> None:
         with self._change:
             if self._closed:
                 session.close()
@@ -158,19 +156,19 @@ class Sessions:
             self._change.notify()
 
     def _connect(self, deadline: float) -> Session:
-        parameters: dict[str, Any] = self._address.beginning_at(self._turn)
+        parameters: dict[str, Any] = self._address.starting_at(self._turn)
         left = math.ceil(max(1.0, deadline - time.monotonic()))
         parameters["connect_timeout"] = min(int(parameters["connect_timeout"]) or left, left)
         try:
             session = Session.connect(autocommit=True, **parameters)
         except BaseException:
-            self._forget()
+            self._discard_all()
             raise
-        session.add_notice_handler(session.take_warning)
+        session.add_notice_handler(session.record_warning)
         return session
 
     def _check(self, session: Session) -> None:
-        """Refuse a server that does not keep what it was given."""
+        """Reject a server that is not durable."""
         row = session.execute(_SETTINGS).fetchone()
         assert row is not None
         fsync, commit, names, _ = row
@@ -184,14 +182,14 @@ class Sessions:
         if standbys < self._address.replicas:
             raise ConfigError(
                 f"{self._address.place} confirms writes on {standbys} standbys, and "
-                f"replicas={self._address.replicas} was asked for: set synchronous_standby_names, "
+                f"replicas={self._address.replicas} is required: set synchronous_standby_names, "
                 f"to 'ANY {self._address.replicas} (...)' for example"
             )
-        if standbys == 0 and not self._told:
-            self._told = True
-            log.info("%s has no synchronous standby: one disk keeps it", self._address.place)
-        # Whatever can be seen from here on is on as many disks as it should be: a server that has
-        # crashed shows, too, what it had not passed on to its standbys.
+        if standbys == 0 and not self._warned:
+            self._warned = True
+            log.info("%s has no synchronous standby: writes are on one disk", self._address.place)
+        # Whatever is visible from here on is on as many disks as required: a server that has
+        # crashed also shows what it had not replicated.
         session.execute(_NOTHING)
         session.confirm()
 

@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 _BATCH_BYTES = 16 << 20
 _BATCH_KEYS = 10_000
-_GRACE = 0.1  # so that who has waited until the end does not begin once more
+_GRACE = 0.1  # so that an attempt that waited until the end is the last one
 _BEYOND_ALL_KEYS = b"\xff"  # no byte of UTF-8
 
 
@@ -50,7 +50,7 @@ class PostgresStore:
 
     def put(self, items: Mapping[str, bytes]) -> None:
         """Write values, in one transaction."""
-        # In the order of their keys: two who write the same ones do not wait for each other.
+        # In the order of their keys: two writers of the same keys do not deadlock.
         keys = sorted(check_key(key) for key in items)
         if keys:
             self._run(lambda session: self._put(session, keys, items))
@@ -74,17 +74,17 @@ class PostgresStore:
     def put_if_absent(self, key: str, value: bytes) -> bool:
         """Write a value unless the key has one; whether it was written."""
         token = uuid.uuid4()
-        first, *others = rows_of(check_key(key), value, self._part_bytes)
-        return self._run(lambda session: self._claim(session, first, others, token))
+        first, *rest = rows_of(check_key(key), value, self._part_bytes)
+        return self._run(lambda session: self._insert_once(session, first, rest, token))
 
-    def _claim(self, session: Session, first: Row, others: list[Row], token: uuid.UUID) -> bool:
-        if others:
+    def _insert_once(self, session: Session, first: Row, rest: list[Row], token: uuid.UUID) -> bool:
+        if rest:
             session.execute("BEGIN")
-        winner = session.execute(self._table.claim, [*first, token]).fetchone()
+        winner = session.execute(self._table.insert_once, [*first, token]).fetchone()
         won = winner == (token,)
-        if others:
+        if rest:
             if won:
-                for row in others:
+                for row in rest:
                     self._insert(session, [row])
             session.execute("COMMIT")
         session.confirm()
@@ -113,7 +113,7 @@ class PostgresStore:
         return [key.decode() for (key,) in rows]
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Forget keys; PostgreSQL's autovacuum frees their space."""
+        """Delete keys; PostgreSQL's autovacuum frees their space."""
         for batch in _batches_of_keys(keys):
             self._run(partial(self._delete, batch))
 
@@ -121,7 +121,7 @@ class PostgresStore:
         session.execute(self._table.delete, [keys])
 
     def verify(self) -> Iterator[Damage]:
-        """Read every value; tell which are damaged."""
+        """Read every value, and yield what is damaged."""
         try:
             sizes = self._run(
                 lambda session: session.execute(self._table.sizes, binary=True).fetchall()
@@ -163,26 +163,26 @@ class PostgresStore:
                     return act(session)
             except errors.DiskFull as full:
                 raise StoreFullError(
-                    f"{self._place} has no space left ({self._told(full)}); give the servers more"
+                    f"{self._place} has no space left ({self._text(full)}); add some to the servers"
                 ) from None
             except (psycopg.OperationalError, errors.ReadOnlySqlTransaction) as lost:
-                raise UnavailableError(self._told(lost)) from None
+                raise UnavailableError(self._text(lost)) from None
             except (errors.DataCorrupted, errors.IndexCorrupted) as damaged:
                 raise CorruptRecordError(
-                    Damage(None, self._place, 0, self._told(damaged))
+                    Damage(None, self._place, 0, self._text(damaged))
                 ) from None
-            except psycopg.Error as refused:
-                raise StoreError(f"{self._place}: {self._told(refused)}") from None
+            except psycopg.Error as rejected:
+                raise StoreError(f"{self._place}: {self._text(rejected)}") from None
             except ConfigError as unfit:
-                # After a failover the settings may follow a little later than the server.
+                # After a failover the settings may be applied a little later.
                 if opening:
                     raise
                 raise UnavailableError(str(unfit)) from None
 
         return wait_for(self._place, self._address.patience, attempt)
 
-    def _told(self, error: psycopg.Error) -> str:
-        return self._address.without_password(" ".join(str(error).split()))
+    def _text(self, error: psycopg.Error) -> str:
+        return self._address.redacted(" ".join(str(error).split()))
 
 
 def _batches(rows: Iterable[Row]) -> Iterator[list[Row]]:

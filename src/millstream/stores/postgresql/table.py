@@ -1,8 +1,8 @@
 """The table of a store: its columns, the statements on it, and values as rows.
 
-A value is framed, and cut into parts if it is large; each part is a row. All parts of a value are
-written by one transaction. Parts that a longer value left behind are not read: part 0 says how many
-there are.
+A value is framed, and split into parts if it is large; each part is a row. All parts of a value are
+written by one transaction. Parts that a longer value left over are not read: part 0 has their
+number.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ class Table:
             "CREATE TABLE IF NOT EXISTS {table} (key bytea NOT NULL, part integer NOT NULL, "
             "parts integer NOT NULL, data bytea NOT NULL, token uuid, PRIMARY KEY (key, part))"
         )
-        # States do not compress well enough to be worth the server's time.
+        # State does not compress well enough to be worth the server's time.
         self._uncompressed = statement("ALTER TABLE {table} ALTER data SET STORAGE EXTERNAL")
         self.put = statement(
             "INSERT INTO {table} (key, part, parts, data) "
             "SELECT * FROM unnest(%b::bytea[], %b::integer[], %b::integer[], %b::bytea[]) "
             "ON CONFLICT (key, part) DO UPDATE SET parts = EXCLUDED.parts, data = EXCLUDED.data"
         )
-        # Who comes second writes, too: its commit waits until what it lost to is on the standbys.
-        # And who comes again, because an acknowledgement was lost, finds its own token.
-        self.claim = statement(
+        # The second writer writes, too: its commit waits until the first value is on the standbys.
+        # A writer that retries because an acknowledgement was lost finds its own token.
+        self.insert_once = statement(
             "INSERT INTO {table} AS t (key, part, parts, data, token) VALUES (%b, %b, %b, %b, %b) "
             "ON CONFLICT (key, part) DO UPDATE SET token = t.token RETURNING token"
         )
@@ -69,21 +69,21 @@ class Table:
         self.delete = statement("DELETE FROM {table} WHERE key = ANY(%b)")
 
     def ensure(self, session: Session) -> None:
-        """Make the table if there is none; refuse one that was not made here."""
-        if not self._found(session):
+        """Create the table if it does not exist; reject one that we have not created."""
+        if not self._columns(session):
             session.execute("BEGIN")
-            # Two who make a table of one name at once disturb each other, even with IF NOT EXISTS.
+            # Two sessions that create a table at once conflict, even with IF NOT EXISTS.
             session.execute("SELECT pg_advisory_xact_lock(%b)", [zlib.crc32(self.name.encode())])
             session.execute(self._create)
             session.execute(self._uncompressed)
             session.execute("COMMIT")
-        if self._found(session) != [("p", *column) for column in _COLUMNS]:
+        if self._columns(session) != [("p", *column) for column in _COLUMNS]:
             raise ConfigError(
-                f"the table {self.name} was not made by Millstream, or is not logged; give another "
-                f"name with ?table="
+                f"the table {self.name} was not created by Millstream, or is not logged; choose "
+                f"another name with ?table="
             )
 
-    def _found(self, session: Session) -> list[tuple[str, str, str]]:
+    def _columns(self, session: Session) -> list[tuple[str, str, str]]:
         """The columns of the table: how durable they are, their names and their types."""
         columns = session.execute(
             "SELECT relpersistence::text, attname::text, format_type(atttypid, atttypmod) "
@@ -99,8 +99,8 @@ def rows_of(key: str, value: bytes, longest: int) -> Iterator[Row]:
     data = frame(key, value)
     parts = max(1, -(-len(data) // longest))
     for part in range(parts):
-        piece = data[part * longest : (part + 1) * longest] if parts > 1 else data
-        yield key.encode(), part, parts, piece
+        chunk = data[part * longest : (part + 1) * longest] if parts > 1 else data
+        yield key.encode(), part, parts, chunk
 
 
 def gather(rows: Iterable[Row]) -> dict[str, Parts]:
@@ -117,5 +117,5 @@ def value_of(key: str, found: Parts, place: str) -> bytes:
     missing = [part for part in range(parts) if part not in found]
     if missing:
         raise CorruptRecordError(Damage(key, place, 0, f"of {parts} parts, {missing} are missing"))
-    pieces = [found[part][1] for part in range(parts)]
-    return unframe(key, pieces[0] if parts == 1 else b"".join(pieces), place)
+    chunks = [found[part][1] for part in range(parts)]
+    return unframe(key, chunks[0] if parts == 1 else b"".join(chunks), place)

@@ -18,11 +18,11 @@ __all__ = ["RocksStore", "open_store"]
 
 
 def open_store(url: str, writer: str) -> RocksStore:
-    """Open the databases in a folder."""
+    """Open ``rocksdb:///absolute/folder?buffer=16MB&cache=8MB``."""
     bare, options = split_options(url, ("patience", "buffer", "cache"))
     folder = unquote(bare.removeprefix(_SCHEME))
     if not bare.startswith(_SCHEME) or not folder.startswith("/") or folder == "/":
-        raise ConfigError(f"{url!r} names no folder; write rocksdb:///folder?buffer=16MB&cache=8MB")
+        raise ConfigError(f"{url!r} has no folder; write rocksdb:///folder?buffer=16MB&cache=8MB")
     sizes = {
         name: byte_size(options[name], name) for name in ("buffer", "cache") if name in options
     }

@@ -1,7 +1,7 @@
 """Cold keys in RocksDB: scratch on a disk of this machine, for state larger than memory.
 
 One database for a node. A row's key is the job, the slot and the key; its value has the key again,
-as an object. There is no log and nothing is synced: what is here is lost with the process.
+as an object. There is no write-ahead log and nothing is synced: it is lost with the process.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class ColdTable:
             self.db.write(batch, self._unlogged)
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Close the database and remove its folder."""
         self.db.close()
         shutil.rmtree(self.path, ignore_errors=True)
 

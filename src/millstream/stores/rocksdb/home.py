@@ -1,12 +1,12 @@
-"""A writer's folder: its database, the lock that says it is in use, and the deletions for it.
+"""A writer's home: its database, the lock on it, and the deletions that others left for it.
 
-RocksDB has one writer per database, so every writer has its own, and others only read it. Who
-wants a key of somebody else's database gone leaves a *deletion* there: a file with keys and a
-stamp, that hides what is older from every reader at once, and that the owner carries out. If the
-owner is gone, whoever gets the lock does it in its place.
+RocksDB has one writer per database, so every writer has its own, and others only read it. To delete
+a key of another writer, a process leaves a *deletion* there: a file with keys and a stamp, which
+hides older values from all readers at once, and which the owner applies. If the owner has ended,
+the process that gets the lock applies it.
 
-A home without keys is removed: first it is renamed to where no reader looks, so that a crash leaves
-a whole home or none. What it leaves there, the next writer removes.
+A home without keys is removed: it is first moved out of ``writers``, so that a crash leaves either
+a complete home or none. The next writer removes the rest.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from millstream.stores.stamps import Stamps
 from millstream.stores.store import Damage
 
 NAMES, VALUES = b"k", b"v"
-"""Every key is there twice, so that going through names reads no values."""
+"""Every key is stored twice, so that a scan of names reads no values."""
 STAMP_BYTES = 8
 _BATCH_BYTES = 64 << 20
 
@@ -60,9 +60,9 @@ def options(buffer: int, cache: int) -> Options:
     chosen.set_block_based_table_factory(table)
     chosen.set_write_buffer_size(buffer)
     chosen.set_compression_type(DBCompressionType.lz4())
-    # Readers keep every file open, so that the writer may remove it under them.
+    # Readers have every file open, so that the writer may remove it meanwhile.
     chosen.set_max_open_files(-1)
-    # A log that ends in mid-record is what a crash leaves; any other damage is told.
+    # A crash leaves a write-ahead log that ends in mid-record; other damage is an error.
     chosen.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
     chosen.set_keep_log_file_num(2)
     chosen.set_stats_dump_period_sec(0)
@@ -76,7 +76,7 @@ def open_database(path: Path, chosen: Options, access: AccessType | None = None)
 
 
 class Home:
-    """Where the files of a writer are."""
+    """The files of a writer, as others see them."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -92,14 +92,14 @@ class Home:
                     if entry.name.endswith((".log", ".sst")) or entry.name.startswith("MANIFEST"):
                         found.add((entry.name, entry.stat().st_size))
         except FileNotFoundError:
-            pass  # also of a file that was just removed: it is looked at again
+            pass  # a file that was just removed; the next call lists them again
         return frozenset(found)
 
     def exists(self) -> bool:
-        """Whether there is a database, be it damaged.
+        """Whether there is a database, even a damaged one.
 
-        Without ``CURRENT`` and without rows there is none: it was never complete, or was being
-        removed. With rows, ``CURRENT`` was lost, and so were they.
+        Without ``CURRENT`` and rows there is none: it was never complete, or is being removed.
+        With rows, ``CURRENT`` was lost, and the rows with it.
         """
         files = self.files()
         if (self.database / "CURRENT").exists():
@@ -107,18 +107,18 @@ class Home:
         return any(size and name.endswith((".log", ".sst")) for name, size in files)
 
     def deletions(self) -> Iterator[tuple[Path, int, list[str]]]:
-        """What others want gone: the file, its stamp, and the keys."""
+        """The deletions that others left: the file, its stamp, and the keys."""
         for path in self._deletion_files():
             try:
                 data = path.read_bytes()
             except FileNotFoundError:
-                continue  # carried out meanwhile
+                continue  # applied meanwhile
             if damage_of(path.name, data, str(path)) is None:
                 keys = unframe(path.name, data, str(path)).decode().split("\n")
                 yield path, _stamp_in(path), keys
 
     def hidden(self) -> dict[str, int]:
-        """The keys that others want gone, with the stamps up to which they are."""
+        """The keys that others deleted, with the stamp up to which values are hidden."""
         hidden: dict[str, int] = {}
         for _, stamp, keys in self.deletions():
             for key in keys:
@@ -126,7 +126,7 @@ class Home:
         return hidden
 
     def leave_deletion(self, keys: list[str], stamp: int, writer: str) -> None:
-        """Leave a deletion for the owner; it holds from now on."""
+        """Leave a deletion for the owner; readers respect it from now on."""
         self._deletions.mkdir(exist_ok=True)
         path = self._deletions / f"{stamp:020}-{writer}"
         draft = path.with_name(f".{path.name}")
@@ -161,7 +161,7 @@ def _stamp_in(path: Path) -> int:
 
 
 class OpenHome(Home):
-    """A writer's folder, opened for writing: nobody else has it so."""
+    """A home that this process has locked, and writes to."""
 
     def __init__(self, path: Path, chosen: Options) -> None:
         super().__init__(path)
@@ -173,7 +173,7 @@ class OpenHome(Home):
         self._db: Rdict | None = None
         try:
             if not self.exists():
-                # RocksDB makes no database where an old log is.
+                # RocksDB creates no database beside an old write-ahead log.
                 shutil.rmtree(self.database, ignore_errors=True)
             self.open()
         except BaseException:
@@ -182,7 +182,7 @@ class OpenHome(Home):
 
     @classmethod
     def if_unused(cls, path: Path, chosen: Options) -> OpenHome | None:
-        """Open the folder of a writer that is gone; None if it is in use."""
+        """Open the home of a writer that has ended; None if it is in use."""
         try:
             return cls(path, chosen)
         except BlockingIOError:
@@ -190,7 +190,7 @@ class OpenHome(Home):
 
     @property
     def db(self) -> Rdict | None:
-        """The database; none after an error that may have left it out of order."""
+        """The database; none after an error that may have left it inconsistent."""
         return self._db
 
     def open(self) -> Rdict:
@@ -214,7 +214,7 @@ class OpenHome(Home):
         self._write(batch)
 
     def delete(self, keys: list[str]) -> None:
-        """Forget keys, durably."""
+        """Delete keys, durably."""
         batch = WriteBatch(raw_mode=True)
         for key in keys:
             batch.delete(NAMES + key.encode())
@@ -228,11 +228,11 @@ class OpenHome(Home):
             with translated(self.database):
                 self.open().write(batch, self._durable)
         except BaseException:
-            self._let_go()
+            self._close_database()
             raise
 
     def apply_deletions(self, stamps: Stamps) -> None:
-        """Delete what others left deletions for, and then those."""
+        """Delete the keys that others left deletions for, then the deletions."""
         done = []
         for path, stamp, keys in self.deletions():
             stamps.saw(stamp)
@@ -256,30 +256,30 @@ class OpenHome(Home):
             return True
 
     def close(self) -> None:
-        """Give the folder free; an empty one is removed."""
+        """Unlock the home; an empty one is removed."""
         try:
             unused = self.is_empty()
-            self._let_go()
+            self._close_database()
             if unused:
                 with contextlib.suppress(OSError):
                     _remove(self.path)
         finally:
-            self._let_go()
+            self._close_database()
             os.close(self._lock)
 
-    def _let_go(self) -> None:
+    def _close_database(self) -> None:
         db, self._db = self._db, None
         if db is not None:
-            # It is closed also if it could not write out what its log has.
+            # It is closed even if it cannot flush its write-ahead log.
             with contextlib.suppress(Exception):
                 db.close()
 
 
 def remove_leftovers(writers: Path) -> None:
-    """Remove what crashes have left of homes that were being made or removed."""
+    """Remove what crashes left of homes that were being created or removed."""
     for name in os.listdir(writers):
         if not Home(writers / name).exists():
-            # Whoever is about to make a database there has the lock.
+            # A process that is creating a database there has the lock.
             with contextlib.suppress(OSError):
                 _remove_rest(writers / name)
     sync_folder(writers)
@@ -297,12 +297,12 @@ def _remove_rest(path: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Remove a home of which one has the lock: for readers, all of it at once."""
+    """Remove a home whose lock is held: for readers, all of it at once."""
     removed = _removed(path.parent)
     removed.mkdir(exist_ok=True)
     rest = removed / uuid.uuid4().hex
     path.rename(rest)
-    # Before any of its files: else a power cut could bring back a part of it.
+    # Before any of its files: else a part of it could reappear after a power cut.
     sync_folder(path.parent)
     shutil.rmtree(rest, ignore_errors=True)
 
@@ -312,9 +312,9 @@ def _removed(writers: Path) -> Path:
 
 
 def _lock(path: Path) -> int:
-    """The lock of a writer's folder, or ``BlockingIOError``.
+    """Take the lock of a home, or raise ``BlockingIOError``.
 
-    Not RocksDB's own, of which one cannot ask without an attempt to open the database.
+    Not RocksDB's own, which is taken only by opening the database.
     """
     while True:
         os.makedirs(path, exist_ok=True)
@@ -324,7 +324,7 @@ def _lock(path: Path) -> int:
             continue
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Whoever had it may have removed the folder since.
+            # The last owner may have removed the folder since.
             if os.path.samestat(os.fstat(descriptor), os.stat(path / "lock")):
                 return descriptor
         except FileNotFoundError:

@@ -1,8 +1,8 @@
-"""Reading databases that other processes write, opened again when their files have changed.
+"""Reads the databases of other processes, which are opened again when their files have changed.
 
-Not as RocksDB's secondary instances, which take a table that is missing for one that never was.
-A database whose log is damaged is read as far as it goes, and the damage is remembered: of a key
-that is not found nobody can say any more that it was never there.
+Not as RocksDB's secondary instances, which ignore a missing table. A database whose write-ahead log
+is damaged is read up to the damage, which is remembered: a key that is not found may have been
+after it.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _PAUSE = 0.02
 
 @dataclass(frozen=True)
 class Found:
-    """A value with its stamp, or what is wrong with it."""
+    """A value with its stamp, or its damage."""
 
     stamp: int
     value: bytes | Damage
 
-    def whole(self) -> bytes:
+    def checked(self) -> bytes:
         if isinstance(self.value, Damage):
             raise CorruptRecordError(self.value)
         return self.value
@@ -53,7 +53,7 @@ class Found:
 def values_in(
     db: Rdict, place: Path, keys: list[str], hidden: Mapping[str, int]
 ) -> dict[str, Found]:
-    """What a database has for those of some keys that are there."""
+    """The values that a database has for some keys."""
     try:
         with translated(place):
             rows = db.get([VALUES + key.encode() for key in keys])
@@ -69,12 +69,12 @@ def values_in(
 
 
 def _found(key: str, data: bytes, place: Path) -> Found:
-    whole = unframe(key, data, str(place))
-    return Found(stamp_of(whole), whole[STAMP_BYTES:])
+    value = unframe(key, data, str(place))
+    return Found(stamp_of(value), value[STAMP_BYTES:])
 
 
 def _one_value(db: Rdict, place: Path, key: str) -> Found | None:
-    """The value of a key where another one is damaged, or this one."""
+    """The value of one key, which may be the damaged one."""
     try:
         with translated(place, key):
             data: bytes | None = db.get(VALUES + key.encode())
@@ -94,7 +94,7 @@ def _stamp_by_name(db: Rdict, place: Path, key: str) -> int:
 
 
 def held_in(db: Rdict, place: Path, keys: list[str], hidden: Mapping[str, int]) -> list[str]:
-    """Those of some keys that a database has; their values may be damaged."""
+    """The keys among some that a database has; their values may be damaged."""
     with translated(place):
         rows = db.get([NAMES + key.encode() for key in keys])
     assert isinstance(rows, list)
@@ -127,10 +127,10 @@ def _rows(db: Rdict, place: Path, start: bytes, end: bytes) -> Iterator[tuple[by
 
 
 class Other:
-    """Somebody else's database."""
+    """The database of another process."""
 
     def __init__(self, path: Path, scratch: Path) -> None:
-        """``scratch`` is where RocksDB may keep a journal of reading."""
+        """``scratch`` is a folder for RocksDB's own log files."""
         self.home = Home(path)
         self.hidden: dict[str, int] = {}
         self.damage: Damage | None = None
@@ -139,8 +139,8 @@ class Other:
         self._seen: frozenset[tuple[str, int]] | None = None
 
     def refresh(self) -> None:
-        """See all that was written until now."""
-        # Deletions before rows: one that is carried out in between shows in the rows.
+        """Load all that was written until now."""
+        # Deletions before rows: one that is applied in between shows in the rows.
         hidden = self.home.hidden()
         for left in reversed(range(_ATTEMPTS)):
             files = self.home.files()
@@ -151,25 +151,25 @@ class Other:
                 self._seen, self.damage = files, None
                 break
             except CorruptRecordError as problem:
-                # A file may vanish between its name and its opening: the owner goes on.
+                # The owner may have removed a file between listing and opening.
                 if left:
                     time.sleep(_PAUSE)
                 elif self.home.exists():
-                    self._go_on_with(problem.damage)
+                    self._open_damaged(problem.damage)
                 else:
-                    self._forget()
+                    self._drop()
         self.hidden = hidden
 
-    def _go_on_with(self, damage: Damage) -> None:
-        """Read what comes before the damage, if it is in a log."""
+    def _open_damaged(self, damage: Damage) -> None:
+        """Open it up to the damage, if that is in the write-ahead log."""
         self.damage, self._seen = damage, None
         try:
             self._replace(self._open(DBRecoveryMode.point_in_time()))
         except CorruptRecordError:
             self.close()
 
-    def _forget(self) -> None:
-        """The owner has removed it meanwhile, since it was empty."""
+    def _drop(self) -> None:
+        """Close it: the owner has removed it meanwhile, since it was empty."""
         self.damage, self._seen = None, None
         self.close()
 
@@ -181,10 +181,10 @@ class Other:
         try:
             with translated(path):
                 return open_database(path, chosen, AccessType.read_only(False))
-        except UnavailableError as away:
-            if "No such file" not in str(away):
+        except UnavailableError as problem:
+            if "No such file" not in str(problem):
                 raise
-            raise CorruptRecordError(Damage(None, str(path), 0, str(away))) from away
+            raise CorruptRecordError(Damage(None, str(path), 0, str(problem))) from problem
 
     def _replace(self, db: Rdict) -> None:
         old, self._db = self._db, db
@@ -192,7 +192,7 @@ class Other:
             old.close()
 
     def values(self, keys: list[str]) -> dict[str, Found]:
-        """What is there for those of some keys that are."""
+        """The values that it has for some keys."""
         if self._db is None:
             return {}
         return values_in(self._db, self.home.database, keys, self.hidden)
@@ -209,17 +209,17 @@ class Other:
             self.damage = problem.damage
 
     def holds(self, keys: list[str]) -> list[str]:
-        """Those of some keys that are there."""
+        """The keys among some that it has."""
         if self._db is None:
             return []
         return held_in(self._db, self.home.database, keys, self.hidden)
 
     def is_empty(self) -> bool:
-        """Whether there is no key at all, as far as one can see."""
+        """Whether it has no key, as far as it can be read."""
         return self.damage is None and next(self.names(""), None) is None
 
     def verify(self) -> Iterator[Damage]:
-        """Read everything; to be asked of one that was just opened."""
+        """Read everything, right after opening, and yield what is damaged."""
         yield from self.home.verify()
         if self.damage is not None:
             yield self.damage

@@ -113,13 +113,13 @@ class RocksStore:
         try:
             own = OpenHome(self._writers / self._writer, chosen)
         except BlockingIOError:
-            raise UnavailableError(f"somebody else writes to it as {self._writer!r}") from None
+            raise UnavailableError(f"another process writes to it as {self._writer!r}") from None
         sync_folder(self._writers)
         return own
 
     @property
     def _own_db(self) -> Rdict | None:
-        """This writer's own database, if it is open; if not, it is read like those of others."""
+        """This writer's own database, if it is open; otherwise it is read like those of others."""
         return None if self._own is None else self._own.db
 
     def put_if_absent(self, key: str, value: bytes) -> bool:
@@ -133,7 +133,7 @@ class RocksStore:
     def _is_put(self, key: str) -> bool:
         """Whether a database has a value of a key, be it a damaged one.
 
-        Not by ``get``, to which no key is absent while somebody's database is damaged: keys that
+        Not by ``get``, for which no key is absent while any database is damaged: keys that
         are written once are not in databases, and races for them are decided by a link alone.
         """
         self._refresh()
@@ -211,7 +211,7 @@ class RocksStore:
                 self._stamps.saw(value.stamp)
                 if key not in newest or value.stamp > newest[key].stamp:
                     newest[key] = value
-        return {key: value.whole() for key, value in newest.items()}
+        return {key: value.checked() for key, value in newest.items()}
 
     def scan(self, prefix: str = "") -> list[str]:
         """The keys that begin with a prefix; of damaged databases, those that can be read."""
