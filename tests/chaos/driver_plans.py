@@ -29,7 +29,7 @@ _ORDERS: tuple[Order, ...] = ("after the end", "while it runs", "before it begin
 _BLOWS: tuple[Blow, ...] = ("kill", "kill driver", "kill", "kill jvm")
 _STOPS = ("staging", "staged", "committed", "published", "received", "returning")
 _STOPS_IN_RESTART = ("claimed", "deriving", "derived", "in line", "launched")
-_RARE = ("tidying", "tidied links", "persisting", "persisted")
+_RARE = ("collecting garbage", "deleted links", "persisting", "persisted")
 _STORES = {2: "files", 4: "redis"}
 _CLUSTER = 5
 

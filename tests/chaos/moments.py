@@ -69,8 +69,8 @@ _EPOCH = {
     "sealed": Point(f"{_SERVICE}.seal", "after", 0.1),
     "returning": Point(f"{_ENGINE}._run", "after"),
     "returned": Point(f"{_ENGINE}.__call__", "after", 0.1),
-    "tidying": Point(f"{_JOURNAL}:remove", "before"),
-    "tidied links": Point(f"{_CHAIN}.forget", "after"),
+    "collecting garbage": Point(f"{_JOURNAL}:remove", "before"),
+    "deleted links": Point(f"{_CHAIN}.delete_before", "after"),
     "any time": Point(f"{_SERVICE}.admit", "before", 3.0),
 }
 _INTERVAL = {

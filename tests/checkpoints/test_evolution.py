@@ -248,7 +248,7 @@ def test_all_differences_are_told_at_once_with_what_to_do() -> None:
     text = str(caught.value)
     assert len(caught.value.differences) == 3
     assert all(f"\n  - {reported}\n" in text for reported in caught.value.differences)
-    assert "workflow 'flow' cannot go on" in text and "changes=ms.changes(...)" in text
+    assert "workflow 'flow' cannot resume" in text and "changes=ms.changes(...)" in text
     assert str(pickle.loads(pickle.dumps(caught.value))) == text
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import millstream as ms
 from millstream.checkpoints.stored_state import StoredState, UnreadableStateError
-from millstream.checkpoints.tables import StateTable, settled
+from millstream.checkpoints.tables import StateTable, complete
 from millstream.flow.identity import form_of, reducer_text, windows_text
 from millstream.flow.reducers import JoinReducer
 from millstream.flow.vertices import JobVertex
@@ -69,7 +69,7 @@ def stored(run: Writer) -> StoredState:
 
 def rows_of(run: Writer) -> list[dict[str, Any]]:
     table, every = StateTable(stored(run)), range(SLOTS)
-    schema = settled(table.schema_of(every))
+    schema = complete(table.schema_of(every))
     return [row for batch in table.rows(every, schema) for row in batch.to_pylist()]
 
 

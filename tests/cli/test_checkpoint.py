@@ -233,7 +233,7 @@ def test_restore_refuses_an_epoch_that_is_not_complete(
     store.close()
 
     assert main(["checkpoint", "restore", str(folder), "1", "--yes"]) == 1
-    assert "epoch 1 cannot be brought back" in capsys.readouterr().err
+    assert "epoch 1 cannot be restored" in capsys.readouterr().err
     assert main(["checkpoint", "restore", str(folder), "2", "--yes"]) == 0  # it has a base
 
 

@@ -162,7 +162,7 @@ def test_an_epoch_that_is_not_there_cannot_be_gone_back_to(place: Place) -> None
     place.add(TEXTS[0])
     place.run()
 
-    with pytest.raises(EpochIncompleteError, match="epoch 7 cannot be brought back"):
+    with pytest.raises(EpochIncompleteError, match="epoch 7 cannot be restored"):
         place.run(restore_epoch=7)
 
     assert place.lineage().incarnation == 1

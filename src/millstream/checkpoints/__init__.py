@@ -1,1 +1,1 @@
-"""Checkpoints: what is in a store, how epochs are committed in it, and how they are found again."""
+"""Checkpoints: what is in a store, how epochs are committed to it, and how they are restored."""

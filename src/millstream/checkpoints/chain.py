@@ -1,12 +1,12 @@
 """The chain in the store: one total order of claims and manifests, decided by put-if-absent.
 
-Link p is put, if absent, under ``chain/p``; whoever comes second reads on. So a driver that was
-replaced finds the claim of its successor where its next manifest should go, and stops; and a
-manifest that came just before a claim is seen by the claimant, who then tries the next position.
+Link p is put, if absent, under ``chain/p``; of two writers the second one fails. So a superseded
+driver finds the claim of its successor where its next manifest should go, and stops; and a claimant
+sees a manifest that was put just before its claim, and tries the next position.
 
-Old links are deleted from the front, the newest one never. A driver that slept through that finds
-its position free again, and so it makes sure afterwards that its link stands where the chain ends,
-or right behind the last one that it knows; a link in a hole is nobody's.
+Old links are deleted from the front, the newest one never. A driver that slept meanwhile finds its
+position free again; so it checks afterwards that its link is at the end of the chain, or right
+after the last one that it has read. A link in a gap does not count.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class SupersededError(MillstreamError):
     def __str__(self) -> str:
         newer = "a newer one" if self.by is None else f"incarnation {self.by}"
         return (
-            f"incarnation {self.incarnation} of this workflow was replaced by {newer}{self.who}: "
-            "nothing of the epoch under way was published here. Two drivers cannot run on one "
-            "checkpoint; if both are wanted, give each a checkpoint of its own"
+            f"incarnation {self.incarnation} of this workflow was superseded by {newer}{self.who}: "
+            "the epoch under way was not published by this one. Two drivers cannot run on one "
+            "checkpoint; to run both, give each its own"
         )
 
 
 class CommitUnknownError(MillstreamError):
-    """The store went away while a manifest was written; it may be durable, or not."""
+    """The store became unavailable while a manifest was written; it may be durable, or not."""
 
     def __init__(self, epoch: int, problem: str) -> None:
         super().__init__(epoch, problem)
@@ -48,8 +48,8 @@ class CommitUnknownError(MillstreamError):
 
     def __str__(self) -> str:
         return (
-            f"whether epoch {self.epoch} is committed is not known: {self.problem}. Nothing is "
-            "lost: start the workflow again on the same checkpoint when the store is back"
+            f"it is unknown whether epoch {self.epoch} is committed: {self.problem}. Nothing is "
+            "lost: restart the workflow on the same checkpoint when the store is available"
         )
 
 
@@ -62,29 +62,29 @@ class Chain:
     def read(self, on_damage: Callable[[Damage], None] | None = None) -> Lineage:
         """Read the whole chain.
 
-        Damaged and missing links are told, and the rest is read, with ``on_damage``; without it
-        the first of them is raised. What they committed shows as a gap between manifests.
+        Damaged and missing links are passed to ``on_damage``; without it, the first one is raised.
+        What they committed appears as a gap between manifests.
         """
         links, position = self.links(on_damage)
         return replace(lineage_of(links), position=position)
 
     def links(self, on_damage: Callable[[Damage], None] | None = None) -> tuple[list[Link], int]:
-        """All links, also those that were taken back, and the position after the last."""
+        """All links, also withdrawn ones, and the position after the last."""
         keys = self._store.scan(PREFIX)
         try:
             known = self._store.get(keys)
         except CorruptRecordError:
-            known = {}  # one by one, then, to see which
+            known = {}  # read one by one, to see which is damaged
         links: list[Link] = []
         expected = -1
         for key in keys:
             position = _position(key)
             if 0 <= expected < position:
-                _tell(_broken(key_of(expected), "the link is missing"), on_damage)
+                _report(_broken(key_of(expected), "the link is missing"), on_damage)
             try:
                 links.append(self._link(key, known))
             except CorruptRecordError as corrupt:
-                _tell(corrupt, on_damage)
+                _report(corrupt, on_damage)
             expected = position + 1
         return links, max(expected, 0)
 
@@ -101,12 +101,12 @@ class Chain:
         if not self._put(claim):
             return None
         if later := self._later(claim.position):
-            self._leave(claim.position, later)
+            self._remove_from_gap(claim.position, later)
             return None
         return seen.then(claim)
 
     def withdraw(self, claimed: Lineage) -> None:
-        """Take a claim back on which nobody has built, or raise ``SupersededError``."""
+        """Withdraw a claim that is the newest link, or raise ``SupersededError``."""
         self.require_newest(claimed)
         self._store.delete([key_of(claimed.position - 1)])
 
@@ -114,7 +114,7 @@ class Chain:
         """Commit epochs: the manifest becomes the next link, or ``SupersededError`` is raised."""
         manifest = replace(manifest, position=seen.position, token=uuid.uuid4().hex)
         try:
-            won = self._put(manifest) and self._stands(seen, manifest)
+            won = self._put(manifest) and self._is_linked(seen, manifest)
         except StoreError as problem:
             raise CommitUnknownError(manifest.epoch, str(problem)) from problem
         if not won:
@@ -122,11 +122,11 @@ class Chain:
         return seen.then(manifest)
 
     def has_grown(self, seen: Lineage) -> bool:
-        """Whether somebody has added links since."""
+        """Whether links were added since."""
         return bool(self._later(seen.position - 1))
 
     def was_claimed(self, seen: Lineage) -> bool:
-        """Whether links have come since that are not commits of the incarnation that was seen."""
+        """Whether links were added since that are not commits of the incarnation seen."""
         keys = [key_of(position) for position in self._later(seen.position - 1)]
         if not keys:
             return False
@@ -134,7 +134,7 @@ class Chain:
             found = self._store.get(keys)
             links = [self._link(key, found) for key in keys]
         except CorruptRecordError:
-            return True  # nobody knows what it said
+            return True  # it may have been a claim
         return any(
             isinstance(link, Claim) or link.incarnation != seen.incarnation for link in links
         )
@@ -145,7 +145,7 @@ class Chain:
             raise self._superseded(seen.position, seen.incarnation)
 
     def _put(self, link: Link) -> bool:
-        """Put a link, and say whether it is there: also if only the answer to that was lost."""
+        """Put a link; whether it is in the chain, also if only the answer was lost."""
         key = key_of(link.position)
         if self._store.put_if_absent(key, encode(link)):
             return True
@@ -154,26 +154,28 @@ class Chain:
         except CorruptRecordError:
             return False
 
-    def _stands(self, seen: Lineage, manifest: Manifest) -> bool:
-        """Whether a link that was put follows what was seen, and not a hole."""
+    def _is_linked(self, seen: Lineage, manifest: Manifest) -> bool:
+        """Whether a link that was put follows the last one seen, and not a gap."""
         before, last = key_of(manifest.position - 1), seen.last
         found = self._store.get([before]).get(before, b"")
         if last is not None and last.token.encode() in found:
             return True
         later = self._later(manifest.position)
         if not later:
-            return True  # what was before it has just been deleted
-        self._leave(manifest.position, later)
+            return True  # the link before it has just been deleted
+        self._remove_from_gap(manifest.position, later)
         if manifest.position + 1 in later:
-            raise CommitUnknownError(manifest.epoch, "another driver has gone on behind it")
+            raise CommitUnknownError(
+                manifest.epoch, "another driver has already added a link after it"
+            )
         return False
 
     def _later(self, position: int) -> list[int]:
-        """The positions behind one that are taken."""
+        """The positions of links after a position."""
         return [at for at in map(_position, self._store.scan(PREFIX)) if at > position]
 
-    def _leave(self, position: int, later: list[int]) -> None:
-        """Take a link out of a hole again."""
+    def _remove_from_gap(self, position: int, later: list[int]) -> None:
+        """Delete a link that is in a gap."""
         if position + 1 not in later:
             self._store.delete([key_of(position)])
 
@@ -187,14 +189,14 @@ class Chain:
         return SupersededError(incarnation, None, "")
 
     def successor(self, incarnation: int) -> SupersededError | None:
-        """Who has claimed the checkpoint since an incarnation did, if anybody has."""
+        """The error for an incarnation, if a newer one has claimed the checkpoint."""
         newest = self.read(on_damage=lambda _: None)
         if newest.incarnation <= incarnation:
             return None
         who = "" if newest.claim is None else _who(newest.claim)
         return SupersededError(incarnation, newest.incarnation, who)
 
-    def forget(self, before: int) -> None:
+    def delete_before(self, before: int) -> None:
         """Delete the links before a position, oldest first."""
         old = [key for key in self._store.scan(PREFIX) if _position(key) < before]
         for key in old:
@@ -202,22 +204,22 @@ class Chain:
 
 
 def key_of(position: int) -> str:
-    """Where a link is in the store; keys are in the order of positions."""
+    """The key of a link; keys have the order of positions."""
     return f"{PREFIX}{position:012d}"
 
 
 def lost_origin(lineage: Lineage) -> Damage | None:
-    """What is wrong if the newest claim goes on from an epoch that is no longer in the chain.
+    """The damage if the newest claim resumes from an epoch that is not in the chain.
 
-    Links that are missing at the front were deleted, as a rule because nobody needs them.
+    Links that are missing at the front were deleted, as a rule because they are not needed.
     """
     claim = lineage.claim
     if claim is None or claim.after <= lineage.epoch:
         return None
     return _broken(
         key_of(claim.position),
-        f"the manifest of epoch {claim.after}, from which incarnation {claim.incarnation} goes "
-        "on, is missing",
+        f"the manifest of epoch {claim.after}, from which incarnation {claim.incarnation} "
+        "resumes, is missing",
     ).damage
 
 
@@ -229,7 +231,7 @@ def _position(key: str) -> int:
     return int(key[len(PREFIX) :])
 
 
-def _tell(corrupt: CorruptRecordError, on_damage: Callable[[Damage], None] | None) -> None:
+def _report(corrupt: CorruptRecordError, on_damage: Callable[[Damage], None] | None) -> None:
     if on_damage is None:
         raise corrupt
     on_damage(corrupt.damage)

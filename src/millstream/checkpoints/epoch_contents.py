@@ -1,8 +1,8 @@
-"""What brings back an epoch: bases, and the pieces that follow them. No I/O.
+"""What an epoch is restored from: base records, and the delta records after them. No I/O.
 
-Of each slot, the newest base that does not go beyond the epoch counts, or emptiness before epoch
-0; then every piece that follows, in order. A workflow without durable jobs leaves nothing to bring
-back, so that its epochs are as good as a base of emptiness.
+Each slot is restored from its newest base that does not go beyond the epoch, or from the empty
+state before epoch 0; then every delta after it is applied, in order. A workflow without durable
+jobs has no state, so that each of its epochs counts as an empty base.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from millstream.errors import MillstreamError
 
 
 class EpochIncompleteError(MillstreamError):
-    """An epoch cannot be brought back from what the checkpoint holds."""
+    """An epoch cannot be restored from the records of the checkpoint."""
 
     def __init__(self, epoch: int, why: str) -> None:
         super().__init__(epoch, why)
         self.epoch, self.why = epoch, why
 
     def __str__(self) -> str:
-        return f"epoch {self.epoch} cannot be brought back: {self.why}"
+        return f"epoch {self.epoch} cannot be restored: {self.why}"
 
 
 @dataclass(frozen=True)
 class Contents:
-    """The records of an epoch: its bases, newest first, and its pieces, oldest first."""
+    """The records of an epoch: its bases, newest first, and its deltas, oldest first."""
 
     epoch: int
     workflow: WorkflowMetadata
@@ -45,11 +45,11 @@ class Contents:
 
     @property
     def bytes(self) -> int:
-        return sum(base.bytes for base in self.bases) + sum(p.bytes for p in self.deltas)
+        return sum(base.bytes for base in self.bases) + sum(delta.bytes for delta in self.deltas)
 
 
 def contents_of(lineage: Lineage, epoch: int) -> Contents:
-    """Find what an epoch consists of, or raise ``EpochIncompleteError``."""
+    """Find the records of an epoch, or raise ``EpochIncompleteError``."""
     manifest = lineage.manifest(epoch)
     if manifest is None:
         known = [found.epoch for found in lineage.manifests]
@@ -71,7 +71,7 @@ def contents_of(lineage: Lineage, epoch: int) -> Contents:
 def newest_bases(
     bases: tuple[BaseRecord, ...], slots: int, epoch: int
 ) -> tuple[npt.NDArray[np.int64], tuple[BaseRecord, ...]]:
-    """The bases that count for an epoch, newest first, and how far they take each slot."""
+    """The bases to restore an epoch from, newest first, and the epoch of each slot after them."""
     through = np.full(slots, -1, dtype=np.int64)
     found = []
     for base in sorted(bases, key=lambda base: base.through, reverse=True):

@@ -1,8 +1,8 @@
-"""What a checkpoint can do without: records that no retained epoch needs, and old links.
+"""The garbage of a checkpoint: records that no retained epoch needs, and old links.
 
-It may be computed beside a run, from a lineage that is a little old: of the newest incarnation
-(and of any that came since) only records are garbage that lie before all that is retained, because
-a younger one that no manifest names may be on its way into the next.
+It may be computed while a run is under way, from a lineage that is a little old: of the newest
+incarnation (and of any newer one) only records before all retained epochs are garbage, because a
+younger one that no manifest names may be named by the next.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from millstream.stores.store import Store
 
 @dataclass(frozen=True)
 class Garbage:
-    """Keys of records to delete, and the position before which links of the chain are."""
+    """The keys of records to delete, and the position before which to delete links."""
 
     records: tuple[str, ...]
     links_before: int
 
 
 def garbage(lineage: Lineage, keys: Iterable[str], retain: int | None = None) -> Garbage:
-    """Find what is not needed for the newest ``retain`` manifests, or for all that are there.
+    """Find what the newest ``retain`` manifests, or all of them, do not need.
 
     ``keys`` are those of the records in the store, listed after the lineage was read.
     """
@@ -36,9 +36,11 @@ def garbage(lineage: Lineage, keys: Iterable[str], retain: int | None = None) ->
         raise ConfigError(f"at least one epoch must be retained, got {retain}")
     retained = lineage.manifests if retain is None else lineage.manifests[-retain:]
     needed = {key for manifest in retained for key in named(manifest)}
-    # The oldest that is whole needs most of what is older: bases only ever get newer.
-    whole = (found for manifest in retained if (found := _contents(lineage, manifest)) is not None)
-    oldest = next(whole, None)
+    # The oldest complete epoch needs most of the older records: bases only get newer.
+    complete = (
+        found for manifest in retained if (found := _contents(lineage, manifest)) is not None
+    )
+    oldest = next(complete, None)
     floor = -1
     if oldest is not None:
         needed.update(oldest.keys)
@@ -50,8 +52,8 @@ def garbage(lineage: Lineage, keys: Iterable[str], retain: int | None = None) ->
 
 
 def remove(store: Store, found: Garbage) -> None:
-    """Delete garbage, links first: a crash between leaves records that are garbage still."""
-    Chain(store).forget(found.links_before)
+    """Delete garbage, links first: after a crash in between, the records are still garbage."""
+    Chain(store).delete_before(found.links_before)
     store.delete(found.records)
 
 
@@ -59,7 +61,7 @@ def _contents(lineage: Lineage, manifest: Manifest) -> Contents | None:
     try:
         return contents_of(lineage, manifest.epoch)
     except EpochIncompleteError:
-        return None  # its own base is gone: it stands there only because younger epochs need it
+        return None  # its base is deleted: its manifest is there only for younger epochs
 
 
 def named(manifest: Manifest) -> list[str]:
@@ -68,12 +70,12 @@ def named(manifest: Manifest) -> list[str]:
 
 
 def _is_over(key: str, incarnation: int, floor: int) -> bool:
-    """Whether nobody can name a record any more that no retained epoch needs."""
+    """Whether no manifest can name a record any more."""
     try:
         written, by = origin_of(key)
     except BadRecordError:
         return False
-    # Before the floor, not at it: a base of that very epoch may just be on its way.
+    # Before the floor, not at it: a base of that very epoch may be being written.
     return key.startswith(DATA) and (by < incarnation or (by == incarnation and written < floor))
 
 
@@ -81,7 +83,7 @@ def _links_before(lineage: Lineage, retained: tuple[Manifest, ...], floor: int) 
     newest = lineage.newest
     if newest is None:
         return lineage.claim.position if lineage.claim else 0
-    # A restart publishes what the newest manifest does not yet call published.
+    # A restart publishes what is not yet published according to the newest manifest.
     after = min(floor, newest.published)
     needed = [link.position for link in lineage.manifests if link.epoch > after]
     return min([retained[0].position, *needed])

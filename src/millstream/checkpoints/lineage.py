@@ -1,6 +1,6 @@
 """The lineage: which epochs are committed, according to a chain.
 
-A claim after epoch d takes back what older incarnations committed beyond d. No I/O.
+A claim after epoch d withdraws what older incarnations committed beyond d. No I/O.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from millstream.checkpoints.manifest import Claim, Link, Manifest
 
 @dataclass(frozen=True)
 class Lineage:
-    """A chain as far as it was read: the position after it, and the manifests that count."""
+    """A chain as far as it was read: the position after it, and the manifests in force."""
 
     position: int
     incarnation: int
@@ -26,7 +26,7 @@ class Lineage:
 
     @property
     def last(self) -> Link | None:
-        """The newest link that is known."""
+        """The newest link."""
         known = [link for link in (self.newest, self.claim) if link is not None]
         return max(known, key=lambda link: link.position, default=None)
 
@@ -41,7 +41,7 @@ class Lineage:
         return Lineage(self.position, self.incarnation, kept, self.claim)
 
     def since(self, position: int) -> Lineage:
-        """The lineage without the links before a position, which were deleted."""
+        """The lineage without the links before a position."""
         kept = tuple(found for found in self.manifests if found.position >= position)
         return Lineage(self.position, self.incarnation, kept, self.claim)
 
@@ -50,7 +50,7 @@ class Lineage:
         return next((found for found in self.manifests if found.epoch == epoch), None)
 
     def then(self, link: Link) -> Lineage:
-        """The lineage with one more link; what it does not build upon is taken back."""
+        """The lineage with one more link; manifests after its parent are withdrawn."""
         base = link.parent if isinstance(link, Manifest) else link.after
         kept = tuple(manifest for manifest in self.manifests if manifest.epoch <= base)
         if isinstance(link, Claim):

@@ -1,8 +1,9 @@
-"""Manifests and claims: the links of the chain that says which epochs are committed.
+"""Manifests and claims: the links of the chain that defines which epochs are committed.
 
-They are JSON, for people and tools; only the records that they name hold users' objects. A
-*piece* is the changes of the epochs (since, through] to a range of slots of one job; a *base* is
-the whole state of a range of slots of all jobs, each part of it through an epoch of its own.
+They are JSON, for people and tools; only the records that they name contain users' objects. A
+*delta record* has the changes of the epochs (since, through] to a range of slots of one job; a
+*base record* has the complete state of a range of slots of all jobs, each part through its own
+epoch.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ Form = Literal["stateful", "combining", "aggregate", "arrow", "windowed", "join"
 
 
 class BadManifestError(MillstreamError):
-    """A link of the chain is not what this version of Millstream writes."""
+    """A link of the chain has a format that this version does not write."""
 
 
 @dataclass(frozen=True)
 class JobMetadata:
-    """What a checkpoint must know of a job.
+    """What a checkpoint records of a job.
 
-    Records call it by its ``id``, which outlives its name. ``reducer`` tells reducers apart whose
-    state differs, and ``windows`` are those that the state is kept for, if any, also for the jobs
-    that are ``led`` by this one; a job that is not ``durable`` begins with empty state after a
-    restart.
+    Records refer to it by its ``id``, which does not change with its name. ``reducer`` identifies
+    the form of its state, and ``windows`` are those that the state has, if any, also of the jobs
+    that are fused into this one (``led``); a job that is not ``durable`` begins with empty state
+    after a restart.
     """
 
     name: str
@@ -48,9 +49,9 @@ class JobMetadata:
 
 @dataclass(frozen=True)
 class WorkflowMetadata:
-    """What a checkpoint must know of a workflow: what cannot change without a word.
+    """What a checkpoint records of a workflow: what must not change undeclared.
 
-    ``changes`` are the words with which its jobs became what they are.
+    ``changes`` are those that were declared last.
     """
 
     name: str
@@ -77,7 +78,7 @@ class DeltaRecord:
 
 @dataclass(frozen=True)
 class BaseRecord:
-    """A record with the whole state of a range of slots, in parts of their own.
+    """A record with the complete state of a range of slots, in parts.
 
     Every part is complete through ``through`` at least, and through ``reaches`` at most.
     """
@@ -91,7 +92,7 @@ class BaseRecord:
 
 @dataclass(frozen=True)
 class Staged:
-    """Outputs that sinks keep out of sight until the manifest that names them is durable."""
+    """Outputs that are invisible until the manifest that names them is durable."""
 
     epoch: int
     attempt: str
@@ -100,7 +101,7 @@ class Staged:
 
 @dataclass(frozen=True)
 class Claim:
-    """A driver's word that it runs the workflow from now on, after an epoch of the chain."""
+    """A driver's claim to run the workflow from now on, after an epoch of the chain."""
 
     position: int
     incarnation: int
@@ -115,7 +116,7 @@ class Claim:
 class Manifest:
     """The durable record that commits the epochs (parent, epoch].
 
-    ``clocks`` tells the time of the epoch, and how far event time has come where there are windows.
+    ``clocks`` has the time of the epoch, and the watermarks of windowed jobs.
     """
 
     position: int
@@ -161,14 +162,14 @@ def decode(data: bytes, key: str) -> Link:
 
 
 def as_json(link: Link) -> dict[str, Any]:
-    """A link as tools show it: without serialised types."""
-    shown: dict[str, Any] = json.loads(encode(link))
+    """A link as tools print it: without serialised types."""
+    printed: dict[str, Any] = json.loads(encode(link))
     if isinstance(link, Manifest):
-        for job, known in zip(shown["workflow"]["jobs"], link.workflow.jobs, strict=True):
+        for job, known in zip(printed["workflow"]["jobs"], link.workflow.jobs, strict=True):
             job["key_type"] = None if known.key_type is None else str(known.key_type)
             output = known.output
             job["output"] = None if output is None else {f.name: str(f.type) for f in output}
-    return shown
+    return printed
 
 
 def _plain(value: Any) -> Any:
@@ -222,13 +223,13 @@ def _manifest(found: dict[str, Any]) -> Manifest:
         ),
         published=found["published"],
         token=found["token"],
-        clocks=dict(found.get("clocks", {})),  # older manifests tell of none
+        clocks=dict(found.get("clocks", {})),  # missing in older manifests
     )
 
 
 def _job(found: dict[str, Any]) -> JobMetadata:
     types = {"key_type": _type(found["key_type"]), "output": _schema(found["output"])}
-    led = tuple(found.get("led", ()))  # older manifests tell of none
+    led = tuple(found.get("led", ()))  # missing in older manifests
     return JobMetadata(**{**found, **types, "led": led})
 
 

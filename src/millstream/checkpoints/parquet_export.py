@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from millstream.checkpoints.stored_state import StoredState
-from millstream.checkpoints.tables import StateTable, settled, union
+from millstream.checkpoints.tables import StateTable, complete, union
 from millstream.errors import ConfigError
 
 
@@ -27,13 +27,13 @@ class Exported:
 
 
 def export(state: StoredState, folder: Path) -> Exported:
-    """Write ``<job>.parquet`` into a folder; its types are found in a first pass."""
+    """Write ``<job>.parquet`` into a folder; its types are inferred in a first pass."""
     file = folder / f"{state.job.name}.parquet"
     if file.exists():
         raise ConfigError(f"{file} is there already; export to another folder, or remove it")
     folder.mkdir(parents=True, exist_ok=True)
     table, ranges = StateTable(state), state.ranges()
-    schema = settled(union(table.schema_of(slots) for slots in ranges))
+    schema = complete(union(table.schema_of(slots) for slots in ranges))
     about = {"millstream.job": state.job.name, "millstream.epoch": str(state.epoch)}
     hidden = folder / f".{file.name}.{uuid.uuid4().hex[:8]}"
     rows = 0

@@ -1,9 +1,9 @@
-"""The records of a checkpoint: how they are called, and the parts that a base record holds.
+"""The records of a checkpoint: their keys, and the parts of a base record.
 
-A piece is serialised changes, compressed. A base record is a small header in JSON, then the parts
-one after the other, each the serialised state of one job for a few slots, compressed by itself so
-that a few slots can be read alone. Serialised means pickled: whoever can write to a store can make
-its readers run code, so a store is as private as the code that runs on it.
+A delta record is serialised changes, compressed. A base record is a small header in JSON, then its
+parts, each the serialised state of one job for a few slots, compressed by itself so that a few
+slots can be read alone. Serialised means pickled: whoever can write to a store can make its readers
+run code, so protect a store as you protect the code.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _CODEC = pa.Codec("zstd", compression_level=1)
 
 
 class BadRecordError(MillstreamError):
-    """A record of a checkpoint does not hold what its name says."""
+    """A record of a checkpoint has another format than its key implies."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """The whole state of the job with an id for a range of slots, through an epoch."""
+    """The complete state of the job with an id for a range of slots, through an epoch."""
 
     job: str
     slots: range
@@ -40,7 +40,7 @@ class Part:
 
 @dataclass(frozen=True)
 class PackedPart:
-    """A part as it lies in a base record."""
+    """A part as it is stored in a base record."""
 
     job: str
     slots: range
@@ -53,7 +53,7 @@ class PackedPart:
 
 
 def compressed(data: bytes | pa.Buffer) -> bytes:
-    """Serialised state as it is stored: its length, and its bytes in fewer."""
+    """Serialised state as it is stored: its length, and its compressed bytes."""
     return b"".join([_SIZE.pack(len(data)), _CODEC.compress(data, asbytes=True)])
 
 
@@ -67,9 +67,7 @@ def expanded(record: bytes) -> bytes:
     except (OSError, ValueError, struct.error) as problem:
         raise BadRecordError(f"this is not a compressed record: {problem}") from None
     if len(found) != size:
-        raise BadRecordError(
-            f"a record has {len(found)} bytes when expanded, and should have {size}"
-        )
+        raise BadRecordError(f"a record has {len(found)} bytes when expanded instead of {size}")
     return bytes(found)
 
 
@@ -79,7 +77,7 @@ def delta_key(epoch: int, incarnation: int, try_: int, job: str, slots: range, n
 
 
 def base_key(epoch: int, incarnation: int, slots: range, node: str, number: int) -> str:
-    """The key of the whole state of slots; a node numbers those that it writes."""
+    """The key of a base record; a node numbers those that it writes."""
     return f"{_folder(epoch, incarnation)}/base.{node[:8]}.{number}.{slots.start}-{slots.stop}"
 
 

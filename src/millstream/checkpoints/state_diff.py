@@ -17,7 +17,7 @@ _ABSENT = object()
 
 @dataclass(frozen=True)
 class Difference:
-    """A key whose state differs; what was not there is None."""
+    """A key whose state differs; missing state is None."""
 
     kind: Kind
     key: Any
@@ -91,7 +91,7 @@ def _same(left: Any, right: Any) -> bool:
     try:
         if bool(left == right):
             return True
-    except Exception:  # arrays and their like do not tell whether they are equal
+    except Exception:  # arrays, for instance, have no single truth value
         pass
-    # NaN equals nothing, and many classes do not say when they are equal.
+    # NaN equals nothing, and many classes define no equality.
     return dumps(left) == dumps(right)

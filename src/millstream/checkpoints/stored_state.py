@@ -1,12 +1,12 @@
-"""The state of a job at an epoch, read from a store: no node, no Spark, no user's code.
+"""The state of a job at an epoch, read from a store: without nodes, Spark, or the user's code.
 
-What is seen is what ``run.state(job)`` shows, with one exception: the result of a user's
-combinable is known to the user's code alone, so its accumulator is shown instead, as the entry
-``accumulator``; and likewise the accumulators of an aggregate that is not built in. For windowed
-jobs and joins see ``windowed.py``.
+It equals ``run.state(job)``, with one exception: only the user's code can compute the result of a
+user's combinable, so its accumulator is returned instead, as the entry ``accumulator``; and
+likewise the accumulators of an aggregate that is not built in. For windowed jobs and joins see
+``windowed.py``.
 
-Slots are read range by range, so that a state need not fit into memory. Records are pickles: to
-read them is to trust whoever can write to the store.
+Slots are read range by range, so that a state need not fit into memory. Records are pickles:
+reading them means trusting everyone who can write to the store.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ BYTES_AT_ONCE = 8 * 2**20
 
 
 class NotInCheckpointError(MillstreamError):
-    """Something was asked for that a checkpoint does not hold."""
+    """A checkpoint does not have the job, epoch or key that was requested."""
 
-    def __init__(self, wanted: str, there: str) -> None:
-        super().__init__(wanted, there)
-        self.wanted, self.there = wanted, there
+    def __init__(self, wanted: str, available: str) -> None:
+        super().__init__(wanted, available)
+        self.wanted, self.available = wanted, available
 
     def __str__(self) -> str:
-        return f"there is no {self.wanted}; {self.there}"
+        return f"there is no {self.wanted}; {self.available}"
 
 
 class UnreadableStateError(MillstreamError):
-    """State holds objects whose classes cannot be found here."""
+    """State contains objects whose classes cannot be imported here."""
 
     def __init__(self, job: str, problem: str) -> None:
         super().__init__(job, problem)
@@ -63,7 +63,7 @@ class UnreadableStateError(MillstreamError):
 
     def __str__(self) -> str:
         return (
-            f"the state of job {self.job!r} cannot be read: {self.problem}. If it holds objects "
+            f"the state of job {self.job!r} cannot be read: {self.problem}. If it contains objects "
             "of your own classes, make their module importable here (PYTHONPATH)"
         )
 
@@ -79,7 +79,7 @@ def manifest_of(lineage: Lineage, epoch: int | None) -> Manifest:
 
 
 def job_of(workflow: WorkflowMetadata, job: str) -> JobMetadata:
-    """What a checkpoint knows of a job."""
+    """What a checkpoint records of a job."""
     found = workflow.job(job)
     if found is None:
         for leader in workflow.jobs:
@@ -97,9 +97,9 @@ def job_of(workflow: WorkflowMetadata, job: str) -> JobMetadata:
 def _epochs(lineage: Lineage) -> str:
     known = [manifest.epoch for manifest in lineage.manifests]
     if not known:
-        return "nothing has been committed yet"
-    shown = map(str, known if len(known) <= 8 else [*known[:3], "…", *known[-3:]])
-    return f"the epochs are {', '.join(shown)}"
+        return "no epoch has been committed yet"
+    listed = map(str, known if len(known) <= 8 else [*known[:3], "…", *known[-3:]])
+    return f"the epochs are {', '.join(listed)}"
 
 
 class StoredState:
@@ -134,7 +134,7 @@ class StoredState:
 
     @property
     def size(self) -> int:
-        """How much has to be read; of bases, what they hold of other jobs, too."""
+        """The bytes to read; of bases, also those of other jobs."""
         return sum(base.bytes for base in self._bases) + sum(p.bytes for p in self._deltas)
 
     # -- reading -------------------------------------------------------------------------
@@ -220,7 +220,7 @@ class StoredState:
         return [range(start, stop) for start, stop in pairwise([*cuts, self.slots])]
 
     def _load(self, state: Any, decode: Any, slots: range) -> None:
-        """Bring the state of some slots together: the newest base, then what followed."""
+        """Restore the state of some slots: the newest base, then the deltas after it."""
         wanted = mask_of(slots, self.slots)
         through = np.full(self.slots, -1, dtype=np.int64)
         for base in _overlapping(self._bases, slots):
@@ -232,7 +232,7 @@ class StoredState:
                         state.apply(self._decoded(decode, part.packed), ready)
                     through[ready] = part.through
         for delta in _overlapping(self._deltas, slots):
-            # Never without a mask: the fragment of a feed that was cut says more.
+            # Always with a mask: the fragment of a feed that was cut has more slots.
             ready = mask_of(delta.slots, self.slots) & wanted & (through < delta.through)
             if ready.any():
                 state.apply(self._decoded(decode, self._record(delta.key)), ready)

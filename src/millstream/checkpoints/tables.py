@@ -2,7 +2,7 @@
 
 The first column is ``key``; a tuple is a struct. Then comes a column for every entry, or for every
 column of state: in a plain Arrow type (or a list of one) if all values fit it, else as text in
-JSON, in which what JSON does not know is shown by its ``repr``. An entry that a key lacks is null.
+JSON, with the ``repr`` of what JSON does not have. An entry that a key lacks is null.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class StateTable:
         return found
 
     def rows(self, slots: range, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """The rows of some slots, with columns as ``settled`` has fixed them."""
+        """The rows of some slots, with the columns of a ``complete`` schema."""
         for keys, rows in self._parts(slots):
             columns = [encode_keys(keys, schema.field(KEY).type)]
             if isinstance(rows, pa.RecordBatch):
@@ -65,9 +65,9 @@ class StateTable:
                     column = pa.nulls(len(keys)) if at is None else rows.column(at)
                     columns.append(_cast(column, field))
             else:
-                shown = [{column_name(name): v for name, v in row.items()} for row in rows]
+                named = [{column_name(name): v for name, v in row.items()} for row in rows]
                 for field in list(schema)[1:]:
-                    columns.append(_array([row.get(field.name) for row in shown], field))
+                    columns.append(_array([row.get(field.name) for row in named], field))
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
     def _parts(self, slots: range) -> Iterator[tuple[list[Any], Any]]:
@@ -80,12 +80,12 @@ class StateTable:
 
 
 def union(schemas: Iterable[pa.Schema]) -> pa.Schema:
-    """The columns of several schemas, in types that hold the values of all."""
+    """The columns of several schemas, in types that fit the values of all."""
     return reduce(_joined, schemas, pa.schema([]))
 
 
-def settled(schema: pa.Schema) -> pa.Schema:
-    """A schema in which every column has a type: one that holds only nulls is text."""
+def complete(schema: pa.Schema) -> pa.Schema:
+    """A schema in which every column has a type: one with only nulls is text."""
     fields = [field.with_type(_typed(field.type)) for field in schema]
     return pa.schema(fields or [pa.field(KEY, pa.string())])
 
@@ -102,7 +102,7 @@ def as_text(value: Any) -> str:
 
 
 def jsonable(value: Any) -> Any:
-    """A value in the types of JSON; what does not fit them is shown by its ``repr``."""
+    """A value in the types of JSON; otherwise its ``repr``."""
     if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, float):
@@ -197,7 +197,7 @@ def _fits(values: list[Any], kind: pa.DataType) -> bool:
 def _array(values: list[Any], field: pa.Field) -> pa.Array:
     if field.metadata == JSON:
         return pa.array([None if value is None else as_text(value) for value in values])
-    if pa.types.is_floating(field.type):  # beside floats, also integers that no float equals
+    if pa.types.is_floating(field.type):  # among floats, also integers that no float equals
         values = [None if value is None else float(value) for value in values]
     return pa.array(values, field.type)
 

@@ -1,8 +1,8 @@
 """Checks a checkpoint: the chain, every record that a committed epoch needs, the store itself.
 
-An epoch that is older than all complete ones and merely lacks records was dropped to make room: a
-manifest stays as long as younger epochs build upon it. What no manifest names is no damage either:
-an epoch that was under way, or what an incarnation left behind.
+An epoch that is older than all complete ones and only lacks records was dropped by garbage
+collection: its manifest stays while younger epochs need it. Records that no manifest names are not
+damage either: of an epoch that was under way, or left over from an incarnation.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _MISSING = "it is missing"
 @dataclass(frozen=True)
 class _Problem:
     text: str
-    absence: bool
+    is_absence: bool
 
 
 @dataclass(frozen=True)
 class EpochCheck:
-    """Whether an epoch can be brought back, and what is in the way."""
+    """Whether an epoch can be restored, and why not."""
 
     epoch: int
     incarnation: int
@@ -52,10 +52,10 @@ class HalfWritten:
 
 @dataclass(frozen=True)
 class Findings:
-    """What a check has found.
+    """The result of a check.
 
-    ``elsewhere`` is damage to what no committed epoch needs; ``leftovers`` counts records that
-    no epoch needs either, and that ``gc`` would delete.
+    ``elsewhere`` is damage to what no committed epoch needs; ``leftovers`` is the number of records
+    that no epoch needs, and that ``gc`` would delete.
     """
 
     epochs: tuple[EpochCheck, ...]
@@ -71,12 +71,12 @@ class Findings:
 
     @property
     def ok(self) -> bool:
-        """Whether all that is committed is whole."""
+        """Whether all that is committed is intact."""
         return not self.chain and all(epoch.status != "damaged" for epoch in self.epochs)
 
 
 def check(store: Store) -> Findings:
-    """Check everything there is."""
+    """Check everything."""
     chain: dict[str | None, Damage] = {}
     links, position = Chain(store).links(lambda damage: chain.update({damage.key: damage}))
     lineage = replace(lineage_of(links), position=position)
@@ -86,7 +86,7 @@ def check(store: Store) -> Findings:
     flaws: dict[str, Damage | None] = {}
     found = [_problems(store, lineage, manifest, flaws) for manifest in lineage.manifests]
     pruned = bool(links) and links[0].position > 0
-    epochs = tuple(_judged(lineage.manifests, found, pruned))
+    epochs = tuple(_statuses(lineage.manifests, found, pruned))
     dropped = {epoch.epoch for epoch in epochs if epoch.status == "dropped"}
     needed = {
         key
@@ -108,7 +108,7 @@ def check(store: Store) -> Findings:
 
 
 def check_epoch(store: Store, lineage: Lineage, epoch: int) -> Findings:
-    """Check one epoch: all that it takes to bring it back."""
+    """Check one epoch: all that it is restored from."""
     manifest = manifest_of(lineage, epoch)
     flaws: dict[str, Damage | None] = {}
     problems = _problems(store, lineage, manifest, flaws)
@@ -120,7 +120,7 @@ def check_epoch(store: Store, lineage: Lineage, epoch: int) -> Findings:
 
 
 def missing(store: Store, lineage: Lineage, contents: Contents) -> list[str]:
-    """The keys of what an epoch needs and is not there: links of the chain, and records."""
+    """The keys that an epoch needs and the store lacks: links of the chain, and records."""
     since = min(contents.since, contents.epoch - 1)  # itself in any case
     links = [link for link in lineage.manifests if since < link.epoch <= contents.epoch]
     needed = {key_of(link.position) for link in links}
@@ -131,7 +131,7 @@ def missing(store: Store, lineage: Lineage, contents: Contents) -> list[str]:
 def _problems(
     store: Store, lineage: Lineage, manifest: Manifest, flaws: dict[str, Damage | None]
 ) -> list[_Problem]:
-    """What keeps an epoch from being brought back; each record is looked at once."""
+    """Why an epoch cannot be restored; each record is read once."""
     try:
         contents = contents_of(lineage, manifest.epoch)
     except EpochIncompleteError as incomplete:
@@ -159,7 +159,7 @@ def _flaw(store: Store, record: BaseRecord | DeltaRecord) -> Damage | None:
     if value is None:
         return Damage(record.key, "the store", 0, _MISSING)
     if len(value) != record.bytes:
-        why = f"it has {len(value)} bytes and should have {record.bytes}"
+        why = f"it has {len(value)} bytes instead of {record.bytes}"
         return Damage(record.key, "the store", 0, why)
     try:
         if isinstance(record, BaseRecord):
@@ -169,14 +169,14 @@ def _flaw(store: Store, record: BaseRecord | DeltaRecord) -> Damage | None:
     return None
 
 
-def _judged(
+def _statuses(
     manifests: tuple[Manifest, ...], found: list[list[_Problem]], pruned: bool
 ) -> Iterable[EpochCheck]:
     complete = [m.epoch for m, problems in zip(manifests, found, strict=True) if not problems]
     for manifest, problems in zip(manifests, found, strict=True):
         status: Status = "damaged" if problems else "complete"
         old = bool(complete) and manifest.epoch < complete[0]
-        if problems and old and pruned and all(p.absence for p in problems):
+        if problems and old and pruned and all(p.is_absence for p in problems):
             status = "dropped"
         yield _checked(manifest, status, problems)
 

@@ -1,8 +1,8 @@
 """The state of windowed jobs and joins, read from a store.
 
-A time window keeps a value for each key and pane, a join the values of both sides, and other
-windows some rows for each key. The user's code is not there to merge accumulators of its own; so
-of those that were not folded yet, all are shown.
+A time window has a value for each key and pane, a join the values of both sides, and other windows
+some rows for each key. Without the user's code its accumulators cannot be merged; so those that are
+not merged yet are all returned.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ _INSTANTS = ("start", "last")
 
 
 class WindowedState(Protocol):
-    """State that can be brought together from records, and then shown."""
+    """State that is restored from records, and read."""
 
     def decode(self, data: bytes) -> Any:
         """Read a record."""
 
     def apply(self, fragment: Any, slots: SlotMask) -> None:
-        """Take in what a record has for some slots."""
+        """Apply what a record has for some slots."""
 
     def drop(self, slots: SlotMask) -> None:
-        """Forget what some slots hold."""
+        """Drop the state of some slots."""
 
     def items(self, slots: SlotMask) -> Iterator[tuple[Any, Any]]:
-        """Each key with all that it has."""
+        """Each key with its state."""
 
     def rows(self, slots: SlotMask) -> Iterator[tuple[Any, dict[str, Any]]]:
         """The same as rows, of which a key may have several."""
@@ -77,7 +77,7 @@ def _algebra_of(reducer: str) -> Algebra[Any] | None:
 
 
 class _Accumulators(ListAlgebra):
-    """Accumulators of a user's combinable; several stay beside each other."""
+    """Accumulators of a user's combinable; several of a pane stay separate."""
 
     def merge(self, rows: Objects, groups: Groups, n: int) -> Objects:
         found: list[list[Any]] = [[] for _ in range(n)]
@@ -174,8 +174,8 @@ class _Rows:
             for name, column in found.columns.items()
         }
         for at, value in enumerate(self._algebra.values(found.rows)):
-            beside = {name: column[at] for name, column in columns.items()}
-            yield keys[at], {**beside, **_columns(value)}
+            extra = {name: column[at] for name, column in columns.items()}
+            yield keys[at], {**extra, **_columns(value)}
 
 
 def _shown(name: str, column: Sequence[int]) -> Sequence[Any]:

@@ -20,7 +20,7 @@ from millstream.checkpoints.chain import Chain
 from millstream.checkpoints.lineage import Lineage
 from millstream.checkpoints.location import find_store, open_checkpoint
 from millstream.checkpoints.stored_state import BYTES_AT_ONCE, StoredState, manifest_of
-from millstream.checkpoints.tables import StateTable, json_field, settled, union
+from millstream.checkpoints.tables import StateTable, complete, json_field, union
 from millstream.errors import MillstreamError
 from millstream.spark.conform import conform, for_spark
 from millstream.spark.session import acquire
@@ -79,7 +79,7 @@ def read_state(
         if row["error"] is not None:
             raise loads(bytes(row["error"]))
     schemas = [pa.ipc.read_schema(pa.py_buffer(bytes(row["schema"]))) for row in found]
-    schema = pa.schema(map(_known_to_spark, settled(union(schemas))))
+    schema = pa.schema(map(_known_to_spark, complete(union(schemas))))
     return numbers.mapInArrow(partial(_rows, reading, schema), for_spark(schema)[1])
 
 
