@@ -45,7 +45,7 @@ MANIFEST = Manifest(
             JobMetadata("count", "stateful", "a function", "count@1", True, KEY, OUTPUT),
             JobMetadata("sum", "aggregate", "sum(n)", "sum@2", durable=False),
             JobMetadata(
-                "mean", "windowed", "mean(n)", "mean@2", windows="tumbling 1m", led=("most",)
+                "mean", "windowed", "mean(n)", "mean@2", windows="tumbling 1m", fused=("most",)
             ),
         ),
         ("lines (file)", "more (rate)"),

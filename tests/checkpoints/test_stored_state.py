@@ -241,7 +241,7 @@ def test_state_of_keys_alone_is_a_row_without_columns() -> None:
 
 
 def test_unknown_epochs_and_jobs_are_told_with_what_there_is(run: Writer) -> None:
-    with pytest.raises(NotInCheckpointError, match="nothing has been committed yet"):
+    with pytest.raises(NotInCheckpointError, match="no epoch has been committed yet"):
         manifest_of(run.lineage, None)
     for _ in range(10):
         run.commit(ones("a"))

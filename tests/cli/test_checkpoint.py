@@ -102,7 +102,7 @@ def test_ls_of_a_checkpoint_without_a_commit_says_so(
     open_store(f"files://{tmp_path}/s", "writer").close()
 
     assert main(["checkpoint", "ls", f"files://{tmp_path}/s"]) == 0
-    assert "nothing has been committed yet" in capsys.readouterr().out
+    assert "no epoch has been committed yet" in capsys.readouterr().out
 
 
 def test_show_tells_what_is_in_a_manifest(say: Say, ask: Ask) -> None:
@@ -170,7 +170,7 @@ def test_export_writes_a_file_for_each_job(tmp_path: Path, say: Say, ask: Ask) -
 
 
 def test_verify_finds_a_whole_checkpoint_whole(say: Say, ask: Ask) -> None:
-    assert say("verify").endswith("newest complete epoch: 2\nwhole: yes\n")
+    assert say("verify").endswith("newest complete epoch: 2\nintact: yes\n")
     assert ask("verify", "--epoch", 1)["newest_complete"] == 1
 
 
@@ -208,7 +208,7 @@ def test_verify_finds_missing_manifests_and_half_written_epochs(
     assert [e["status"] for e in found["epochs"]] == ["complete", "complete"]
     told = say("verify", status=1)
     assert "epoch 3 of incarnation 2 is half-written" in told
-    assert "newest complete epoch: 2" in told and told.endswith("whole: no\n")
+    assert "newest complete epoch: 2" in told and told.endswith("intact: no\n")
 
 
 def test_restore_explains_then_claims(folder: Path, say: Say, ask: Ask) -> None:
@@ -218,7 +218,7 @@ def test_restore_explains_then_claims(folder: Path, say: Say, ask: Ask) -> None:
 
     found = ask("restore", 0, "--yes")
 
-    assert found == {"epoch": 0, "taken_back": [1, 2], "done": True, "incarnation": 3}
+    assert found == {"epoch": 0, "withdrawn": [1, 2], "done": True, "incarnation": 3}
     store = open_checkpoint(folder)
     assert Chain(store).read().epoch == 0
     store.close()
@@ -299,7 +299,7 @@ def test_gc_deletes_what_the_retained_epochs_do_not_need(say: Say, ask: Ask) -> 
     assert ask("gc", "--retain", 1) == {**before, "done": True}
 
     assert [e["epoch"] for e in ask("ls")["epochs"]] == [2]
-    assert say("verify").endswith("whole: yes\n")
+    assert say("verify").endswith("intact: yes\n")
     assert say("get", "count", "key1") == "{'n': 5}\n"
     assert "at least one epoch" in say("gc", "--retain", 0, status=2)
 

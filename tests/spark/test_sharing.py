@@ -78,7 +78,7 @@ def test_jobs_that_share_panes_each_give_their_own_windows(spark: SparkSession) 
         run.await_termination()
         progress = run.progress.recent
 
-    assert {name: job.leads for name, job in progress[0].jobs.items()} == {"short": ("long",)}
+    assert {name: job.fused for name, job in progress[0].jobs.items()} == {"short": ("long",)}
     for name, size in sizes.items():
         expected: Counter[tuple[str, datetime, datetime]] = Counter()
         for row in ROWS:

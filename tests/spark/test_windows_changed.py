@@ -117,7 +117,7 @@ def test_jobs_that_share_panes_go_on() -> None:
 
     [job] = evolve(old, metadata(SHORT, LONG), changes(), 2).jobs
 
-    assert (job.name, job.id, job.led) == ("short", "short@1", ("long",))
+    assert (job.name, job.id, job.fused) == ("short", "short@1", ("long",))
 
 
 def test_a_led_job_may_be_called_otherwise() -> None:
@@ -156,7 +156,7 @@ def alone(job: tuple[str, dict[str, Any]]) -> tuple[str, dict[str, Any]]:
             [SHORT, LONG],
             [LONG, SHORT],
             [
-                "job 'short' had state of its own, and 'long' leads it now",
+                "job 'short' had its own state, and is fused into 'long' now",
                 "job 'long' was led by 'short'",
             ],
         ),
@@ -168,7 +168,7 @@ def alone(job: tuple[str, dict[str, Any]]) -> tuple[str, dict[str, Any]]:
         (
             [SHORT, alone(LONG)],
             [SHORT, LONG],
-            ["job 'long' had state of its own, and 'short' leads it now", "the state of job"],
+            ["job 'long' had its own state, and is fused into 'short' now", "the state of job"],
         ),
     ],
 )
@@ -193,7 +193,7 @@ def test_words_about_a_led_job_name_its_leader(
 
     assert found[0] == (
         f"changes= speaks of job 'long', which has no state of its own in the {where}: job "
-        "'short' leads it"
+        "fused into job 'short'"
     )
     assert found[1].startswith("the state of job 'short'")
 

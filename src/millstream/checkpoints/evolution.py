@@ -166,7 +166,7 @@ def _undeclared(old: WorkflowMetadata, new: WorkflowMetadata, declared: Changes)
 
 def _fused_into(workflow: WorkflowMetadata) -> dict[str, str]:
     """The job that each fused job is fused into."""
-    return {led: job.name for job in workflow.jobs for led in job.led}
+    return {fused: job.name for job in workflow.jobs for fused in job.fused}
 
 
 def _absent(name: str, fused: Mapping[str, str], where: str) -> str:
@@ -191,7 +191,7 @@ def _of_a_job(old: JobMetadata, new: JobMetadata) -> Iterator[str]:
 
 
 def _with_fused(job: JobMetadata) -> str:
-    return f" (with those of {_listed(job.led)})" if job.led else ""
+    return f" (with those of {_listed(job.fused)})" if job.fused else ""
 
 
 def _listed(names: tuple[str, ...]) -> str:

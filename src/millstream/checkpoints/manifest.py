@@ -32,7 +32,7 @@ class JobMetadata:
 
     Records refer to it by its ``id``, which does not change with its name. ``reducer`` identifies
     the form of its state, and ``windows`` are those that the state has, if any, also of the jobs
-    that are fused into this one (``led``); a job that is not ``durable`` begins with empty state
+    that are ``fused`` into this one; a job that is not ``durable`` begins with empty state
     after a restart.
     """
 
@@ -44,7 +44,7 @@ class JobMetadata:
     key_type: pa.DataType | None = None
     output: pa.Schema | None = None
     windows: str = ""
-    led: tuple[str, ...] = ()
+    fused: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -229,8 +229,8 @@ def _manifest(found: dict[str, Any]) -> Manifest:
 
 def _job(found: dict[str, Any]) -> JobMetadata:
     types = {"key_type": _type(found["key_type"]), "output": _schema(found["output"])}
-    led = tuple(found.get("led", ()))  # missing in older manifests
-    return JobMetadata(**{**found, **types, "led": led})
+    fused = tuple(found.get("fused", ()))  # missing in older manifests
+    return JobMetadata(**{**found, **types, "fused": fused})
 
 
 def _schema_text(schema: pa.Schema | None) -> str | None:

@@ -82,10 +82,10 @@ def job_of(workflow: WorkflowMetadata, job: str) -> JobMetadata:
     """What a checkpoint records of a job."""
     found = workflow.job(job)
     if found is None:
-        for leader in workflow.jobs:
-            if job in leader.led:
+        for other in workflow.jobs:
+            if job in other.fused:
                 raise NotInCheckpointError(
-                    f"state of job {job!r}", f"its windows are in that of {leader.name!r}"
+                    f"state of job {job!r}", f"its windows are in that of {other.name!r}"
                 )
         names = ", ".join(job.name for job in workflow.jobs)
         raise NotInCheckpointError(

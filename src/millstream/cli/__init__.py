@@ -1,8 +1,7 @@
 """The command ``millstream``.
 
-``millstream demo`` shows the engine at work, ``millstream checkpoint`` looks inside a checkpoint,
-``millstream sink`` looks after the folders of file sinks,
-``millstream --version`` tells what is installed.
+``millstream demo`` runs an example, ``millstream checkpoint`` inspects checkpoints, ``millstream
+sink`` compacts file sinks, ``millstream --version`` prints the version.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ _INTERRUPTED = 130  # what shells report for a program ended by Ctrl-C
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; return the exit status."""
-    asked = _parser().parse_args(arguments)
+    options = _parser().parse_args(arguments)
     try:
-        status: int = asked.run(asked)
+        status: int = options.run(options)
         return status
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
@@ -34,9 +33,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
 
 
-def _demo(asked: argparse.Namespace) -> int:
+def _demo(options: argparse.Namespace) -> int:
     find_java()
-    return Demo(words=asked.words, nodes=asked.nodes, master=asked.master).run()
+    return Demo(words=options.words, nodes=options.nodes, master=options.master).run()
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -50,8 +49,8 @@ def _parser() -> argparse.ArgumentParser:
     demo = commands.add_parser(
         "demo",
         help="count the words of a stream, and compare every count with a batch query",
-        description="Make a text, stream it through a stateful word count, and compare every "
-        "count with Spark's batch answer. Ends with 'exact: yes' or 'exact: no'.",
+        description="Generate a text, stream it through a stateful word count, and compare every "
+        "count with a batch query of Spark. Ends with 'exact: yes' or 'exact: no'.",
     )
     demo.add_argument(
         "--words", type=_number, default=DEFAULT_WORDS, metavar="N", help="default: %(default)s"

@@ -1,4 +1,4 @@
-"""``millstream checkpoint``: looks inside a checkpoint, on any store, without Spark or a JVM."""
+"""``millstream checkpoint``: inspects a checkpoint, on any store, without Spark or a JVM."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ from millstream.errors import ConfigError, MillstreamError
 from millstream.ring.keys import KeyTypeError
 from millstream.stores.store import CorruptRecordError, Damage, Store
 
-_NOT_THERE = 2
-_WRONGLY_ASKED = (NotInCheckpointError, NoCheckpointError, ConfigError, KeyTypeError)
+_USAGE_STATUS = 2
+_USAGE_ERRORS = (NotInCheckpointError, NoCheckpointError, ConfigError, KeyTypeError)
 Command = Callable[[Store, argparse.Namespace], int]
 
 
@@ -48,9 +48,9 @@ def add_to(commands: Any) -> None:
     """Add the command to the parser's."""
     checkpoint = commands.add_parser(
         "checkpoint",
-        help="look inside a checkpoint: ls, show, verify, diff, get, export, restore, gc",
-        description="Look inside a checkpoint, of a run that goes on or has ended. Records are "
-        "pickles: look only into checkpoints of people you trust.",
+        help="inspect a checkpoint: ls, show, verify, diff, get, export, restore, gc",
+        description="Inspect a checkpoint, of a run that is under way or has ended. Records are "
+        "pickles: inspect only checkpoints of people you trust.",
     )
     actions = checkpoint.add_subparsers(title="actions", required=True, metavar="ACTION")
 
@@ -67,7 +67,9 @@ def add_to(commands: Any) -> None:
     action("ls", _ls, "list the epochs and incarnations")
     show = action("show", _show, "show an epoch's manifest: jobs, types and records")
     show.add_argument("epoch", type=int, nargs="?", metavar="EPOCH", help="default: the newest")
-    verify = action("verify", _verify, "read every record that is needed; status 1 for damage")
+    verify = action(
+        "verify", _verify, "read all records that epochs need; status 1 if any is damaged"
+    )
     _epoch(verify, "check this epoch only")
     diff = action("diff", _diff, "compare the state of two epochs, key by key")
     diff.add_argument("before", type=int, metavar="A")
@@ -84,36 +86,36 @@ def add_to(commands: Any) -> None:
     out.add_argument("--format", choices=["parquet"], default="parquet")
     out.add_argument("--job", metavar="JOB", help="default: all")
     _epoch(out)
-    restore = action("restore", _restore, "make an epoch the one from which the next start goes on")
+    restore = action("restore", _restore, "make the next start resume from an epoch")
     restore.add_argument("epoch", type=int, metavar="EPOCH")
-    restore.add_argument("--yes", action="store_true", help="do it, do not only explain")
-    gc = action("gc", _gc, "delete what no epoch needs; safe while the workflow runs")
+    restore.add_argument("--yes", action="store_true", help="do it; without, only explain")
+    gc = action("gc", _gc, "delete records that no epoch needs; safe while the workflow runs")
     gc.add_argument(
         "--retain", type=int, metavar="N", help="keep the newest N epochs; default: all"
     )
-    gc.add_argument("--dry-run", action="store_true", help="only tell what would be deleted")
+    gc.add_argument("--dry-run", action="store_true", help="only print what would be deleted")
 
 
 def _epoch(parser: argparse.ArgumentParser, about: str = "default: the newest") -> None:
     parser.add_argument("--epoch", type=int, metavar="N", help=about)
 
 
-def _run(asked: argparse.Namespace) -> int:
+def _run(options: argparse.Namespace) -> int:
     try:
-        with closing(open_checkpoint(asked.checkpoint, asked.store)) as store:
-            command: Command = asked.command
-            return command(store, asked)
-    except _WRONGLY_ASKED as problem:
+        with closing(open_checkpoint(options.checkpoint, options.store)) as store:
+            command: Command = options.command
+            return command(store, options)
+    except _USAGE_ERRORS as problem:
         print(f"millstream: {problem}", file=sys.stderr)
-        return _NOT_THERE
+        return _USAGE_STATUS
 
 
-def _tell(asked: argparse.Namespace, facts: Any, lines: str) -> None:
-    print(as_text(facts) if asked.json else lines)
+def _print(options: argparse.Namespace, facts: Any, lines: str) -> None:
+    print(as_text(facts) if options.json else lines)
 
 
 def _lineage(store: Store) -> Lineage:
-    """The lineage as far as it can be read; what is damaged is told on the side."""
+    """The lineage as far as it can be read; damage is printed to stderr."""
     return Chain(store).read(_warn)
 
 
@@ -124,91 +126,93 @@ def _warn(damage: Damage) -> None:
 # -- the actions -----------------------------------------------------------------------------
 
 
-def _ls(store: Store, asked: argparse.Namespace) -> int:
+def _ls(store: Store, options: argparse.Namespace) -> int:
     links, _ = Chain(store).links(_warn)
     found = listing(links, set(store.scan(DATA)))
-    _tell(asked, asdict(found), text.listing(found))
+    _print(options, asdict(found), text.listing(found))
     return 0
 
 
-def _show(store: Store, asked: argparse.Namespace) -> int:
-    manifest = manifest_of(_lineage(store), asked.epoch)
-    _tell(asked, as_json(manifest), text.manifest(manifest))
+def _show(store: Store, options: argparse.Namespace) -> int:
+    manifest = manifest_of(_lineage(store), options.epoch)
+    _print(options, as_json(manifest), text.manifest(manifest))
     return 0
 
 
-def _verify(store: Store, asked: argparse.Namespace) -> int:
-    if asked.epoch is None:
+def _verify(store: Store, options: argparse.Namespace) -> int:
+    if options.epoch is None:
         found = check(store)
     else:
-        found = check_epoch(store, Chain(store).read(_warn), asked.epoch)
+        found = check_epoch(store, Chain(store).read(_warn), options.epoch)
     facts = {**asdict(found), "ok": found.ok, "newest_complete": found.newest_complete}
-    _tell(asked, facts, text.findings(found))
+    _print(options, facts, text.findings(found))
     return 0 if found.ok else 1
 
 
-def _diff(store: Store, asked: argparse.Namespace) -> int:
-    found = compare(store, _lineage(store), asked.before, asked.after, asked.job, asked.limit)
+def _diff(store: Store, options: argparse.Namespace) -> int:
+    found = compare(
+        store, _lineage(store), options.before, options.after, options.job, options.limit
+    )
     facts = [{**vars(job), "examples": list(map(vars, job.examples))} for job in found]
-    _tell(asked, facts, text.differences(found))
+    _print(options, facts, text.differences(found))
     return 0
 
 
-def _get(store: Store, asked: argparse.Namespace) -> int:
+def _get(store: Store, options: argparse.Namespace) -> int:
     lineage = _lineage(store)
-    epoch = manifest_of(lineage, asked.epoch).epoch
-    state = StoredState(store, lineage, epoch, asked.job)
-    kind = TYPES[asked.key_type] if asked.key_type else state.job.key_type
-    wanted = f"key {asked.key!r} in job {asked.job!r} at epoch {epoch}"
+    epoch = manifest_of(lineage, options.epoch).epoch
+    state = StoredState(store, lineage, epoch, options.job)
+    kind = TYPES[options.key_type] if options.key_type else state.job.key_type
+    wanted = f"key {options.key!r} in job {options.job!r} at epoch {epoch}"
     if kind is None:
-        raise NotInCheckpointError(wanted, "it had seen no key by then")
-    key, absent = parse_key(asked.key, kind), object()
+        raise NotInCheckpointError(wanted, "the job had no key at that epoch")
+    key, absent = parse_key(options.key, kind), object()
     # A key that is None has the type of the others.
     value = state.get(key, absent, None if key is None else kind)
     if value is absent:
         some = ", ".join(repr(known) for known, _ in islice(state.items(), 3))
         raise NotInCheckpointError(wanted, f"it has keys such as {some}" if some else "it has none")
-    facts = {"job": asked.job, "epoch": epoch, "key": key, "value": value}
-    _tell(asked, facts, repr(value))
+    facts = {"job": options.job, "epoch": epoch, "key": key, "value": value}
+    _print(options, facts, repr(value))
     return 0
 
 
-def _export(store: Store, asked: argparse.Namespace) -> int:
+def _export(store: Store, options: argparse.Namespace) -> int:
     lineage = _lineage(store)
-    manifest = manifest_of(lineage, asked.epoch)
+    manifest = manifest_of(lineage, options.epoch)
     jobs = manifest.workflow.jobs
-    if asked.job is not None:
-        jobs = (job_of(manifest.workflow, asked.job),)
-    names = [job.name for job in jobs if job.durable or job.name == asked.job]
+    if options.job is not None:
+        jobs = (job_of(manifest.workflow, options.job),)
+    names = [job.name for job in jobs if job.durable or job.name == options.job]
     states = [StoredState(store, lineage, manifest.epoch, name) for name in names]
-    found = [export(state, asked.to) for state in states]
-    _tell(asked, [asdict(file) for file in found], text.exported(found))
+    found = [export(state, options.to) for state in states]
+    _print(options, [asdict(file) for file in found], text.exported(found))
     return 0
 
 
-def _restore(store: Store, asked: argparse.Namespace) -> int:
+def _restore(store: Store, options: argparse.Namespace) -> int:
     chain, lineage = Chain(store), _lineage(store)
-    found = check_epoch(store, lineage, asked.epoch)
+    found = check_epoch(store, lineage, options.epoch)
     if not found.ok:
-        raise EpochIncompleteError(asked.epoch, _why(found))
-    require_offsets(asked.checkpoint, chain, lineage, asked.epoch)
-    taken_back = [m.epoch for m in lineage.manifests if m.epoch > asked.epoch]
-    facts = {"epoch": asked.epoch, "taken_back": taken_back, "done": asked.yes}
-    if asked.yes:
+        raise EpochIncompleteError(options.epoch, _why(found))
+    require_offsets(options.checkpoint, chain, lineage, options.epoch)
+    withdrawn = [m.epoch for m in lineage.manifests if m.epoch > options.epoch]
+    facts = {"epoch": options.epoch, "withdrawn": withdrawn, "done": options.yes}
+    if options.yes:
         now = time.time_ns() // 1000
-        claimed = chain.claim(lineage, asked.epoch, now, socket.gethostname(), os.getpid())
+        claimed = chain.claim(lineage, options.epoch, now, socket.gethostname(), os.getpid())
         if claimed is None:
-            raise CheckpointInUseError(asked.checkpoint)
-        if gone := missing(store, claimed, contents_of(claimed, asked.epoch)):
+            raise CheckpointInUseError(options.checkpoint)
+        if absent := missing(store, claimed, contents_of(claimed, options.epoch)):
             chain.withdraw(claimed)
-            raise EpochIncompleteError(asked.epoch, f"{gone[0]} was deleted meanwhile")
+            raise EpochIncompleteError(options.epoch, f"{absent[0]} was deleted meanwhile")
         facts["incarnation"] = claimed.incarnation
-    _tell(asked, facts, text.restored(asked.epoch, taken_back, asked.yes))
-    return 0 if asked.yes else 1
+    _print(options, facts, text.restored(options.epoch, withdrawn, options.yes))
+    return 0 if options.yes else 1
 
 
 class CheckpointInUseError(MillstreamError):
-    """A checkpoint grew while it was to be changed."""
+    """A workflow claimed a checkpoint, or committed to it, while it was changed."""
 
     def __init__(self, checkpoint: str) -> None:
         super().__init__(checkpoint)
@@ -217,7 +221,7 @@ class CheckpointInUseError(MillstreamError):
     def __str__(self) -> str:
         return (
             f"a workflow runs on {self.checkpoint}, and has just claimed it or committed to it; "
-            "nothing was changed. Stop it first, or try again"
+            "nothing was changed. Stop it first, or retry"
         )
 
 
@@ -225,25 +229,27 @@ def _why(found: Findings) -> str:
     return "; ".join(problem for epoch in found.epochs for problem in epoch.problems)
 
 
-def _gc(store: Store, asked: argparse.Namespace) -> int:
+def _gc(store: Store, options: argparse.Namespace) -> int:
     chain = Chain(store)
     lineage = _collectable(chain)
-    found = garbage(lineage, store.scan(DATA), asked.retain)
+    found = garbage(lineage, store.scan(DATA), options.retain)
     first = len([key for key in store.scan(PREFIX) if _position(key) < found.links_before])
-    if not asked.dry_run:
+    if not options.dry_run:
         if chain.was_claimed(lineage):
-            raise CheckpointInUseError(asked.checkpoint)  # by somebody who may have gone back
+            raise CheckpointInUseError(
+                options.checkpoint
+            )  # by a run that may have restored an older epoch
         remove(store, found)
-    facts = {"records": list(found.records), "links": first, "done": not asked.dry_run}
-    _tell(asked, facts, text.collected(len(found.records), first, not asked.dry_run))
+    facts = {"records": list(found.records), "links": first, "done": not options.dry_run}
+    _print(options, facts, text.collected(len(found.records), first, not options.dry_run))
     return 0
 
 
 def _collectable(chain: Chain) -> Lineage:
-    """The lineage, if enough of it can be read to say what nobody needs."""
+    """The lineage, if enough of it can be read to collect garbage."""
     damaged: list[Damage] = []
     lineage = chain.read(damaged.append)
-    # What was damaged before the newest claim, the claimant knew of, and went on without it.
+    # Damage before the newest claim was known to the claimant, which resumed without it.
     claimed = -1 if lineage.claim is None else lineage.claim.position
     for damage in damaged:
         if damage.key is None or _position(damage.key) > claimed:

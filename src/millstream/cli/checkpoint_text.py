@@ -61,7 +61,7 @@ def moment(time: int) -> str:
 def listing(found: Listing) -> str:
     """The epochs, then the incarnations."""
     claims = table(
-        ("INCARNATION", "CLAIMED", "AFTER EPOCH", "BY", "EPOCHS KEPT"),
+        ("INCARNATION", "CLAIMED", "AFTER EPOCH", "BY", "EPOCHS RETAINED"),
         [
             (
                 one.incarnation,
@@ -74,7 +74,7 @@ def listing(found: Listing) -> str:
         ],
     )
     if found.workflow is None:
-        return f"nothing has been committed yet\n\n{claims}"
+        return f"no epoch has been committed yet\n\n{claims}"
     title = f"workflow {found.workflow}, {found.slots} slots, jobs: {', '.join(found.jobs)}"
     rows = [
         (
@@ -115,8 +115,8 @@ def manifest(found: Manifest) -> str:
         rows = [(b.key, _range(b.slots), b.through, b.reaches, _many(b.bytes)) for b in found.bases]
         parts.append(table(("BASE", "SLOTS", "THROUGH", "AT MOST", "BYTES"), rows))
     if found.deltas:
-        deltas = [(p.key, p.job, _range(p.slots), p.since, _many(p.bytes)) for p in found.deltas]
-        parts.append(table(("PIECE", "JOB", "SLOTS", "AFTER", "BYTES"), deltas))
+        deltas = [(d.key, d.job, _range(d.slots), d.since, _many(d.bytes)) for d in found.deltas]
+        parts.append(table(("DELTA", "JOB", "SLOTS", "AFTER", "BYTES"), deltas))
     if found.staged:
         staged = [(one.epoch, one.attempt, ", ".join(one.sinks)) for one in found.staged]
         parts.append(table(("STAGED EPOCH", "ATTEMPT", "SINKS"), staged))
@@ -135,11 +135,11 @@ def _range(slots: range) -> str:
 
 
 def findings(found: Findings) -> str:
-    """What a check has found, the worst first."""
+    """The findings of a check, the worst first."""
     lines = [f"damaged: {damage}" for damage in (*found.chain, *found.records)]
     for epoch in found.epochs:
         if epoch.status == "damaged":
-            lines.append(f"epoch {epoch.epoch} cannot be brought back: {epoch.problems[0]}")
+            lines.append(f"epoch {epoch.epoch} cannot be restored: {epoch.problems[0]}")
     lines += [f"not needed, but damaged: {damage}" for damage in found.elsewhere]
     for half in found.half_written:
         lines.append(
@@ -148,14 +148,14 @@ def findings(found: Findings) -> str:
         )
     dropped = [epoch.epoch for epoch in found.epochs if epoch.status == "dropped"]
     if dropped:
-        lines.append(f"no longer kept: epochs {_spans(dropped)}")
+        lines.append(f"garbage-collected: epochs {_spans(dropped)}")
     if found.leftovers:
         lines.append(f"{found.leftovers} records are not needed; `gc` deletes what is garbage")
     complete = [epoch.epoch for epoch in found.epochs if epoch.status == "complete"]
     lines.append(f"complete: {f'epochs {_spans(complete)}' if complete else 'no epoch'}")
     if complete:
         lines.append(f"newest complete epoch: {found.newest_complete}")
-    return "\n".join([*lines, f"whole: {'yes' if found.ok else 'no'}"])
+    return "\n".join([*lines, f"intact: {'yes' if found.ok else 'no'}"])
 
 
 def _spans(epochs: Sequence[int]) -> str:
@@ -194,16 +194,16 @@ def exported(found: Sequence[Exported]) -> str:
     return table(("FILE", "ROWS", "BYTES", "COLUMNS"), rows)
 
 
-def restored(epoch: int, taken_back: Sequence[int], done: bool) -> str:
-    """What going back to an epoch means."""
+def restored(epoch: int, withdrawn: Sequence[int], done: bool) -> str:
+    """The consequences of restoring an epoch."""
     if done:
-        return f"the next start of the workflow goes on from epoch {epoch}"
-    lost = f"epochs {_spans(taken_back)} are taken back for good" if taken_back else "none is lost"
+        return f"the next start of the workflow resumes from epoch {epoch}"
+    lost = f"epochs {_spans(withdrawn)} are withdrawn for good" if withdrawn else "none is lost"
     return (
-        f"To go back to epoch {epoch}: {lost}, and the next start reads again what came after. "
-        "A workflow that runs on this checkpoint is stopped by it. The start removes the outputs "
-        "of epochs after it from file sinks; what callbacks and other sinks have passed on stays "
-        "there and will come again.\nNothing was changed; add --yes to do it."
+        f"Restoring epoch {epoch}: {lost}, and the next start reads the input after it again. "
+        "A workflow that runs on this checkpoint stops. The start removes the outputs of later "
+        "epochs from file sinks; callbacks and other sinks receive them again.\n"
+        "Nothing was changed; add --yes to do it."
     )
 
 

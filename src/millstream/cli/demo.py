@@ -1,4 +1,4 @@
-"""The demo: a stateful word count over a stream, compared with Spark's batch answer."""
+"""The demo: a stateful word count over a stream, compared with a batch query of Spark."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _FILES_PER_EPOCH = 4
 
 
 def split(line: str) -> Iterator[tuple[str, int]]:
-    """Give every word of a line, once."""
+    """Yield every word of a line with a one."""
     for word in line.split():
         yield word, 1
 
 
 def count(word: str, ones: list[int], state: Any) -> Iterator[tuple[str, int]]:
-    """Add to the word's count, and tell it."""
+    """Add to the count of a word, and yield it."""
     state["n"] = state.get("n", 0) + sum(ones)
     yield word, state["n"]
 
@@ -46,7 +46,7 @@ class Demo:
             return self._run(Path(folder))
 
     def _run(self, folder: Path) -> int:
-        # Spark is loaded here, after Java was looked for.
+        # Spark is imported here, after Java was found.
         from millstream.spark.session import acquire, release
 
         text = folder / "text"
@@ -111,7 +111,7 @@ def _say(text: str) -> None:
 
 
 def _set_up_logging() -> None:
-    """Show the quiet lines that a run logs when there is no terminal to draw on."""
+    """Print what a run logs when there is no terminal for the display."""
     log = logging.getLogger("millstream")
     if not log.handlers:
         handler = logging.StreamHandler()
@@ -119,5 +119,5 @@ def _set_up_logging() -> None:
         log.addHandler(handler)
         log.setLevel(logging.INFO)
         log.propagate = False
-    # Py4J tells the root logger of a call cut off by Ctrl-C, with a stack that helps nobody.
+    # Py4J logs a call that Ctrl-C interrupted, with a useless stack trace.
     logging.getLogger().addHandler(logging.NullHandler())

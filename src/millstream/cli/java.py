@@ -55,8 +55,8 @@ def find_java(environment: Mapping[str, str] = os.environ) -> Path:
 
 def _major(java: Path) -> int | None:
     try:
-        told = subprocess.run([java, "-version"], capture_output=True, text=True, check=True)
+        printed = subprocess.run([java, "-version"], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return None
-    version = _VERSION.search(told.stderr + told.stdout)
+    version = _VERSION.search(printed.stderr + printed.stdout)
     return int(version.group(1)) if version else None

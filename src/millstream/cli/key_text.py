@@ -28,7 +28,7 @@ _WORDS = {"true": True, "false": False}
 
 
 def parse_key(text: str, kind: pa.DataType) -> Any:
-    """The key that a text stands for; a tuple is written as in JSON or Python."""
+    """Parse the text of a key; a tuple is written as in JSON or Python."""
     kind = canonical_type(kind)
     try:
         return _parse(text, kind)

@@ -12,9 +12,9 @@ from millstream.checkpoints.manifest import Claim, Link, Manifest
 
 @dataclass(frozen=True)
 class Epoch:
-    """A committed epoch: what it added, what it takes to bring it back, whether that is there.
+    """A committed epoch: its own records, those to restore it, and whether these exist.
 
-    That the newest ones are ``published`` is said by the manifests that follow; until then None.
+    ``published`` is known from later manifests; None for the newest epochs.
     """
 
     epoch: int
@@ -43,7 +43,7 @@ class Incarnation:
 
 @dataclass(frozen=True)
 class Listing:
-    """The epochs of a checkpoint, and its incarnations as far as the chain remembers them."""
+    """The epochs of a checkpoint, and its incarnations as far as the chain has them."""
 
     workflow: str | None
     slots: int | None
@@ -53,7 +53,7 @@ class Listing:
 
 
 def listing(links: Sequence[Link], keys: Set[str]) -> Listing:
-    """List what a chain says; ``keys`` are those of the records that are there."""
+    """List the links of a chain; ``keys`` are those of the existing records."""
     lineage = lineage_of(links)
     newest = lineage.newest
     return Listing(

@@ -13,7 +13,7 @@ from millstream.checkpoints.spark_logs import SPARK_LOGS, ResumableEpochs, surel
 
 
 def require_offsets(checkpoint: str, chain: Chain, lineage: Lineage, epoch: int) -> None:
-    """Raise if Spark has purged the offsets of an epoch, or may have and cannot be asked."""
+    """Raise if Spark has purged the offsets of an epoch, or may have without a way to check."""
     folder = Path(checkpoint, SPARK_LOGS)
     if "://" not in checkpoint and folder.is_dir():
         ResumableEpochs(LocalFolder(folder), lineage).require(epoch, str(folder))

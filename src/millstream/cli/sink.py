@@ -1,4 +1,4 @@
-"""``millstream sink``: looks after the folders of file sinks, without Spark or a JVM."""
+"""``millstream sink``: compacts the folders of file sinks, without Spark or a JVM."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def add_to(commands: Any) -> None:
     """Add the command to the parser's."""
     sink = commands.add_parser(
         "sink",
-        help="look after the folder of a file sink: compact",
-        description="Look after the folder of a file sink, while the workflow runs or afterwards.",
+        help="maintain the folder of a file sink: compact",
+        description="Maintain the folder of a file sink, while the workflow runs or afterwards.",
     )
     actions = sink.add_subparsers(title="actions", required=True, metavar="ACTION")
     about = "merge the files of each epoch into one"
@@ -24,7 +24,7 @@ def add_to(commands: Any) -> None:
         "compact",
         help=about,
         description=f"{about.capitalize()}. A reader that lists the folder meanwhile sees each row "
-        "once; one that has listed files and opens them only now gets an error, and reads again.",
+        "once; one that has listed files and opens them only now gets an error, and must retry.",
     )
     parser.add_argument("path", metavar="PATH", help="the sink's folder")
     parser.add_argument(
@@ -38,10 +38,10 @@ def add_to(commands: Any) -> None:
     parser.set_defaults(run=_compact)
 
 
-def _compact(asked: argparse.Namespace) -> int:
-    done = compact(asked.path, older_than=asked.older_than)
+def _compact(options: argparse.Namespace) -> int:
+    done = compact(options.path, older_than=options.older_than)
     text = f"compacted {done.epochs} epochs: {done.files} files became {done.epochs}"
-    print(json.dumps(asdict(done)) if asked.json else text)
+    print(json.dumps(asdict(done)) if options.json else text)
     return 0
 
 

@@ -44,10 +44,10 @@ class ZipfText:
         """Write the files into a new folder; return the number of bytes."""
         folder.mkdir(parents=True)
         sums = np.cumsum(np.arange(1, self.distinct + 1, dtype=float) ** -self.exponent)
-        pieces = _pieces(self.distinct)
+        tokens = _tokens(self.distinct)
         size = 0
         for number in range(self.files):
-            text = self._text(number, sums, pieces)
+            text = self._text(number, sums, tokens)
             # Under its final name only when complete: a stream may already watch the folder.
             hidden = folder / f".{number:06}.txt"
             hidden.write_bytes(text)
@@ -55,15 +55,15 @@ class ZipfText:
             size += text.size
         return size
 
-    def _text(self, number: int, sums: npt.NDArray[np.float64], pieces: pa.Array) -> pa.Buffer:
+    def _text(self, number: int, sums: npt.NDArray[np.float64], tokens: pa.Array) -> pa.Buffer:
         full = self.words_per_line * self.lines_per_file
         count = min(full, self.words - number * full)
         draws = np.random.default_rng([self.seed, number]).random(count) * sums[-1]
         ranks = np.minimum(np.searchsorted(sums, draws, side="right"), self.distinct - 1)
         ranks[self.words_per_line - 1 :: self.words_per_line] += self.distinct
         ranks[-1] = ranks[-1] % self.distinct + self.distinct
-        taken = pieces.take(pa.array(ranks))
-        # An array of strings keeps them end to end in one buffer: that buffer is the text.
+        taken = tokens.take(pa.array(ranks))
+        # An array of strings has them concatenated in one buffer, which is the text.
         offsets = np.frombuffer(taken.buffers()[1], np.int32)
         return taken.buffers()[2].slice(0, int(offsets[count]))
 
@@ -78,7 +78,7 @@ def words_of(distinct: int) -> list[str]:
     return words[:distinct]
 
 
-def _pieces(distinct: int) -> pa.Array:
+def _tokens(distinct: int) -> pa.Array:
     """Every word with the blank, then every word with the line end that may follow it."""
     words = words_of(distinct)
     return pa.array([f"{word} " for word in words] + [f"{word}\n" for word in words])

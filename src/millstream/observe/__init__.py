@@ -1,1 +1,1 @@
-"""What a run tells about itself, and how it is shown."""
+"""Progress reports of a run, and their display."""

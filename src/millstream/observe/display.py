@@ -22,10 +22,10 @@ class Display(Protocol):
     """Shows the epochs of a run as they are committed."""
 
     def show(self, report: EpochProgress) -> None:
-        """Show one committed epoch."""
+        """Display one committed epoch."""
 
     def close(self, totals: Totals) -> None:
-        """Show the end; calling it again does nothing."""
+        """End the display; idempotent."""
 
 
 def display_for(workflow: str, wanted: bool | None) -> Display:
@@ -64,7 +64,7 @@ def _line(report: EpochProgress) -> str:
 
 
 class LiveDisplay:
-    """A table that is drawn anew with every epoch."""
+    """A table that is redrawn with every epoch."""
 
     def __init__(self, workflow: str, console: Console | None = None) -> None:
         self._workflow = workflow

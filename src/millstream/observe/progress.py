@@ -1,4 +1,4 @@
-"""What a run tells about itself: one frozen report per committed epoch, and sums over them."""
+"""Progress of a run: one frozen report per committed epoch, and sums over them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ log = logging.getLogger("millstream")
 
 @dataclass(frozen=True)
 class JobProgress:
-    """One job in one epoch: values fed, keys touched, outputs given, time in reduce.
+    """One job in one epoch: values fed, keys touched, outputs emitted, time in reduce.
 
-    A windowed job also tells how many values it could not take, how far event time has come, and
-    how far that ``lag``s behind the clock; both are None before the first event time, and after
-    the end. ``panes`` are shared by windows, or its values are kept one by one, as ``rate``, the
-    values of a key per second, suggests. The jobs that it ``leads`` read the same values: their
+    A windowed job also reports the values that its windows rejected, its watermark, and the ``lag``
+    of that behind the clock; both are None before the first event time, and after the end.
+    ``panes`` tells whether windows share aggregated panes or have raw rows, as ``rate``, the values
+    of a key per second, suggests. The jobs that are ``fused`` into it read the same values: their
     windows are reduced along with its own, and counted here.
     """
 
@@ -38,7 +38,7 @@ class JobProgress:
     lag: timedelta | None = None
     panes: Panes | None = None
     rate: float | None = None
-    leads: tuple[str, ...] = ()
+    fused: tuple[str, ...] = ()
 
     def rows_per_second(self, seconds: float) -> float:
         return self.rows / seconds if seconds else 0.0
@@ -46,10 +46,10 @@ class JobProgress:
 
 @dataclass(frozen=True)
 class StoreProgress:
-    """What the nodes' safekeepers have put into the store so far, all of them together.
+    """What all nodes together have written to the store so far.
 
-    ``replaced`` entries were overtaken by newer ones; ``waited`` tells how often a full queue
-    held somebody up.
+    ``replaced`` entries were superseded by newer ones while they were queued; ``waited`` counts how
+    often a full queue blocked a node.
     """
 
     records: int = 0
@@ -110,7 +110,7 @@ class Totals:
 
 
 class Progress:
-    """Collects epoch reports and tells listeners; safe to read from any thread."""
+    """Collects epoch reports and notifies listeners; thread-safe."""
 
     def __init__(self, keep: int = 1000) -> None:
         self._recent: deque[EpochProgress] = deque(maxlen=keep)

@@ -26,7 +26,7 @@ def micros_of(time: datetime) -> int:
 
 
 def time_progress(result: EpochResult, job: int) -> dict[str, Any]:
-    """What ``JobProgress`` says of event time; nothing for a job without windows."""
+    """The fields of ``JobProgress`` about event time; none for a job without windows."""
     clock = result.record.clocks.get(job)
     if clock is None:
         return {}
