@@ -37,9 +37,9 @@ def visible(path: Path) -> dict[int, dict[str, int]]:
 
 
 def file_writer(
-    spark: SparkSession, path: Path, keep: Collection[tuple[int, str]] | None = None
+    spark: SparkSession, path: Path, committed: Collection[tuple[int, str]] | None = None
 ) -> FileWriter:
-    writer = open_sink(spark, write.parquet(path), keep=keep)
+    writer = open_sink(spark, write.parquet(path), committed=committed)
     assert isinstance(writer, FileWriter)
     return writer
 
@@ -188,7 +188,7 @@ def test_a_late_task_does_not_change_what_is_published(spark: SparkSession, tmp_
     late.mkdir(parents=True)
     (late / "part-00003-late.parquet").write_bytes(b"half a file")
 
-    after = file_writer(spark, out, keep=[(0, "1-0")])  # a restart that does not know
+    after = file_writer(spark, out, committed=[(0, "1-0")])  # a restart that does not know
     after.publish(0, "1-0")
 
     assert visible(out) == {0: {"good": ROWS}}
@@ -268,7 +268,7 @@ def test_what_is_committed_can_be_published_after_a_restart(
     before.stage(batch(spark, "committed"), 0, "1-0")
     before.stage(batch(spark, "dead"), 1, "1-0")
 
-    after = open_sink(spark, write.parquet(tmp_path / "out"), keep=[(0, "1-0")])
+    after = open_sink(spark, write.parquet(tmp_path / "out"), committed=[(0, "1-0")])
     after.publish(0, "1-0")
 
     assert visible(tmp_path / "out") == {0: {"committed": ROWS}}
@@ -283,7 +283,7 @@ def test_opening_removes_nothing_unless_it_is_told_what_to_keep(
 
     open_sink(spark, sink)
     kept = staged(tmp_path / "out")
-    open_sink(spark, sink, keep=[])
+    open_sink(spark, sink, committed=[])
 
     assert kept == ["epoch=000000000000-1-0"]
     assert staged(tmp_path / "out") == []

@@ -27,16 +27,16 @@ _POLL = 0.1
 
 @dataclass(frozen=True)
 class Ending:
-    """Where each source ends, in the order in which Spark lists them; None: when it is quiet.
+    """The end of each source, in Spark's order; None for one that ends when it is quiet.
 
-    With ``windows``, there are heartbeats behind the sources.
+    With ``windows``, the heartbeat source follows them.
     """
 
     ends: tuple[ReplayEnd | None, ...]
     windows: bool
 
     def has_read(self, sources: Sequence[Any]) -> bool:
-        """Whether an epoch with these reports of Spark's has found everything read."""
+        """Whether everything was read, by Spark's reports of an epoch's sources."""
         if self.windows:
             sources = sources[:-1]
         if len(sources) != len(self.ends):
@@ -51,7 +51,7 @@ class Ending:
 
     def stop_when_read(self, query: StreamingQuery, engine: Engine) -> None:
         """End the run when all was read and, if there are windows, all of them were closed."""
-        with contextlib.suppress(*BROKEN):  # whoever waits for the run finds out that Spark is gone
+        with contextlib.suppress(*BROKEN):  # await_termination reports that Spark was lost
             self._stop_when_read(query, engine)
 
     def _stop_when_read(self, query: StreamingQuery, engine: Engine) -> None:
@@ -88,7 +88,7 @@ def ending_of(planned: Plan, branches: Iterable[int], windows: bool) -> Ending:
 
 
 def _sources_of(planned: Plan, branches: Iterable[int]) -> list[int]:
-    """The sources behind the branches, in the order in which Spark lists them."""
+    """The sources of the branches, in Spark's order."""
     found: list[int] = []
     for branch in branches:
         if branch == HEARTBEAT:

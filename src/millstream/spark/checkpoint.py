@@ -40,8 +40,8 @@ _KEPT_INCARNATIONS = 3
 
 
 @dataclass(frozen=True)
-class Hold:
-    """What a run holds of its checkpoint: the folder of Spark's logs, and perhaps a journal."""
+class RunCheckpoint:
+    """The checkpoint of a run: the folder of Spark's logs, and the journal if it is durable."""
 
     location: str
     url: str | None = None
@@ -51,7 +51,7 @@ class Hold:
 
     def successor(self, problem: BaseException) -> SupersededError | None:
         """The error that explains a problem better: another driver has claimed the checkpoint."""
-        if self.chain is None or self.journal is None or _says_enough(problem):
+        if self.chain is None or self.journal is None or _is_specific(problem):
             return None
         try:
             return self.chain.successor(self.journal.incarnation)
@@ -59,19 +59,19 @@ class Hold:
             return None
 
 
-def _says_enough(problem: BaseException) -> bool:
+def _is_specific(problem: BaseException) -> bool:
     known = isinstance(problem, SupersededError | CommitUnknownError | StoreError)
     return known or not isinstance(problem, Exception)
 
 
-def take_hold(
+def claim_checkpoint(
     planned: Plan,
     config: RunConfig,
     spark: SparkSession,
     frame: DataFrame,
     sinks: Mapping[str, SinkWriter],
     cleanup: ExitStack,
-) -> Hold:
+) -> RunCheckpoint:
     """Claim the checkpoint, reconcile Spark's logs and the sinks with it, publish what is due.
 
     Without a checkpoint everything begins anew, in a folder that is removed after the run.
@@ -80,7 +80,7 @@ def take_hold(
         temporary = tempfile.mkdtemp(prefix="millstream-checkpoint-")
         cleanup.callback(shutil.rmtree, temporary, ignore_errors=True)
         clear_sinks(_staging(sinks))
-        return Hold(temporary)
+        return RunCheckpoint(temporary)
     root = Folder(spark, str(config.checkpoint))
     url = _store_url(root, config.store)
     store = open_store(url, f"driver-{uuid.uuid4().hex[:12]}")
@@ -90,7 +90,7 @@ def take_hold(
     journal = _journal(store, claimed, planned, config)
     ids = {at: job.id for at, job in _numbered(planned, claimed.workflow)}
     logs = QueryLogs(folder)
-    hold = Hold("", url, journal, ids, Chain(store))
+    opened = RunCheckpoint("", url, journal, ids, Chain(store))
     try:
         location = logs.derive(
             journal.incarnation, claimed.after, source_folders(frame), by=claimed.by
@@ -98,13 +98,13 @@ def take_hold(
         logs.prune(_KEPT_INCARNATIONS)
         reconcile_sinks(_staging(sinks), claimed, journal, partial(publish, sinks=sinks))
     except Exception as problem:
-        replaced = hold.successor(problem)
-        if replaced is None:
+        superseded = opened.successor(problem)
+        if superseded is None:
             raise
-        raise replaced from problem
+        raise superseded from problem
     if journal.committed.epoch >= 0:
         log.info("resuming after epoch %d as incarnation %d", claimed.after, journal.incarnation)
-    return replace(hold, location=location)
+    return replace(opened, location=location)
 
 
 def _store_url(root: Folder, wanted: str | None) -> str:

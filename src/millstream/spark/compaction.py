@@ -1,14 +1,14 @@
 """Compaction of a file sink: the files of each epoch become one, in the same folder.
 
-Many small files are merged before they are published, which nobody can notice. What is published
-is compacted on demand: the new file is written out of sight, and then the two folders change
-places in one step of the file system. A reader that lists the folder sees an epoch's old files or
-its new one, never both and never neither; one that has listed the old files and not yet opened
-them finds them gone, with an error. No plain folder can do better: a path that can still be opened
-is also listed. A sink keeps a folder for every epoch with rows, because readers take the column
-``epoch`` from its name; so epochs can be withdrawn after a compaction as before it.
+Many small files are merged before they are published, invisibly. What is published is compacted on
+demand: the new file is written to a hidden folder, and then the two folders are exchanged
+atomically. A reader that lists the folder sees an epoch's old files or its new one, never both and
+never neither; one that has listed the old files and not yet opened them gets an error. No plain
+folder can do better: a path that can still be opened is also listed. A sink has a folder for every
+epoch with rows, because readers derive the column ``epoch`` from its name; so epochs can be
+withdrawn after a compaction as before it.
 
-Works on what is durable, beside a run or without one, and needs neither Spark nor a JVM::
+It works on committed epochs, during a run or after it, and needs neither Spark nor a JVM::
 
     <path>/_millstream/compacting/epoch=…      the new folder; after the exchange, the old one
 """
@@ -134,8 +134,8 @@ def _compact_epoch(folder: Path, aside: Path, merge: Merge, older_than: timedelt
     _sync(merged)
     _sync(new)
     with locked(folder.parent, EPOCHS, wait=_PATIENCE):
-        # Names of files are unique, so these are the ones that were read: not withdrawn meanwhile,
-        # and perhaps published anew.
+        # File names are unique, so these are the files that were read: the epoch was not withdrawn
+        # meanwhile, and perhaps published again.
         if _data_files(folder) == before:
             _exchange(new, folder)
         else:
@@ -162,9 +162,9 @@ def merge_parquet(files: Sequence[Path], merged: Path) -> None:
         schema, original, about = first.schema_arrow, first.schema, first.metadata
     pairs = about.metadata or {}
     columns = [original.column(at) for at in range(len(original))]
-    whole = ("INT32", "INT64")
+    integers = ("INT32", "INT64")
     options: dict[str, Any] = {}
-    if any(c.logical_type.type == "DECIMAL" and c.physical_type in whole for c in columns):
+    if any(c.logical_type.type == "DECIMAL" and c.physical_type in integers for c in columns):
         options["store_decimal_as_integer"] = True
     codec = about.row_group(0).column(0).compression if about.num_row_groups else "SNAPPY"
     with pq.ParquetWriter(
@@ -185,23 +185,23 @@ def merge_parquet(files: Sequence[Path], merged: Path) -> None:
 
 def _tables(files: Sequence[Path], original: pq.ParquetSchema) -> Iterator[pa.Table]:
     """The rows of all files, in few tables."""
-    held: list[pa.Table] = []
+    buffered: list[pa.Table] = []
     for file in files:
         with pq.ParquetFile(file, coerce_int96_timestamp_unit="us") as reader:
             _require(file, reader.schema.equals(original))
             for group in range(reader.num_row_groups):
-                held.append(reader.read_row_group(group))
-                if sum(table.nbytes for table in held) > _ROW_GROUP:
-                    yield pa.concat_tables(held)
-                    held.clear()
-    if held:
-        yield pa.concat_tables(held)
+                buffered.append(reader.read_row_group(group))
+                if sum(table.nbytes for table in buffered) > _ROW_GROUP:
+                    yield pa.concat_tables(buffered)
+                    buffered.clear()
+    if buffered:
+        yield pa.concat_tables(buffered)
 
 
 def _require(file: Path, same: bool) -> None:
     if not same:
         raise CompactionUnsupportedError(
-            str(file.parent), "its files do not have, or would not keep, the same types"
+            str(file.parent), "its files differ in types, or compaction would change them"
         )
 
 

@@ -1,6 +1,6 @@
 """From a plan to Spark: the streaming DataFrame that is admitted, and the frames of an epoch.
 
-The sources and the SQL or DataFrame steps right behind them become one streaming DataFrame; an
+The sources and the SQL or DataFrame steps right after them become one streaming DataFrame; an
 epoch is then a chain of ``mapInArrow`` stages with one shuffle before every level of jobs.
 """
 
@@ -71,7 +71,7 @@ class Admission:
 
 
 def admission(spark: SparkSession, plan: Plan, heartbeat: bool) -> Admission:
-    """Open the sources, apply the steps that stay in the JVM, and bring all into one frame."""
+    """Open the sources, apply the steps that stay in the JVM, and union all into one frame."""
     frames: dict[int, DataFrame] = {}
     for at, vertex in enumerate(plan.vertices):
         if not plan.in_source_frame[at]:
@@ -123,14 +123,14 @@ def apply_step(vertex: FrameVertex, frame: DataFrame) -> DataFrame:
 
 
 def _check_stateless(vertex: FrameVertex, frame: DataFrame) -> None:
-    """Refuse steps that would keep state of Spark's own, out of our sight."""
+    """Reject steps with state of Spark's own, which our checkpoints would not include."""
     pending = [frame._jdf.queryExecution().analyzed()]
     while pending:
         node = pending.pop()
         if node.nodeName() in _STATEFUL:
             raise WorkflowError(
-                f"a step in the JVM uses {node.nodeName()}, which keeps state of Spark's own",
-                "aggregate (groupBy, dropDuplicates and their like) with a job",
+                f"a step in the JVM uses {node.nodeName()}, which has state of Spark's own",
+                "aggregate (groupBy, dropDuplicates, ...) with a job",
                 vertex.place,
             )
         children = node.children()
@@ -265,15 +265,15 @@ def _tasks_of(frame: DataFrame) -> int:
     """How many tasks read a frame."""
     execution = frame._jdf.queryExecution()
     plan = execution.analyzed()
-    # What foreachBatch hands over is an RDD, which can be asked without planning anything.
+    # The frame of foreachBatch is an RDD, whose partitions are known without planning.
     rdd = plan.rdd() if plan.nodeName() == "LogicalRDD" else execution.toRdd()
     return int(rdd.getNumPartitions())
 
 
 def _persist(frame: DataFrame, cached: ExitStack) -> DataFrame:
-    kept = frame.persist(StorageLevel.MEMORY_AND_DISK)
-    cached.callback(kept.unpersist)
-    return kept
+    cached_frame = frame.persist(StorageLevel.MEMORY_AND_DISK)
+    cached.callback(cached_frame.unpersist)
+    return cached_frame
 
 
 @dataclass(frozen=True)
@@ -284,7 +284,7 @@ class Frames:
     sinks: Mapping[int, DataFrame]
 
     def evaluate(self) -> None:
-        """Run every partition of the body, whatever the sinks looked at."""
+        """Run every partition of the body, whichever the sinks evaluated."""
         _evaluate(self.body)
 
 
@@ -293,7 +293,7 @@ def _evaluate(frame: DataFrame) -> None:
 
 
 def _declared(plan: Plan, targets: Iterable[int]) -> Iterator[tuple[int, pa.Schema]]:
-    """What annotations and ``output=`` say of the rows that reach sinks and JVM steps."""
+    """The schemas that annotations and ``output=`` declare for sinks and JVM steps."""
     for at in targets:
         before = plan.vertices[plan.inputs[at][0]]
         if isinstance(before, FusedVertex):

@@ -1,4 +1,4 @@
-"""Making rows fit the columns of a sink, and the Spark types behind them."""
+"""Casts rows to the columns of a sink, and to Spark's types."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def unified(sink: str, schemas: Iterable[pa.Schema]) -> pa.Schema:
 
 
 def is_known(kind: pa.DataType) -> bool:
-    """Whether a type says what its values are, also those of a struct's fields."""
+    """Whether a type is known, also those of a struct's fields."""
     if pa.types.is_struct(kind):
         return all(is_known(field.type) for field in kind)
     return not pa.types.is_null(kind)

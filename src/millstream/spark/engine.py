@@ -1,7 +1,7 @@
-"""The callback of ``foreachBatch``: Spark's part in an epoch, and how its failures are told.
+"""The callback of ``foreachBatch``: Spark's part in an epoch, and the errors of a failed one.
 
-The order of things within an epoch is :func:`millstream.coordinator.epochs.run_epoch`'s; the
-callback returns only after it, which makes Spark move on.
+:func:`millstream.coordinator.epochs.run_epoch` has the order of steps within an epoch; the callback
+returns after it, and Spark continues with the next epoch.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class EpochFailedError(MillstreamError):
 
 
 class RunStoppedError(Exception):
-    """Ends the query between two epochs; never shown to users."""
+    """Ends the query between two epochs; users never see it."""
 
 
 class Engine:
@@ -66,7 +66,7 @@ class Engine:
         spark_lost: Callable[[], SparkLostError | None] = lambda: None,
         log: SparkLog | None = None,
     ) -> None:
-        """What may explain a failure: who has taken over the checkpoint, and a JVM that is gone.
+        """``successor`` and ``spark_lost`` explain a failure: a newer driver, or a lost JVM.
 
         ``log`` is the log of Spark, if it is a session of ours.
         """
@@ -90,7 +90,7 @@ class Engine:
         self.query: StreamingQuery | None = None
 
     def __call__(self, frame: DataFrame, epoch: int) -> None:
-        """Run one epoch; a short exception tells Spark that it did not happen."""
+        """Run one epoch; raises a short exception for Spark if it fails."""
         self._idle.clear()
         self._thread = threading.get_ident()
         try:
@@ -107,14 +107,14 @@ class Engine:
             self._idle.set()
 
     def fail(self, problem: BaseException, epoch: int | None = None) -> None:
-        """Remember why the run failed: the first reason, as users are told it."""
+        """Record why the run failed: the first reason, as the user's error."""
         if self.error is not None:
             return
         error = self._explained(problem)
         if isinstance(error, DataError) and error.epoch is None:
             error.epoch = epoch
         if self._log is not None:
-            error.add_note(f"Spark's log: {self._log.keep()}")
+            error.add_note(f"Spark's log: {self._log.retain()}")
         self.error = error
 
     @property
@@ -185,14 +185,14 @@ class Engine:
         return found
 
     def _explained(self, problem: BaseException) -> BaseException:
-        replaced = self._successor(problem)
-        if replaced is not None:
-            return replaced
+        superseded = self._successor(problem)
+        if superseded is not None:
+            return superseded
         if isinstance(problem, KeyboardInterrupt):
             return problem
-        if (gone := self._spark_lost()) is not None:
-            gone.__cause__ = problem
-            return gone
+        if (lost := self._spark_lost()) is not None:
+            lost.__cause__ = problem
+            return lost
         if self._coordinator.lost is not None:
             return self._coordinator.lost
         if isinstance(problem, MillstreamError):
@@ -206,7 +206,7 @@ class Engine:
 
 
 class _SparkBody:
-    """An epoch's body: frames that Spark evaluates, and sinks that keep what they are given."""
+    """An epoch's body: frames that Spark evaluates, and sinks that stage them."""
 
     def __init__(
         self,
@@ -226,7 +226,7 @@ class _SparkBody:
     @contextlib.contextmanager
     def attempt(self, record: EpochRecord) -> Iterator[_SparkAttempt]:
         with self._frames.build(self._frame, record) as frames:
-            # A sink whose columns nobody has seen yet has nothing to show, and no frame.
+            # A sink whose columns are not known yet has no rows, and no frame.
             sinks = {at: self._sinks[at] for at in frames.sinks}
             attempt = _SparkAttempt(frames, record, self._coordinator, sinks, self._names)
             self._staged = attempt.staged
@@ -310,11 +310,11 @@ def _stored(reports: Iterable[NodeReport]) -> StoreProgress | None:
 
 
 def publish(staged: Staged, sinks: Mapping[str, SinkWriter]) -> None:
-    """Make visible what sinks have staged under a durable commit; again: nothing."""
+    """Publish what sinks have staged under a durable commit; idempotent."""
     for name in staged.sinks:
         if name in sinks:
             sinks[name].publish(staged.epoch, staged.attempt)
         else:
             log.warning(
-                "sink %r is gone: what it staged for epoch %d stays unpublished", name, staged.epoch
+                "there is no sink %r: its output of epoch %d is not published", name, staged.epoch
             )

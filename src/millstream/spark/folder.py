@@ -32,7 +32,7 @@ class Folder:
         qualified = self._fs.makeQualified(path)
         self._text = qualified.toString()
         self._local_root = str(qualified.toUri().getPath())
-        # Local, and nobody has chosen an implementation of their own.
+        # Local, and without an implementation that the user has configured.
         self.is_plain_local: bool = (
             self._fs.getUri().getScheme() == "file" and conf.get("fs.file.impl") is None
         )
@@ -101,7 +101,7 @@ class Folder:
             stream.close()
 
     def write(self, name: str, text: str) -> None:
-        """Write a small file, and see it to the disk."""
+        """Write and sync a small file."""
         if self.is_plain_local:
             with open(self.local(name), "w", encoding="utf-8") as file:
                 file.write(text)
@@ -115,9 +115,9 @@ class Folder:
             stream.close()
 
     def copy(self, names: Iterable[str], source: str, target: str) -> None:
-        """Copy files that nobody writes again, of one folder in here to another.
+        """Copy files that are not written again from one folder in here to another.
 
-        A file that went away meanwhile is left out.
+        A file that was removed meanwhile is skipped.
         """
         pairs = [(f"{source}/{name}", f"{target}/{name}") for name in names]
         if self.is_plain_local:
@@ -157,13 +157,13 @@ class Folder:
 
 
 def _link(source: str, target: str) -> None:
-    # A second name for what is on the disk already costs nothing, and a crash cannot empty it.
+    # A hard link to a durable file costs nothing, and a crash cannot empty it.
     try:
         os.link(source, target)
     except FileNotFoundError:
         return
     except OSError:
-        # The file system knows no links.
+        # The file system has no hard links.
         try:
             shutil.copyfile(source, target)
         except FileNotFoundError:
@@ -171,5 +171,5 @@ def _link(source: str, target: str) -> None:
 
 
 def _is_crc(name: str) -> bool:
-    """Say whether a file is a checksum of Hadoop's, which hides these from its own listings."""
+    """Whether a file is a checksum of Hadoop's, which its own listings hide."""
     return name.startswith(".") and name.endswith(".crc")

@@ -1,4 +1,4 @@
-"""The JVM of Spark's driver, as this process sees it: whether it is there, and what if not."""
+"""The JVM of Spark's driver, and the errors when it has ended."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pyspark.sql import SparkSession, SQLContext
 from millstream.errors import MillstreamError
 
 BROKEN = (Py4JError, OSError, EOFError)
-"""What calls into a JVM that is gone raise."""
+"""What calls into a JVM that has ended raise."""
 
 
 class SparkLostError(MillstreamError):
-    """The JVM of Spark's driver is gone, and with it the executors and the nodes."""
+    """The JVM of Spark's driver ended, and with it the executors and the nodes."""
 
     def __init__(self, checkpoint: str | None) -> None:
         super().__init__(checkpoint)
@@ -37,7 +37,7 @@ class SparkLostError(MillstreamError):
 
 
 class Gateway:
-    """The way to the JVM of one session."""
+    """The connection to the JVM of one session."""
 
     def __init__(self, context: SparkContext, checkpoint: str | None = None) -> None:
         gateway = context._gateway
@@ -46,8 +46,8 @@ class Gateway:
         self._checkpoint = checkpoint
 
     @property
-    def is_gone(self) -> bool:
-        """Whether the JVM answers no more; asks it."""
+    def is_lost(self) -> bool:
+        """Whether the JVM does not answer a call."""
         try:
             self._gateway.jvm.java.lang.System.nanoTime()
         except BROKEN:
@@ -55,16 +55,16 @@ class Gateway:
         return False
 
     def close(self) -> None:
-        """Let go of the connections to the JVM."""
+        """Close the connections to the JVM."""
         self._gateway.close()
 
     def loss(self) -> SparkLostError | None:
-        """What a run has to say of its JVM, if that is gone."""
-        return SparkLostError(self._checkpoint) if self.is_gone else None
+        """The error of a run whose JVM has ended, if it has."""
+        return SparkLostError(self._checkpoint) if self.is_lost else None
 
     @contextlib.contextmanager
     def explaining(self) -> Iterator[None]:
-        """Say what failed for want of the JVM as ``SparkLostError``."""
+        """Raise ``SparkLostError`` for what failed because the JVM has ended."""
         try:
             yield
         except Exception as problem:
@@ -75,13 +75,13 @@ class Gateway:
 
 
 def stop_session(spark: SparkSession) -> None:
-    """Stop a session; if its JVM is gone, let the next session start another."""
+    """Stop a session; if its JVM has ended, let the next session start another."""
     context = spark.sparkContext
     gateway = Gateway(context)
-    if not gateway.is_gone:
+    if not gateway.is_lost:
         spark.stop()
         return
-    context._jsc = None  # there is nothing to be stopped there
+    context._jsc = None  # nothing is left to stop there
     context.stop()
     with contextlib.suppress(*BROKEN):
         gateway.close()

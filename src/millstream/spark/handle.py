@@ -33,7 +33,7 @@ _POLL = 0.1
 
 @dataclass(frozen=True)
 class NodeStatus:
-    """A node, as ``status()`` shows it: its slots, and of how many more it keeps copies."""
+    """A node in ``status()``: its own slots, and the slots that it has copies of."""
 
     node: str
     host: str
@@ -47,11 +47,11 @@ class NodeStatus:
 
 @dataclass(frozen=True)
 class Status:
-    """Where a run is: ``durable`` is the newest epoch in the store, if there is one.
+    """The status of a run: ``durable`` is the newest epoch in the store, if there is one.
 
-    Nodes that are ``slow`` answer, but not in time, and are waited for; ``waits`` says what has
-    been waiting for more than ten seconds, and why. Of the ``lost`` nodes, ``fenced_alive`` are
-    those that answered when they were fenced, or have been heard of since.
+    Nodes that are ``slow`` answer pings, but not calls in time; ``waits`` lists what has been
+    waiting for more than ten seconds, and why. Of the ``lost`` nodes, ``fenced_alive`` are those
+    that answered when they were fenced, or afterwards.
     """
 
     workflow: str
@@ -86,7 +86,7 @@ class JobState:
 
 
 class Run:
-    """A workflow that runs. Leaving the ``with`` block stops it."""
+    """A running workflow. Leaving the ``with`` block stops it."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class Run:
         self._cleanup = cleanup
         self._gateway = gateway
         self._stopped = False
-        self._told = False
+        self._raised = False
         self._lock = threading.RLock()
 
     @property
@@ -157,7 +157,7 @@ class Run:
         return "running" if self._is_active() else "finished"
 
     def _is_active(self) -> bool:
-        """Whether Spark runs the query; if Spark is gone, the run has failed."""
+        """Whether Spark runs the query; if Spark was lost, the run has failed."""
         try:
             return bool(self._query.isActive)
         except BROKEN as problem:
@@ -169,8 +169,8 @@ class Run:
         for at, vertex in self._plan.jobs:
             if vertex.name == job:
                 return JobState(self._coordinator, at, self._gateway)
-        for at, led in self._plan.of_kind(FusedVertex):
-            if led.name == job:
+        for at, fused in self._plan.of_kind(FusedVertex):
+            if fused.name == job:
                 leader = self._plan.vertices[self._plan.inputs[at][0]]
                 assert isinstance(leader, JobVertex)
                 raise ConfigError(
@@ -182,16 +182,16 @@ class Run:
         raise ConfigError(f"there is no job {job!r}; the jobs are {names}")
 
     def advance(self, to: datetime | None = None) -> None:
-        """Let event time come at least so far with the next epoch; None: close all windows.
+        """Advance the watermark at least to a time with the next epoch; None closes all windows.
 
-        For input that tells by itself when it is complete. What is older afterwards is late.
+        For input that marks when it is complete. Older values are late afterwards.
         """
         if all(job.windowing is None for _, job in self._plan.jobs):
             raise ConfigError("advance() is for workflows with windows, and this one has none")
         if to is not None and (not isinstance(to, datetime) or to.tzinfo is None):
             raise ConfigError(
-                f"advance() takes a datetime with a time zone (or None), got {to!r}; give "
-                "tzinfo=datetime.UTC, for one"
+                f"advance() takes a datetime with a time zone (or None), got {to!r}; pass for "
+                "example tzinfo=datetime.UTC"
             )
         self._coordinator.advance(END if to is None else micros_of(to))
 
@@ -204,7 +204,7 @@ class Run:
         while self._is_active():
             if deadline is not None and time.monotonic() > deadline:
                 return False
-            with contextlib.suppress(Exception):  # the failure is told below, typed
+            with contextlib.suppress(Exception):  # the failure is raised below, typed
                 self._query.awaitTermination(_POLL)  # type: ignore[arg-type]
         self._raise_failure()
         self._finish()
@@ -212,7 +212,7 @@ class Run:
         return True
 
     def _finish(self) -> None:
-        """Let the store catch up with the last epochs; if it cannot, the run has failed."""
+        """Wait until the last epochs are in the store; if that fails, the run has failed."""
         try:
             self._coordinator.finish()
         except Exception as problem:
@@ -236,7 +236,7 @@ class Run:
         failure = self._failure()
         if failure is not None:
             with self._lock:
-                self._told = True
+                self._raised = True
                 self._end()
             raise failure
 
@@ -271,5 +271,5 @@ class Run:
         failure = self._failure()
         self.stop()
         failure = failure or self._engine.error
-        if failure is not None and problem is None and not self._told:
+        if failure is not None and problem is None and not self._raised:
             raise failure

@@ -138,9 +138,7 @@ class RunConfig:
             if value is None and name in optional:
                 continue
             if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-                raise ConfigError(
-                    f"{name} must be a whole number from {low} to {high}, got {value!r}"
-                )
+                raise ConfigError(f"{name} must be an integer from {low} to {high}, got {value!r}")
 
     def _check_choices(self) -> None:
         for name, allowed in _CHOICES:
@@ -164,7 +162,7 @@ class RunConfig:
         if self.when_full == "replace" and self.durability != "interval":
             raise ConfigError(
                 "when_full='replace' needs durability='interval': with 'epoch' every epoch is in "
-                "the store before it commits, and none can stand for another"
+                "the store before it commits, and none can replace another"
             )
         if self.checkpoint is None:
             for name in ("store", "restore_epoch"):

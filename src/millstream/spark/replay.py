@@ -47,14 +47,14 @@ class ReplayEnd:
     rows: int
 
     def reached(self, offset: str | Mapping[str, int] | None) -> bool:
-        """Say whether a source's ``endOffset`` in a query's progress is the last one."""
+        """Whether a source's ``endOffset`` in a query's progress is the last one."""
         if isinstance(offset, str):
             offset = json.loads(offset)
         return (offset["row"] if isinstance(offset, Mapping) else 0) >= self.rows
 
 
 def replay_end(source: ReplaySource) -> ReplayEnd:
-    """Say where a replay ends, so that a paced one, which Spark would run for ever, is stopped."""
+    """The end of a replay, to stop a paced one, which Spark would run for ever."""
     return ReplayEnd(spool_of(source).rows)
 
 
@@ -112,7 +112,7 @@ class Slice(InputPartition):
 class ReplayReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Admits and reads rows.
 
-    It holds no state that a restart would miss: losing when the pace began only lets the pace
+    It has no state that a restart would miss: losing when the pace began only lets the pace
     begin again, at the offset that Spark has.
     """
 
@@ -137,7 +137,7 @@ class ReplayReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if self._limit is None else ReadMaxRows(self._limit)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        # All of a recording is available now; if Spark found nothing due, it would end the run.
+        # All of a recording is available now; if nothing were due, Spark would end the run.
         self._everything = True
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802

@@ -18,7 +18,7 @@ from millstream.observe.progress import EpochProgress, Totals
 from millstream.spark.handle import Run
 from millstream.spark.options import RunConfig, with_options
 from millstream.spark.session import acquire, release
-from millstream.spark.startup import Starting
+from millstream.spark.startup import Startup
 
 
 @dataclass(frozen=True)
@@ -36,28 +36,28 @@ def start(workflow: Workflow, config: RunConfig) -> Run:
 
     It runs on ``spark``, or else on the session of its sources, or on one of its own on ``master``.
 
-    ``nodes`` defaults to one per executor core, ``partitions`` (of each shuffle) to the larger
-    of cores and nodes. Every slot has ``replicas`` copies on other nodes, in other fault zones
-    where possible: ``zone`` gives the zone of an executor from its host and id, by default its
+    ``nodes`` defaults to one per executor core, ``partitions`` (of each shuffle) to the larger of
+    cores and nodes. Every slot has ``replicas`` copies on other nodes, in other fault zones where
+    possible: ``zone`` gives the zone of an executor from its host and id, by default its
     ``MILLSTREAM_ZONE`` or its host. A node that answers no ping for ``node_timeout`` is declared
     dead. ``every`` is the shortest time between two epochs of unbounded input. With a
     ``memory_limit`` (bytes, or text such as ``"512MB"``) a node whose keys take more than that in
-    memory moves those that rest to its local disk; jobs with built-in aggregates or Arrow reducers
-    do not.
-    ``listen`` is the address on which coordinator and nodes accept connections from other
-    hosts; without it they use Unix sockets. Connections between hosts are encrypted with a
-    certificate of the run (extra ``tls``), unless ``encrypt=False``. ``progress`` shows progress on
-    the terminal (by default if there is one).
+    memory moves the least recently used to its local disk; jobs with built-in aggregates or Arrow
+    reducers do not. ``listen`` is the address on which coordinator and nodes accept connections
+    from other hosts; without it they use Unix sockets. Connections between hosts are encrypted with
+    a certificate of the run (extra ``tls``), unless ``encrypt=False``. ``progress`` shows progress
+    on the terminal (by default if there is one).
 
     With ``checkpoint`` (a folder) state and outputs survive the loss of all processes: a run that
-    is started again there goes on where the last one ended, on any number of nodes. State goes
-    into ``store``, by default a log in that folder. With ``durability="epoch"`` an epoch is in the
-    store, and copied to peers, before it commits; with ``"interval"`` its input is copied, and its
-    changes follow every ``checkpoint_every`` or ``checkpoint_changes`` keys, whichever comes first,
-    and only then its outputs; if the store cannot keep up, ``when_full`` says whether to ``block``
-    or to ``replace`` what still waits. ``recovery="lazy"`` begins before all state is back.
-    ``restore_epoch`` goes back to one of the ``retain`` newest epochs, and ``changes`` says how
-    jobs have changed since. ``on_checkpoint`` is called with the result of every checkpoint.
+    is started again there resumes from the last checkpoint, on any number of nodes. State is
+    written to ``store``, by default a log in that folder. With ``durability="epoch"`` an epoch is
+    in the store, and replicated to peers, before it commits; with ``"interval"`` its input is
+    replicated, and its changes follow every ``checkpoint_every`` or ``checkpoint_changes`` keys,
+    whichever comes first, and only then its outputs; if the store falls behind, ``when_full``
+    chooses whether to ``block`` or to ``replace`` queued changes. ``recovery="lazy"`` begins before
+    all state is restored. ``restore_epoch`` resumes from one of the ``retain`` newest epochs, and
+    ``changes`` declares how jobs have changed since. ``on_checkpoint`` is called with the result of
+    every checkpoint.
     """
     return _start(workflow, config)
 
@@ -69,7 +69,7 @@ def _start(workflow: Workflow, config: RunConfig) -> Run:
         if spark is None:
             spark = acquire(config.master)
             cleanup.callback(release, spark)
-        return Starting(planned, config, spark, cleanup.pop_all()).run()
+        return Startup(planned, config, spark, cleanup.pop_all()).run()
 
 
 @with_options(RunConfig)
@@ -94,7 +94,7 @@ def run(workflow: Workflow, config: RunConfig) -> Summary:
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
-    """Let Ctrl-C raise and do no more: Spark's own handler would also cancel the epoch."""
+    """Let Ctrl-C only raise: Spark's own handler would also cancel the epoch."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

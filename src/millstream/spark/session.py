@@ -1,4 +1,4 @@
-"""The Spark session: found, or made with the settings that an epoch likes."""
+"""The Spark session: the active one, or a new one with settings for short epochs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _users = 0
 
 
 def acquire(master: str | None) -> SparkSession:
-    """The session that is there, or a new one of ours; give it back with ``release``."""
+    """The active session, or a new one of ours; call ``release`` when done."""
     global _ours, _users, _log
     with _lock:
         if SparkContext._active_spark_context is None:
@@ -64,7 +64,7 @@ def acquire(master: str | None) -> SparkSession:
 
 
 def release(spark: SparkSession) -> None:
-    """Stop a session of ours when its last user is done; others are not ours to stop."""
+    """Stop a session of ours when its last user is done; never one of the user."""
     global _ours, _users, _log
     with _lock:
         if spark is not _ours:
@@ -80,7 +80,7 @@ def release(spark: SparkSession) -> None:
 
 
 def log_of(spark: SparkSession) -> SparkLog | None:
-    """Where a session of ours logs to; those of users log where users say."""
+    """The log of a session of ours; None for a session of the user."""
     with _lock:
         ours = _log is not None and _log.is_written and spark is _ours
         return _log if ours else None

@@ -36,7 +36,7 @@ WIDEST_CELL = 40
 
 
 class UnsupportedColumnError(MillstreamError):
-    """The format of a file sink cannot hold a column."""
+    """The format of a file sink does not support a column."""
 
     def __init__(self, path: str, format: str, column: str, type: str) -> None:
         super().__init__(path, format, column, type)
@@ -44,9 +44,9 @@ class UnsupportedColumnError(MillstreamError):
 
     def __str__(self) -> str:
         return (
-            f"{self.path}: {self.format} cannot hold column {self.column!r} of type {self.type}; "
-            "make flat records before the sink, as in .map(lambda pair: (*pair[0], pair[1])), or "
-            "write ms.write.parquet or ms.write.json"
+            f"{self.path}: {self.format} does not support column {self.column!r} of type "
+            f"{self.type}; make flat records before the sink, as in "
+            ".map(lambda pair: (*pair[0], pair[1])), or write ms.write.parquet or ms.write.json"
         )
 
 
@@ -58,9 +58,9 @@ class SinkWriter(Protocol):
         """``staged``: publish after the commit. ``late``: publish before it, maybe twice."""
 
     def stage(self, frame: DataFrame, epoch: int, attempt: str) -> bool:
-        """Evaluate the frame and keep the result; nothing becomes visible.
+        """Evaluate the frame and store the result, invisibly.
 
-        Says whether there is anything to publish.
+        Returns whether there is anything to publish.
         """
 
     def publish(self, epoch: int, attempt: str) -> None:
@@ -71,16 +71,16 @@ class SinkWriter(Protocol):
 
 
 def open_sink(
-    spark: SparkSession, sink: flow.Sink, *, keep: Collection[tuple[int, str]] | None = None
+    spark: SparkSession, sink: flow.Sink, *, committed: Collection[tuple[int, str]] | None = None
 ) -> SinkWriter:
-    """Open a sink. Outputs staged by dead attempts are removed, except those in ``keep``.
+    """Open a sink. Outputs staged by dead attempts are removed, except ``committed`` ones.
 
-    ``keep`` lists the (epoch, attempt) pairs that are committed and may still have to be
-    published. Without it nothing staged is removed, since only the store knows what committed.
+    These are (epoch, attempt) pairs that may still have to be published. Without them nothing
+    staged is removed, since only the store knows what is committed.
     """
     match sink:
         case flow.FileSink():
-            return FileWriter(spark, sink, keep)
+            return FileWriter(spark, sink, committed)
         case flow.CallbackSink():
             return CallbackWriter(sink)
         case flow.ConsoleSink():
@@ -96,7 +96,10 @@ class FileWriter(EpochFolders):
     when: When = "staged"
 
     def __init__(
-        self, spark: SparkSession, sink: flow.FileSink, keep: Collection[tuple[int, str]] | None
+        self,
+        spark: SparkSession,
+        sink: flow.FileSink,
+        committed: Collection[tuple[int, str]] | None,
     ) -> None:
         self._sink = sink
         self._format, options = _format_of(sink)
@@ -106,7 +109,7 @@ class FileWriter(EpochFolders):
             raise ConfigError(f"{sink.path} is a file; a sink writes a folder")
         self._options = {**options, **_commit_options(self._folder.is_plain_local)}
         self._claim()
-        self.clean(keep)
+        self.clean(committed)
 
     def stage(self, frame: DataFrame, epoch: int, attempt: str) -> bool:
         if "epoch" in (name.lower() for name in frame.columns):
@@ -151,18 +154,18 @@ class FileWriter(EpochFolders):
                 raise UnsupportedColumnError(self._sink.path, self._format, field.name, kind)
 
     def _exclusive(self) -> AbstractContextManager[None]:
-        """Keep a compaction from bringing back what is being removed."""
+        """Exclude a compaction, which could restore what is being removed."""
         if not self._folder.is_plain_local:
             return nullcontext()
         return locked(Path(self._folder.local("")), EPOCHS, wait=_PATIENCE)
 
     def _claim(self) -> None:
-        """Make the folder ours, or refuse if it is somebody else's."""
+        """Mark the folder as ours; reject one with files of others."""
         names = self._folder.names("")
         if OURS not in names and any(not name.startswith(".") for name in names):
             raise ConfigError(
-                f"{self._sink.path} holds files that Millstream did not write; give the sink an "
-                "empty or new folder, or move the files away"
+                f"{self._sink.path} contains files that Millstream did not write; give the sink "
+                "an empty or new folder, or move the files"
             )
         markers = [f"format={self._format}"]
         if "header" in self._options:
@@ -180,7 +183,7 @@ class FileWriter(EpochFolders):
 
 
 class CollectingWriter(ABC):
-    """Collects an epoch in the driver and shows it when it is published."""
+    """Collects an epoch in the driver and delivers it when it is published."""
 
     when: When = "late"
 
@@ -194,14 +197,14 @@ class CollectingWriter(ABC):
 
     def publish(self, epoch: int, attempt: str) -> None:
         if staged := self._staged.get((epoch, attempt)):
-            self.show(epoch, *staged)
+            self.deliver(epoch, *staged)
             self.discard(epoch, attempt)
 
     def discard(self, epoch: int, attempt: str) -> None:
         self._staged.pop((epoch, attempt), None)
 
     @abstractmethod
-    def show(self, epoch: int, table: pa.Table, schema: StructType) -> None: ...
+    def deliver(self, epoch: int, table: pa.Table, schema: StructType) -> None: ...
 
 
 class CallbackWriter(CollectingWriter):
@@ -211,7 +214,7 @@ class CallbackWriter(CollectingWriter):
         super().__init__()
         self.function = sink.function
 
-    def show(self, epoch: int, table: pa.Table, schema: StructType) -> None:
+    def deliver(self, epoch: int, table: pa.Table, schema: StructType) -> None:
         rows = ArrowTableToRowsConversion.convert(table, schema)
         self.function(with_tuples(rows, schema), epoch)
 
@@ -223,7 +226,7 @@ class ConsoleWriter(CollectingWriter):
         super().__init__()
         self._rows = sink.rows
 
-    def show(self, epoch: int, table: pa.Table, schema: StructType) -> None:
+    def deliver(self, epoch: int, table: pa.Table, schema: StructType) -> None:
         print(describe_epoch(epoch, table, self._rows), flush=True)
 
 
@@ -262,7 +265,7 @@ def describe_epoch(epoch: int, table: pa.Table, rows: int) -> str:
 
 
 def _commit_options(plain_local: bool) -> dict[str, str]:
-    # Version 2 lets tasks move their files into place, which saves the driver a rename per
+    # In version 2 tasks move their files into place, which saves the driver a rename per
     # file. What speaks against it, partial output in sight, cannot happen in a staged folder;
     # and a task has one file, whose name does not depend on the attempt.
     options = {

@@ -2,9 +2,9 @@
 
 One failing function makes Spark log its Python workers' errors, its own stack traces and those of
 the query, hundreds of lines before the one message that matters. In a session of ours, what Spark
-would show on the terminal goes to a file of bounded size, which an error of the run names; it is
+would print on the terminal goes to a file of bounded size, which an error of the run names; it is
 removed if nothing has failed. Appenders of the user's own configuration stay, and sessions of
-users are never touched. Executors in processes of their own log where their cluster says.
+users are never touched. Executors in their own processes log where the cluster configures.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class SparkLog:
     def __init__(self, spark: SparkSession) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="millstream-spark-"))
         self._jvm: Any = spark._jvm
-        self._kept = False
+        self._retained = False
         self._replaced: list[Any] = []
         self._appender: Any = None
-        # Without log4j 2 behind Spark's logging, or without access to it, logs stay where they are.
+        # Without log4j 2, or without access to it, Spark logs as before.
         with contextlib.suppress(Exception):
             self._redirect()
 
@@ -41,19 +41,19 @@ class SparkLog:
 
     @property
     def is_written(self) -> bool:
-        """Whether Spark could be told to log there."""
+        """Whether Spark logs to the file."""
         return self._appender is not None
 
-    def keep(self) -> Path:
-        """Leave the file there when the session ends: an error points at it."""
-        self._kept = True
+    def retain(self) -> Path:
+        """Retain the file when the session ends: an error names it."""
+        self._retained = True
         return self.path
 
     def close(self) -> None:
-        """Let Spark log to the terminal again: its JVM may serve other sessions after ours."""
+        """Make Spark log to the terminal again: its JVM may serve other sessions after ours."""
         with contextlib.suppress(Exception):
             self._restore()
-        if not self._kept:
+        if not self._retained:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def _redirect(self) -> None:

@@ -113,7 +113,7 @@ def _dataset(path: str) -> Any:
     formats = {FORMATS.get(Path(name).suffix, "unknown") for name in names}
     if len(formats) != 1 or "unknown" in formats:
         raise ConfigError(
-            f"{path} should hold files of one kind ({', '.join(FORMATS)}), and holds "
+            f"{path} must contain files of one kind ({', '.join(FORMATS)}), and holds "
             f"{', '.join(sorted({Path(name).suffix or 'no suffix' for name in names})) or '-'}"
         )
     return pa.dataset.dataset(
@@ -132,17 +132,17 @@ def _is_data(info: Any, root: str) -> bool:
 
 def _even(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Cut batches again so that all but the last have ``SPOOL_ROWS`` rows."""
-    held: list[pa.RecordBatch] = []
+    buffered: list[pa.RecordBatch] = []
     for batch in batches:
-        held.append(batch)
-        if sum(each.num_rows for each in held) >= SPOOL_ROWS:
-            joined = pa.concat_batches(held)
-            whole = joined.num_rows - joined.num_rows % SPOOL_ROWS
-            for start in range(0, whole, SPOOL_ROWS):
+        buffered.append(batch)
+        if sum(each.num_rows for each in buffered) >= SPOOL_ROWS:
+            joined = pa.concat_batches(buffered)
+            full = joined.num_rows - joined.num_rows % SPOOL_ROWS
+            for start in range(0, full, SPOOL_ROWS):
                 yield joined.slice(start, SPOOL_ROWS)
-            held = [joined.slice(whole)]
-    if any(each.num_rows for each in held):
-        yield pa.concat_batches(held)
+            buffered = [joined.slice(full)]
+    if any(each.num_rows for each in buffered):
+        yield pa.concat_batches(buffered)
 
 
 def _spark_schema(schema: pa.Schema) -> StructType:
@@ -169,7 +169,7 @@ def _plain_type(kind: pa.DataType) -> pa.DataType:
 
 
 def _cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    # Spark keeps microseconds: finer times are cut. Anything else that does not fit is an error.
+    # Spark has microseconds: finer times are truncated. Other misfits are errors.
     columns = [
         column.cast(field.type, safe=not pa.types.is_temporal(field.type))
         for column, field in zip(batch.columns, schema, strict=True)
@@ -184,4 +184,4 @@ def microseconds(times: Any) -> Any:
         return times.cast(pa.timestamp("us"), safe=False).cast(pa.int64()).to_numpy()
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
         return times.cast(pa.float64()).to_numpy(zero_copy_only=False) * 1e6
-    raise ConfigError(f"time_column must hold times, dates or numbers of seconds, not {kind}")
+    raise ConfigError(f"time_column must contain times, dates or numbers of seconds, not {kind}")

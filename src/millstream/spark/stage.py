@@ -1,12 +1,12 @@
 """One stage of an epoch, as it runs in Spark's Python workers (``mapInArrow``).
 
-Stage 0 maps the sources. Every later stage feeds the jobs of its level and goes on at once with
-the steps behind them, so that feed(n) and map(n + 1) share one Python stage. What leaves a stage
+Stage 0 maps the sources. Every later stage feeds the jobs of its level and continues at once with
+the steps after them, so that feed(n) and map(n + 1) share one Python stage. What leaves a stage
 are blocks for later stages and for sinks; with a single sink of known type, the last stage gives
 the sink's rows themselves.
 
 A later stage learns from its rows which partition it has. Spark's own number is that of the task,
-which is another one as soon as anything behind the stage coalesces partitions or unions frames.
+which is another one as soon as anything after the stage coalesces partitions or unions frames.
 So that a partition without blocks has a row, too, the first task of a stage sends a *mark* to every
 partition of the next one.
 """
@@ -57,7 +57,7 @@ class StageTask:
     """What a worker needs to run one stage of one try of one epoch.
 
     With ``branches`` it maps rows of the vertices named there; without, it feeds blocks.
-    ``lane`` tells apart the blocks of parallel parts of one stage.
+    ``lane`` distinguishes the blocks of parallel parts of one stage.
     """
 
     coordinator: Endpoint
@@ -84,7 +84,7 @@ def run_stage(task: StageTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa
 
 @contextmanager
 def _reporting(task: StageTask) -> Iterator[None]:
-    """Send errors to the coordinator as they are; Spark would keep only their text."""
+    """Send errors to the coordinator as they are; Spark would pass on only their text."""
     try:
         yield
     except MillstreamError as problem:
@@ -98,7 +98,7 @@ def _record(coordinator: Endpoint, epoch: int, try_: int) -> EpochRecord:
 
 
 class _Stage:
-    """One attempt of one task: it feeds jobs, and owes Spark rows of what the map side gives."""
+    """One attempt of one task: feeds jobs, and returns the rows of the map side to Spark."""
 
     def __init__(self, task: StageTask, program: Program, record: EpochRecord) -> None:
         context = TaskContext.get()
@@ -106,7 +106,7 @@ class _Stage:
         self._task = task
         self._program = program
         self._record = record
-        self._partition = context.partitionId()  # until a mark or a block says it better
+        self._partition = context.partitionId()  # until a mark or a block has the real one
         self._attempt = context.taskAttemptId()
         self._map_side = MapSide(
             program,
@@ -119,7 +119,7 @@ class _Stage:
         self._ready: list[pa.RecordBatch] = []
 
     def map_sources(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run the steps behind the sources."""
+        """Run the steps after the sources."""
         for batch in batches:
             with without_collector():
                 for at, rows in self._by_branch(batch):
@@ -143,7 +143,7 @@ class _Stage:
                 yield at, pa.RecordBatch.from_arrays(column.flatten(), schema=pa.schema(fields))
 
     def feed(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Feed the job of this partition, and run the steps behind it."""
+        """Feed the job of this partition, and run the steps after it."""
         job = -1
         mine: list[pa.RecordBatch] = []
         for batch in batches:
@@ -155,7 +155,7 @@ class _Stage:
             if others is not None:
                 self._pass_on(others)
         if job < 0:
-            return  # no mark has come here: what is missing, the receipts tell
+            return  # no mark arrived: receipts show what is missing
         slots = partition_slots(self._program.slots, self._program.partitions)[part]
         rows = pa.Table.from_batches(mine, schema=BLOCK_SCHEMA)
         read = self._program.is_read(job)
@@ -217,7 +217,7 @@ class _Stage:
             for column, value in zip(columns, row, strict=True):
                 column.append(value)
             self._sequence += 1
-            count = 0  # told once, with the first block
+            count = 0  # reported once, with the first block
         self._ready.append(
             pa.RecordBatch.from_arrays(
                 [pa.array(c, f.type) for c, f in zip(columns, BLOCK_SCHEMA, strict=True)],

@@ -34,7 +34,7 @@ from millstream.observe.display import display_for
 from millstream.observe.progress import Progress
 from millstream.ring.ring import NodeId
 from millstream.spark.bounded_input import ending_of
-from millstream.spark.checkpoint import Hold, take_hold
+from millstream.spark.checkpoint import RunCheckpoint, claim_checkpoint
 from millstream.spark.compile import EpochFrames, admission
 from millstream.spark.engine import Engine, publish
 from millstream.spark.gateway import Gateway, SparkLostError
@@ -58,8 +58,8 @@ _SPARE = 10
 _LONGEST = 80  # of a folder, so that the path of a socket in it is accepted
 
 
-class Starting:
-    """The steps from a plan to a running query."""
+class Startup:
+    """Starts a run, step by step."""
 
     def __init__(
         self, planned: Plan, config: RunConfig, spark: SparkSession, cleanup: contextlib.ExitStack
@@ -68,22 +68,22 @@ class Starting:
         self._config = config
         self._spark = spark
         self._cleanup = cleanup
-        self._hold = Hold("")
+        self._checkpoint = RunCheckpoint("")
         folder = config.checkpoint
         self._gateway = Gateway(spark.sparkContext, None if folder is None else os.fspath(folder))
         atexit.register(cleanup.close)
         cleanup.callback(atexit.unregister, cleanup.close)
 
     def run(self) -> Run:
-        """Start the query; what was begun is ended again if that fails."""
+        """Start the query; if that fails, undo what was started."""
         try:
             return self._run()
         except BaseException as problem:
-            replaced = self._hold.successor(problem) or self._lost(problem)
+            better = self._checkpoint.successor(problem) or self._lost(problem)
             self._cleanup.close()
-            if replaced is None:
+            if better is None:
                 raise
-            raise replaced from problem
+            raise better from problem
 
     def _lost(self, problem: BaseException) -> SparkLostError | None:
         return self._gateway.loss() if isinstance(problem, Exception) else None
@@ -104,7 +104,9 @@ class Starting:
         admitted = admission(spark, planned, windows or (not bounded and self._has_ttl()))
         sinks = {at: open_sink(spark, vertex.sink) for at, vertex in planned.sinks}
         named = {vertex.name: sinks[at] for at, vertex in planned.sinks}
-        self._hold = hold = take_hold(planned, config, spark, admitted.frame, named, self._cleanup)
+        self._checkpoint = checkpoint = claim_checkpoint(
+            planned, config, spark, admitted.frame, named, self._cleanup
+        )
         identity = new_identity() if config.encrypted else None
         coordinator, endpoint = self._coordinator(folder, identity)
         launch = Launch(
@@ -116,8 +118,8 @@ class Starting:
             None,
             config.durability,
             NodeOptions(checkpoint_every=config.checkpoint_every.total_seconds()),
-            hold.url,
-            hold.ids or {},
+            checkpoint.url,
+            checkpoint.ids or {},
             WriteQueueOptions(when_full=config.when_full),
             config.memory_bytes,
             identity,
@@ -140,7 +142,7 @@ class Starting:
             coordinator,
             sinks,
             progress,
-            successor=hold.successor,
+            successor=checkpoint.successor,
             spark_lost=self._gateway.loss,
             log=log_of(spark),
         )
@@ -152,7 +154,7 @@ class Starting:
             config.replicas,
             logs=config.durability == "interval",
             on_lost=engine.give_up,
-            journal=hold.journal,
+            journal=checkpoint.journal,
             triggers=Triggers(
                 seconds=config.checkpoint_every.total_seconds(),
                 changes=config.checkpoint_changes,
@@ -162,12 +164,12 @@ class Starting:
             timings=timings,
             downstream=planned.downstream,
         )
-        if hold.journal is not None and config.recovery == "eager":
+        if checkpoint.journal is not None and config.recovery == "eager":
             coordinator.await_restored()
         stream = (
             admitted.frame.writeStream.queryName(f"{planned.name}-{uuid.uuid4().hex[:8]}")
             .foreachBatch(engine)
-            .option("checkpointLocation", hold.location)
+            .option("checkpointLocation", checkpoint.location)
         )
         paced = any(
             isinstance(vertex.source, ReplaySource) and vertex.source.paced
@@ -225,9 +227,9 @@ class Starting:
             is_keyed(job) for _, job in self._plan.jobs
         ):
             raise ConfigError(
-                "memory_limit has no effect here: it is for jobs whose reduce is a Python function "
-                "or combinable, while built-in aggregates and Arrow reducers keep their columns in "
-                "memory; leave it out, or reduce with a function"
+                "memory_limit has no effect here: it applies to jobs whose reduce is a Python "
+                "function or combinable, while built-in aggregates and Arrow reducers have their "
+                "columns in memory; leave it out, or reduce with a function"
             )
 
     def _has_ttl(self) -> bool:
@@ -243,7 +245,7 @@ class Starting:
         coordinator = Coordinator(net, patience)
         try:
             server = CoordinatorServer(address, secret, coordinator, identity)
-        except pa.ArrowException as problem:  # which does not say why; gRPC has logged it
+        except pa.ArrowException as problem:  # without a reason; gRPC has logged it
             raise ConfigError(
                 f"the driver cannot listen on {address}; pass listen= with a name or address of "
                 "the driver's own host"
@@ -254,7 +256,7 @@ class Starting:
 
 
 def _socket_folder() -> str:
-    """A folder of our own for sockets, whose paths must be short: a system allows about 100."""
+    """A new folder for sockets, whose paths must be short: a system allows about 100 bytes."""
     folder = tempfile.mkdtemp(prefix="millstream-")
     if len(folder) <= _LONGEST:
         return folder

@@ -57,16 +57,16 @@ def read_state(
     store: str | None = None,
     spark: SparkSession | None = None,
 ) -> DataFrame:
-    """The state of a job, as a checkpoint holds it for an epoch (the newest, unless given).
+    """The state of a job in a checkpoint, at an epoch (by default the newest).
 
     ``path`` is the ``checkpoint=`` of the run, or the URL of a store; ``store`` is the run's
     ``store=`` if it has a password. Columns are ``key`` and one for every entry of the state;
-    their types come from a first pass over it, and what has no one type is text in JSON.
+    their types come from a first pass over it; mixed types become text in JSON.
     """
     spark = spark or acquire(None)
     url = find_store(path, store)
     with closing(open_checkpoint(url)) as opened:
-        lineage = Chain(opened).read(lambda damage: None)  # of other epochs, or told below
+        lineage = Chain(opened).read(lambda damage: None)  # of other epochs, or raised below
         epoch = manifest_of(lineage, epoch).epoch
         lineage = lineage.upto(epoch)
         state = StoredState(opened, lineage, epoch, job)
