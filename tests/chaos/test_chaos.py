@@ -58,7 +58,9 @@ def test_a_node_that_is_stopped_for_half_of_its_timeout_is_not_fenced(
 @pytest.mark.cluster
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["epoch", "interval", "zones"])
-def test_a_run_under_blows_gives_the_batch_answer(sample: dict[str, Any], name: str) -> None:
+def test_a_run_with_killed_processes_equals_the_batch_result(
+    sample: dict[str, Any], name: str
+) -> None:
     run = sample[name]
 
     assert run["exact"], run["report"]
@@ -68,7 +70,7 @@ def test_a_run_under_blows_gives_the_batch_answer(sample: dict[str, Any], name: 
 @pytest.mark.spark
 @pytest.mark.cluster
 @pytest.mark.slow
-def test_a_node_killed_without_a_copy_of_it_is_told_as_lost_state(sample: dict[str, Any]) -> None:
+def test_killing_a_node_without_replicas_loses_state_with_an_error(sample: dict[str, Any]) -> None:
     run = sample["no copies"]
 
     assert not run["exact"]
@@ -124,7 +126,7 @@ def test_all_keys_of_the_load_come_in_the_first_epoch_and_some_in_every_other() 
     assert second.keys() == first.keys() and sum(second.values()) == 4_000 + 2 * FILES * LINES
 
 
-def test_the_line_of_a_run_says_how_many_living_nodes_were_fenced() -> None:
+def test_the_summary_of_a_run_has_the_number_of_living_nodes_fenced() -> None:
     outcome = Outcome(Plan(seed=1), "local-cluster", fenced=["a1"])
 
     assert "living nodes fenced for being slow 1" in outcome.line()
@@ -148,13 +150,13 @@ RING = Status("flow", "running", 3, 0, NODES, drawing="ring\na1 …\nb2 …\nc3 
         ("zone", ["b2", "d4"]),
     ],
 )
-def test_a_blow_hits_what_it_is_to_hit(kind: Kind, hit: list[str]) -> None:
+def test_a_fault_hits_its_target(kind: Kind, hit: list[str]) -> None:
     blow = Blow(kind, epochs=1, wait=0.0, pick=0.9, length=0.5)
 
     assert sorted(node.node for node in victims(blow, RING)) == sorted(hit)
 
 
-def test_no_blow_leaves_fewer_than_two_nodes() -> None:
+def test_no_fault_leaves_fewer_than_two_nodes() -> None:
     few = replace(RING, nodes=NODES[:2])
     modes: list[Mode] = ["single", "stops", "neighbours", "zones"]
     blows = [blow for mode in modes for blow in schedule(0, mode, 5)]
@@ -164,7 +166,7 @@ def test_no_blow_leaves_fewer_than_two_nodes() -> None:
     assert spared == {"kill", "freeze", "twice", "executor", "neighbours", "zone"}
 
 
-def test_a_ring_is_whole_only_with_all_copies_in_sync() -> None:
+def test_a_ring_is_complete_only_with_all_copies_in_sync() -> None:
     behind = replace(RING, nodes=[replace(NODES[0], in_sync=1), *NODES[1:]])
 
     assert is_whole(RING, replicas=1, slots=8)

@@ -91,7 +91,7 @@ def test_a_plan_is_its_seeds_alone() -> None:
 
 
 @pytest.mark.parametrize("point", [*points("epoch").items(), *RESTART.items()], ids=lambda p: p[0])
-def test_a_blow_falls_at_the_turn_that_was_chosen(
+def test_a_fault_happens_at_the_chosen_turn(
     point: tuple[str, moments.Point], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dealt: list[Blow] = []
@@ -164,7 +164,7 @@ def test_the_processes_of_a_driver_are_known_by_their_mark() -> None:
     assert marked(mark) == []
 
 
-def test_windows_that_came_twice_not_at_all_or_otherwise_are_told() -> None:
+def test_repeated_missing_and_wrong_windows_are_reported() -> None:
     expected = windowed_answer(7, 2, Shape(builtin=True, two_sinks=True, windows=True)).rows
     first, second, third, *_ = expected["longer"][-1]
     others = [row for row in expected["longer"][-1] if row not in (second, third)]

@@ -85,7 +85,7 @@ def test_a_chain_without_its_beginning_is_read_from_where_it_begins(store: Memor
 
 
 @pytest.mark.parametrize("spoil", [MemoryStore.flip, lambda store, key: store.delete([key])])
-def test_a_damaged_or_missing_link_is_told_and_the_rest_is_read(
+def test_a_damaged_or_missing_link_is_reported_and_the_rest_is_read(
     store: MemoryStore, spoil: Callable[[MemoryStore, str], None]
 ) -> None:
     committed(store, claimed(store), 4)
@@ -99,14 +99,14 @@ def test_a_damaged_or_missing_link_is_told_and_the_rest_is_read(
         Chain(store).read()
 
 
-def test_the_position_behind_a_damaged_last_link_is_not_taken_twice(store: MemoryStore) -> None:
+def test_the_position_after_a_damaged_last_link_is_used_once(store: MemoryStore) -> None:
     committed(store, claimed(store), 2)
     store.flip(key(2))
 
     assert Chain(store).read(lambda damage: None).position == 3
 
 
-def test_a_link_of_another_format_is_told_as_damage(store: MemoryStore) -> None:
+def test_a_link_of_another_format_is_reported_as_damage(store: MemoryStore) -> None:
     claimed(store)
     store.put_if_absent(key(1), b'{"format":99}')
 
@@ -139,7 +139,7 @@ def test_a_claim_knows_when_and_by_whom(store: MemoryStore) -> None:
     assert found.claim.token
 
 
-def test_who_was_replaced_cannot_commit_and_hears_by_whom(store: MemoryStore) -> None:
+def test_a_superseded_driver_cannot_commit_and_learns_its_successor(store: MemoryStore) -> None:
     old = committed(store, claimed(store))
     claimed(store, host="elsewhere", pid=77)
 
@@ -152,7 +152,7 @@ def test_who_was_replaced_cannot_commit_and_hears_by_whom(store: MemoryStore) ->
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
-def test_who_was_replaced_cannot_commit_later_either(store: MemoryStore) -> None:
+def test_a_superseded_driver_cannot_commit_later_either(store: MemoryStore) -> None:
     old = committed(store, claimed(store))
     new = committed(store, claimed(store), 3)
 
@@ -162,7 +162,7 @@ def test_who_was_replaced_cannot_commit_later_either(store: MemoryStore) -> None
     assert Chain(store).read() == new
 
 
-def test_a_manifest_that_came_before_a_claim_is_seen_by_the_claimant(store: MemoryStore) -> None:
+def test_a_manifest_before_a_claim_is_seen_by_the_claimant(store: MemoryStore) -> None:
     chain = Chain(store)
     old = committed(store, claimed(store))
     seen = chain.read()
@@ -183,7 +183,7 @@ def test_a_claim_that_goes_back_takes_back(store: MemoryStore) -> None:
 # -- drivers that slept ------------------------------------------------------------------------
 
 
-def test_a_driver_that_slept_while_its_place_was_deleted_is_refused(store: MemoryStore) -> None:
+def test_a_driver_that_slept_while_its_position_was_deleted_is_rejected(store: MemoryStore) -> None:
     old = committed(store, claimed(store))
     new = collected(store, committed(store, claimed(store), 4))
     before = positions(store)
@@ -238,7 +238,7 @@ def test_what_collects_beside_a_run_does_not_end_it(store: MemoryStore) -> None:
     assert positions(store) == [4]
 
 
-def test_who_is_not_sure_whether_others_build_on_a_commit_says_so(store: MemoryStore) -> None:
+def test_a_commit_that_others_may_build_on_is_unknown(store: MemoryStore) -> None:
     lineage = committed(store, claimed(store))
 
     class Overtaken(MemoryStore):
@@ -282,7 +282,7 @@ class Shy(MemoryStore):
     ("fails", "before", "durable"),
     [("put", True, False), ("put", False, True), ("get", True, True)],
 )
-def test_if_the_store_goes_away_it_is_not_known_whether_an_epoch_is_committed(
+def test_if_the_store_is_unavailable_the_commit_is_unknown(
     store: MemoryStore, fails: str, before: bool, durable: bool
 ) -> None:
     lineage = claimed(store)
@@ -309,7 +309,7 @@ class Forgetful(MemoryStore):
         return super().put_if_absent(key, value)
 
 
-def test_who_finds_its_own_link_has_won() -> None:
+def test_a_driver_that_finds_its_own_link_has_won() -> None:
     store = Forgetful()
     lineage = committed(store, claimed(store), 2)
 
@@ -317,7 +317,7 @@ def test_who_finds_its_own_link_has_won() -> None:
     assert positions(store) == [0, 1, 2]
 
 
-def test_who_finds_another_link_has_lost_also_if_it_cannot_be_read() -> None:
+def test_a_driver_that_finds_another_link_has_lost_even_if_it_is_unreadable() -> None:
     store = Forgetful()
     old = committed(store, claimed(store))
     claimed(store)
@@ -331,7 +331,7 @@ def test_who_finds_another_link_has_lost_also_if_it_cannot_be_read() -> None:
 # -- whether somebody came since -----------------------------------------------------------------
 
 
-def test_a_driver_can_ask_whether_it_was_replaced(store: MemoryStore) -> None:
+def test_a_driver_can_check_whether_it_was_superseded(store: MemoryStore) -> None:
     lineage = committed(store, claimed(store))
     Chain(store).require_newest(lineage)
 
@@ -340,7 +340,9 @@ def test_a_driver_can_ask_whether_it_was_replaced(store: MemoryStore) -> None:
         Chain(store).require_newest(lineage)
 
 
-def test_the_commits_of_an_incarnation_are_told_from_links_of_others(store: MemoryStore) -> None:
+def test_the_commits_of_an_incarnation_are_distinguished_from_links_of_others(
+    store: MemoryStore,
+) -> None:
     seen = claimed(store)
     newest = committed(store, seen, 2)
     assert not Chain(store).was_claimed(seen) and not Chain(store).was_claimed(newest)
@@ -357,7 +359,7 @@ def test_a_link_that_cannot_be_read_may_be_a_claim(store: MemoryStore) -> None:
     assert Chain(store).was_claimed(seen)
 
 
-def test_a_claim_is_withdrawn_unless_somebody_has_built_on_it(store: MemoryStore) -> None:
+def test_a_claim_is_withdrawn_unless_links_follow_it(store: MemoryStore) -> None:
     driver = committed(store, claimed(store), 3)
     Chain(store).withdraw(claimed(store, after=0))
     driver = committed(store, driver)
@@ -452,7 +454,7 @@ schedules = st.lists(st.tuples(st.integers(0, 2), st.integers(1, 12)), max_size=
 
 @settings(max_examples=settings().max_examples * 3 // 2)
 @given(plans=st.lists(steps, min_size=2, max_size=3), schedule=schedules)
-def test_whoever_sleeps_whenever_there_is_one_history_and_nobody_believes_in_another(
+def test_with_any_pauses_all_drivers_agree_on_one_history(
     plans: list[list[str]], schedule: list[tuple[int, int]]
 ) -> None:
     store, told = Remembering(), list[Link]()

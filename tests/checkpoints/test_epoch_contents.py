@@ -35,7 +35,7 @@ def epochs_of(contents: Contents) -> list[int]:
     return [found.through for found in contents.deltas]
 
 
-def test_without_a_base_all_pieces_are_needed_oldest_first() -> None:
+def test_without_a_base_all_deltas_are_needed_oldest_first() -> None:
     contents = contents_of(chain_of(claim(), manifest(0), manifest(1), manifest(2)), 2)
 
     assert epochs_of(contents) == [0, 1, 2] and contents.bases == ()
@@ -44,13 +44,13 @@ def test_without_a_base_all_pieces_are_needed_oldest_first() -> None:
     assert contents.bytes == 300
 
 
-def test_an_epoch_that_is_not_the_newest_is_brought_back_as_it_was() -> None:
+def test_an_older_epoch_is_restored_as_it_was() -> None:
     lineage = chain_of(claim(), manifest(0), manifest(1), manifest(2, base(1)))
 
     assert epochs_of(contents_of(lineage, 1)) == [0, 1]
 
 
-def test_a_base_stands_for_what_came_before_it() -> None:
+def test_a_base_replaces_older_records() -> None:
     lineage = chain_of(
         claim(), manifest(0), manifest(1), manifest(2, base(1)), manifest(3, base(1))
     )
@@ -62,7 +62,7 @@ def test_a_base_stands_for_what_came_before_it() -> None:
     assert contents_of(lineage.since(3), 3) == contents
 
 
-def test_the_slots_of_no_base_need_their_pieces_from_the_beginning() -> None:
+def test_slots_without_a_base_need_all_their_deltas() -> None:
     old = manifest(0, deltas=[delta(0, LEFT), delta(0, RIGHT)])
     lineage = chain_of(claim(), old, manifest(1), manifest(2, base(1, LEFT)))
     contents = contents_of(lineage, 2)
@@ -96,20 +96,20 @@ def test_a_manifest_of_several_epochs_may_begin_before_a_base() -> None:
     assert contents.since == 2 and epochs_of(contents) == [4]
 
 
-def test_epochs_without_changes_have_no_pieces_and_are_there_all_the_same() -> None:
+def test_epochs_without_changes_have_no_deltas_and_are_complete() -> None:
     lineage = chain_of(claim(), manifest(0), manifest(1, deltas=[]), manifest(2, deltas=[]))
 
     assert epochs_of(contents_of(lineage, 2)) == [0]
 
 
-def test_an_epoch_without_a_manifest_is_told_with_those_that_have_one() -> None:
+def test_an_epoch_without_a_manifest_is_an_error_that_lists_the_others() -> None:
     with pytest.raises(EpochIncompleteError, match=r"epoch 7 .* no manifest; .* from 0 to 1"):
         contents_of(chain_of(claim(), manifest(0), manifest(1)), 7)
     with pytest.raises(EpochIncompleteError, match=r"epoch 0 .* no manifest; .*: none"):
         contents_of(chain_of(claim()), 0)
 
 
-def test_a_gap_between_manifests_is_told_unless_a_base_bridges_it() -> None:
+def test_a_gap_between_manifests_is_an_error_unless_a_base_follows_it() -> None:
     lineage = chain_of(claim(), manifest(0), manifest(1), manifest(2), manifest(3, base(1)))
     without = replace(lineage, manifests=(lineage.manifests[0], *lineage.manifests[2:]))
 
@@ -120,7 +120,7 @@ def test_a_gap_between_manifests_is_told_unless_a_base_bridges_it() -> None:
     assert epochs_of(contents_of(without, 3)) == [2, 3]
 
 
-def test_what_was_taken_back_is_no_part_of_an_epoch() -> None:
+def test_withdrawn_records_are_not_part_of_an_epoch() -> None:
     lineage = chain_of(claim(), manifest(0), manifest(1), claim(0, 2), manifest(1, incarnation=2))
 
     assert contents_of(lineage, 1).keys == [delta(0).key, delta(1, incarnation=2).key]
@@ -147,7 +147,7 @@ def test_a_workflow_without_durable_state_needs_nothing_from_before(
     assert garbage(lineage, [], retain=1).links_before == 4  # else the chain grows for ever
 
 
-def test_jobs_that_became_durable_need_nothing_from_before_they_were() -> None:
+def test_jobs_that_became_durable_need_no_older_records() -> None:
     lineage = chain_of(claim(), fleeting(0), fleeting(1), claim(1, 2), manifest(2), manifest(3))
     contents = contents_of(lineage, 3)
 
@@ -231,7 +231,7 @@ def histories(draw: st.DrawFn) -> History:
 
 
 @given(histories(), st.data())
-def test_any_epoch_comes_back_with_every_change_and_no_later_one(
+def test_any_epoch_is_restored_with_every_change_and_no_later_one(
     history: History, data: st.DataObject
 ) -> None:
     epoch = data.draw(st.sampled_from([found.epoch for found in history.lineage.manifests]))
@@ -242,7 +242,7 @@ def test_any_epoch_comes_back_with_every_change_and_no_later_one(
 
 
 @given(histories(), st.data())
-def test_with_manifests_missing_an_epoch_comes_back_whole_or_not_at_all(
+def test_with_missing_manifests_an_epoch_is_restored_completely_or_not_at_all(
     history: History, data: st.DataObject
 ) -> None:
     lineage = history.lineage

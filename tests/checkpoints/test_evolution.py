@@ -53,7 +53,7 @@ def differences(
 # -- what may be -----------------------------------------------------------------------------
 
 
-def test_a_new_workflow_has_ids_that_no_other_start_gives() -> None:
+def test_a_new_workflow_has_ids_that_are_unique_to_its_start() -> None:
     assert ids(begin(workflow("a", "b"), 3)) == {"a": new_id("a", 3), "b": new_id("b", 3)}
     assert new_id("a", 3) != new_id("a", 4)
 
@@ -70,11 +70,11 @@ def test_a_new_job_gets_an_id_of_its_own() -> None:
     assert ids(found) == {"a": "a@1", "b": "b@2"}
 
 
-def test_a_job_that_is_gone_takes_its_id_with_it() -> None:
+def test_a_removed_job_leaves_no_id() -> None:
     assert ids(evolve(stored("a", "b"), workflow("a"), changes(removed=["b"]), 2)) == {"a": "a@1"}
 
 
-def test_a_renamed_job_keeps_its_id() -> None:
+def test_a_renamed_job_has_its_old_id() -> None:
     found = evolve(stored("a"), workflow("b"), changes(renamed={"a": "b"}), 2)
 
     assert ids(found) == {"b": "a@1"}
@@ -96,14 +96,14 @@ def test_a_new_job_does_not_get_the_state_of_an_old_one_of_its_name() -> None:
     assert ids(evolve(stored("a"), workflow("a", "b"), renamed, 2)) == {"a": "a@2", "b": "a@1"}
 
 
-def test_a_name_that_was_removed_and_comes_again_later_begins_anew() -> None:
+def test_a_name_that_was_removed_and_is_added_later_begins_empty() -> None:
     without = evolve(stored("a", "b"), workflow("b"), changes(removed=["a"]), 2)
     again = evolve(without, workflow("a", "b"), changes(added=["a"]), 3)
 
     assert ids(again) == {"a": "a@3", "b": "b@1"}
 
 
-def test_a_job_can_take_the_name_of_one_that_is_removed_and_keeps_its_state() -> None:
+def test_a_job_can_take_the_name_of_a_removed_one_with_its_own_state() -> None:
     meant = changes(renamed={"a": "b"}, removed=["b"])
 
     assert ids(evolve(stored("a", "b"), workflow("b"), meant, 2)) == {"b": "a@1"}
@@ -119,7 +119,7 @@ def test_a_job_can_take_the_name_of_one_that_is_removed_and_keeps_its_state() ->
         (stored("a"), workflow("a"), changes(removed=["a"], added=["a"])),
     ],
 )
-def test_a_program_that_still_says_what_has_changed_goes_on_with_it(
+def test_changes_are_idempotent(
     old: WorkflowMetadata, new: WorkflowMetadata, meant: Changes
 ) -> None:
     first = evolve(old, new, meant, 2)
@@ -176,14 +176,14 @@ def test_sources_must_be_the_same_in_the_same_order() -> None:
     assert "its sources are none" in reported
 
 
-def test_a_job_that_is_gone_or_new_must_be_said_to_be() -> None:
+def test_removed_and_new_jobs_must_be_declared() -> None:
     gone, new = differences(stored("a"), workflow("b"))
 
     assert gone == "job 'a' is gone: removed=['a'], or renamed={'a': ...}"
     assert new == "job 'b' is new: added=['b'], or renamed={...: 'b'}"
 
 
-def test_another_reducer_is_refused_also_for_a_renamed_job() -> None:
+def test_another_reducer_is_rejected_also_for_a_renamed_job() -> None:
     summing, most = job("a", "sum(n)", "aggregate"), job("a", "max(n)", "aggregate")
 
     [reported] = differences(stored(summing), workflow(most))
@@ -195,14 +195,14 @@ def test_another_reducer_is_refused_also_for_a_renamed_job() -> None:
     assert reported.startswith("the state of job 'b' (once 'a') is of sum(n)")
 
 
-def test_another_type_of_keys_is_refused() -> None:
+def test_another_type_of_keys_is_rejected() -> None:
     old, new = (replace(job("a"), key_type=kind) for kind in (pa.string(), pa.int64()))
 
     [reported] = differences(stored(old), workflow(new))
     assert reported == "the keys of job 'a' are string, and declared as int64 now"
 
 
-def test_changes_must_speak_of_jobs_that_there_are() -> None:
+def test_changes_must_name_known_jobs() -> None:
     meant = changes(removed=["x"], renamed={"y": "z"}, added=["w"])
     reported = differences(stored("a"), workflow("a"), meant)
 
@@ -216,14 +216,12 @@ def test_changes_must_speak_of_jobs_that_there_are() -> None:
     ]
 
 
-def test_a_job_said_to_be_new_that_the_checkpoint_has_is_refused_and_told_how_to_begin_anew() -> (
-    None
-):
+def test_adding_a_job_that_the_checkpoint_has_is_rejected_with_advice() -> None:
     [reported] = differences(stored("a"), workflow("a"), changes(added=["a"]))
     assert "job 'a' is not new" in reported and "removed=['a']" in reported
 
 
-def test_a_name_that_is_taken_cannot_be_given_to_another_job() -> None:
+def test_a_name_in_use_cannot_be_given_to_another_job() -> None:
     [reported] = differences(stored("a", "b"), workflow("b"), changes(renamed={"a": "b"}))
     assert "'b'" in reported and "removed=['b']" in reported
 
@@ -236,12 +234,12 @@ def test_a_name_that_is_taken_cannot_be_given_to_another_job() -> None:
         (changes(renamed={"a": "c"}, removed=["b"], added=["c"]), "'c' that it is added, and that"),
     ],
 )
-def test_words_that_contradict_each_other_are_refused(meant: Changes, words: str) -> None:
+def test_contradictory_changes_are_rejected(meant: Changes, words: str) -> None:
     [reported] = differences(stored("a", "b"), workflow("c"), meant)
     assert words in reported
 
 
-def test_all_differences_are_told_at_once_with_what_to_do() -> None:
+def test_all_differences_are_reported_at_once_with_advice() -> None:
     with pytest.raises(WorkflowChangedError) as caught:
         evolve(stored("a"), replace(workflow("b"), slots=1), Changes(), 2)
 
@@ -253,12 +251,12 @@ def test_all_differences_are_told_at_once_with_what_to_do() -> None:
 
 
 @pytest.mark.parametrize("option", ["added", "removed"])
-def test_a_name_in_place_of_a_list_is_refused(option: str) -> None:
+def test_a_name_in_place_of_a_list_is_rejected(option: str) -> None:
     with pytest.raises(ConfigError, match=f"{option} must be a list of job names, got 'words'"):
         changes(**{option: "words"})  # type: ignore[arg-type]
 
 
-def test_the_windows_that_state_is_kept_for_stay() -> None:
+def test_the_windows_of_a_state_cannot_change() -> None:
     one, other = (replace(job("a", form="windowed"), windows=w) for w in ("tumbling 1m", "2m"))
 
     assert ids(evolve(stored(one), workflow(one), Changes(), 2)) == {"a": "a@1"}

@@ -25,7 +25,7 @@ def test_what_only_dropped_epochs_needed_is_garbage() -> None:
     assert found == Garbage((old.key, delta(0).key, delta(1).key), links_before=4)
 
 
-def test_without_a_number_every_epoch_of_the_chain_can_still_be_brought_back() -> None:
+def test_without_a_number_every_epoch_of_the_chain_can_be_restored() -> None:
     old, new = base(0), base(2)
     lineage = chain_of(claim(), manifest(0), manifest(1, old), manifest(2, old), manifest(3, new))
     keys = [old.key, new.key, *(delta(epoch).key for epoch in range(4))]
@@ -44,7 +44,7 @@ def test_links_that_lead_from_a_base_to_a_retained_epoch_stay() -> None:
     assert found == Garbage((), links_before=2)
 
 
-def test_a_slot_without_a_base_keeps_everything_since_the_beginning() -> None:
+def test_a_slot_without_a_base_needs_everything_since_the_beginning() -> None:
     half = base(2, LOW)
     deltas = {epoch: [delta(epoch, LOW), delta(epoch, HIGH)] for epoch in range(4)}
     lineage = chain_of(
@@ -67,7 +67,7 @@ def test_of_the_newest_incarnation_younger_records_without_a_name_are_left_alone
     assert garbage(lineage, under_way, retain=1).records == ()
 
 
-def test_a_base_that_counts_from_a_later_epoch_on_is_kept() -> None:
+def test_a_base_for_later_epochs_is_retained() -> None:
     early = base(1, reaches=4)
     lineage = chain_of(
         claim(), *(manifest(e) for e in range(3)), claim(2, 2), manifest(3, early, incarnation=2)
@@ -85,7 +85,7 @@ def test_leftovers_of_older_incarnations_are_garbage_whatever_their_epoch() -> N
     assert found.records == (delta(2).key, delta(3).key)  # taken back, and never committed
 
 
-def test_records_of_an_incarnation_that_came_since_are_left_alone() -> None:
+def test_records_of_a_newer_incarnation_are_retained() -> None:
     lineage = chain_of(claim(), manifest(0), manifest(1, base(1)))
 
     assert garbage(lineage, [delta(0, incarnation=2).key], retain=1).records == ()
@@ -103,7 +103,7 @@ def test_a_retained_manifest_stays_even_if_a_base_holds_all_of_it() -> None:
     assert garbage(lineage, [], retain=2).links_before == 3
 
 
-def test_the_claim_is_kept_while_there_is_nothing_else() -> None:
+def test_the_claim_is_retained_while_it_is_the_only_link() -> None:
     assert garbage(chain_of(claim(), claim(-1, 2)), []).links_before == 1
     assert garbage(chain_of(), []) == Garbage((), 0)
 
@@ -116,7 +116,7 @@ def test_keys_that_are_not_those_of_records_are_left_alone() -> None:
     )
 
 
-def test_an_epoch_that_lacks_its_past_keeps_what_it_names() -> None:
+def test_an_incomplete_epoch_retains_the_records_that_it_names() -> None:
     first, *rest = numbered([claim(), *(manifest(e, incarnation=1) for e in range(4))])
     lineage = chain_of(first, *rest[2:], claim(3, 2))
 
@@ -127,7 +127,7 @@ def test_an_epoch_that_lacks_its_past_keeps_what_it_names() -> None:
 
 
 @pytest.mark.parametrize("retain", [0, -1])
-def test_nothing_retained_is_refused(retain: int) -> None:
+def test_retaining_no_epoch_is_rejected(retain: int) -> None:
     with pytest.raises(ConfigError, match="at least one"):
         garbage(chain_of(), [], retain)
 

@@ -29,7 +29,7 @@ def test_manifests_follow_each_other() -> None:
     assert lineage.newest == lineage.manifest(1) and lineage.manifest(2) is None
 
 
-def test_a_claim_takes_back_what_came_after_its_epoch() -> None:
+def test_a_claim_withdraws_later_epochs() -> None:
     lineage = chain_of(claim(), manifest(0), manifest(1), manifest(2), claim(0, incarnation=2))
 
     assert epochs(lineage) == [0] and lineage.incarnation == 2
@@ -37,7 +37,7 @@ def test_a_claim_takes_back_what_came_after_its_epoch() -> None:
     assert lineage.position == 5
 
 
-def test_what_follows_a_claim_counts_in_place_of_what_was_taken_back() -> None:
+def test_manifests_after_a_claim_replace_withdrawn_ones() -> None:
     again = manifest(1, incarnation=2)
     lineage = chain_of(claim(), manifest(0), manifest(1), manifest(2), claim(0, 2), again)
 
@@ -59,7 +59,7 @@ def test_a_manifest_of_several_epochs_is_known_by_its_last() -> None:
     assert lineage.manifest(5) is None and lineage.manifest(7) is not None
 
 
-def test_earlier_and_shortened_lineages_keep_their_place_in_the_chain() -> None:
+def test_earlier_and_shortened_lineages_have_the_same_position() -> None:
     lineage = chain_of(claim(), manifest(0), manifest(1), manifest(2))
 
     assert epochs(lineage.upto(1)) == [0, 1] and lineage.upto(1).position == 4

@@ -14,9 +14,7 @@ def test_a_folder_holds_a_log_by_default(tmp_path: Path) -> None:
     assert find_store(str(tmp_path)) == log_url(tmp_path)
 
 
-def test_a_folder_is_found_from_where_one_stands(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_relative_folder_is_resolved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "50 % off" / "store").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
 
@@ -41,11 +39,11 @@ def test_the_log_in_a_folder_that_was_moved_is_the_one_in_it(tmp_path: Path) -> 
     assert find_store(tmp_path) == log_url(tmp_path)
 
 
-def test_the_url_of_a_store_stands_for_itself() -> None:
+def test_a_checkpoint_may_be_the_url_of_a_store() -> None:
     assert find_store("files:///somewhere") == "files:///somewhere"
 
 
-def test_a_folder_without_a_checkpoint_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
+def test_a_folder_without_a_checkpoint_is_rejected_and_unchanged(tmp_path: Path) -> None:
     with pytest.raises(
         NoCheckpointError, match=r"neither a folder 'store' nor a file 'store\.url'"
     ):

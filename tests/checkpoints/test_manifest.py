@@ -62,13 +62,13 @@ NOTHING = Manifest(0, 1, 0, 0, -1, 0, WorkflowMetadata("flow", 1, ()), (), (), (
 
 
 @pytest.mark.parametrize("link", [CLAIM, MANIFEST, NOTHING])
-def test_a_link_comes_back_as_it_was(link: Link) -> None:
+def test_a_link_is_decoded_as_it_was_encoded(link: Link) -> None:
     found = decode(encode(link), "chain/4")
 
     assert found == link and type(found) is type(link)
 
 
-def test_types_come_back_with_their_metadata() -> None:
+def test_types_are_decoded_with_their_metadata() -> None:
     found = decode(encode(MANIFEST), "chain/4")
 
     assert isinstance(found, Manifest)
@@ -84,7 +84,7 @@ def test_types_come_back_with_their_metadata() -> None:
     numbers=st.tuples(*[st.integers(-1, 2**62)] * 4),
     text=st.text(max_size=20),
 )
-def test_any_names_and_numbers_come_back(
+def test_any_names_and_numbers_are_decoded(
     slots: int, numbers: tuple[int, int, int, int], text: str
 ) -> None:
     epoch, try_, time, size = numbers
@@ -106,7 +106,7 @@ def test_any_names_and_numbers_come_back(
     assert decode(encode(link), "chain/1") == link
 
 
-def test_an_unknown_format_says_which_and_what_to_do() -> None:
+def test_an_unknown_format_is_an_error_with_advice() -> None:
     newer = {**json.loads(encode(CLAIM)), "format": FORMAT + 1}
 
     with pytest.raises(
@@ -116,12 +116,12 @@ def test_an_unknown_format_says_which_and_what_to_do() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"null", b"[]", b"7", b"{}", b"\xff\xfe", b'"text"'])
-def test_what_is_not_json_of_ours_is_told_with_its_key(data: bytes) -> None:
+def test_other_json_is_an_error_that_names_the_key(data: bytes) -> None:
     with pytest.raises(BadManifestError, match="chain/3 is not a link"):
         decode(data, "chain/3")
 
 
-def test_a_kind_that_is_neither_is_refused() -> None:
+def test_a_kind_that_is_neither_is_rejected() -> None:
     other = {**json.loads(encode(CLAIM)), "kind": "compaction"}
 
     with pytest.raises(BadManifestError):
@@ -138,7 +138,7 @@ def test_every_field_is_needed(link: Link) -> None:
 
 
 @given(st.data())
-def test_damage_is_found_or_harmless_but_never_another_error(data: st.DataObject) -> None:
+def test_damage_is_detected_or_harmless_but_never_another_error(data: st.DataObject) -> None:
     whole = bytearray(encode(MANIFEST))
     start = data.draw(st.integers(0, len(whole) - 1))
     stop = data.draw(st.integers(start, min(len(whole), start + 8)))
@@ -152,7 +152,7 @@ def test_damage_is_found_or_harmless_but_never_another_error(data: st.DataObject
 
 
 @given(st.data())
-def test_damaged_types_are_found_or_harmless(data: st.DataObject) -> None:
+def test_damaged_types_are_detected_or_harmless(data: st.DataObject) -> None:
     whole: dict[str, Any] = json.loads(encode(MANIFEST))
     job = whole["workflow"]["jobs"][0]
     schema = bytearray(base64.b64decode(job["output"]))
@@ -186,5 +186,5 @@ def test_a_manifest_from_before_there_were_clocks_is_read() -> None:
     assert found.token == MANIFEST.token
 
 
-def test_manifests_can_be_told_apart_in_sets() -> None:
+def test_manifests_are_hashable() -> None:
     assert len({MANIFEST, replace(MANIFEST, clocks={}), NOTHING, NOTHING}) == 3

@@ -129,7 +129,7 @@ def test_many_writers_together_hold_no_more_than_one_would() -> None:
 
 
 @pytest.mark.usefixtures("at_once")
-def test_what_others_deleted_from_the_segment_of_an_idle_writer_is_given_back(
+def test_space_that_others_deleted_from_an_idle_writers_segment_is_reclaimed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     disk = MemoryDisk()

@@ -20,7 +20,7 @@ def run() -> Writer:
     return run
 
 
-def test_keys_that_came_went_and_changed_are_counted(run: Writer) -> None:
+def test_added_removed_and_changed_keys_are_counted(run: Writer) -> None:
     first, other = compare(run.store, run.lineage, 0, 1, None, limit=10)
 
     assert (first.job, first.added, first.removed, first.changed) == ("count", 1, 1, 1)
@@ -33,7 +33,7 @@ def test_keys_that_came_went_and_changed_are_counted(run: Writer) -> None:
     assert (other.job, other.added, other.removed) == ("other", 1, 0)
 
 
-def test_backwards_what_came_goes(run: Writer) -> None:
+def test_in_reverse_order_added_keys_are_removed(run: Writer) -> None:
     (found,) = compare(run.store, run.lineage, 1, 0, "count", limit=0)
 
     assert (found.added, found.removed, found.changed) == (1, 1, 1)
@@ -56,7 +56,7 @@ def test_a_job_of_only_one_of_the_epochs_is_compared_with_nothing(run: Writer) -
     assert found["other"].unchanged == 1
 
 
-def test_unknown_jobs_and_epochs_are_told(run: Writer) -> None:
+def test_unknown_jobs_and_epochs_are_errors(run: Writer) -> None:
     with pytest.raises(NotInCheckpointError, match="the jobs are count, other"):
         compare(run.store, run.lineage, 0, 1, "nobody", limit=0)
     with pytest.raises(NotInCheckpointError, match="no epoch 5"):
@@ -64,7 +64,7 @@ def test_unknown_jobs_and_epochs_are_told(run: Writer) -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), np.arange(3), {"deep": [np.arange(2)]}], ids=str)
-def test_values_that_do_not_say_when_they_are_equal_are_compared_as_bytes(value: Any) -> None:
+def test_values_without_equality_are_compared_as_bytes(value: Any) -> None:
     def keep(key: str, values: list[int], state: Any) -> None:
         state["value"] = value if values == [1] else "other"
 

@@ -41,7 +41,7 @@ def stored(run: Writer, job: str = "count", epoch: int | None = None) -> StoredS
     return StoredState(run.store, run.lineage, run.epoch if epoch is None else epoch, job)
 
 
-def test_pieces_alone_give_the_state_of_every_epoch(run: Writer) -> None:
+def test_deltas_alone_give_the_state_of_every_epoch(run: Writer) -> None:
     seen = []
     for epoch in range(3):
         run.commit(ones(*NAMES[epoch:]))
@@ -82,7 +82,7 @@ def test_of_bases_whose_parts_differ_in_age_the_newest_part_counts(run: Writer) 
     assert dict(stored(run).items()) == run.items()
 
 
-def test_an_older_piece_never_reaches_a_slot_of_a_newer_base(run: Writer) -> None:
+def test_an_older_delta_is_not_applied_to_a_slot_of_a_newer_base(run: Writer) -> None:
     """Although fragments of feeds that were cut say more than their pieces."""
     run.commit(ones(*NAMES), wide=True)
     run.commit(ones(*NAMES))
@@ -92,7 +92,7 @@ def test_an_older_piece_never_reaches_a_slot_of_a_newer_base(run: Writer) -> Non
     assert dict(stored(run).items()) == run.items()
 
 
-def test_a_job_that_came_after_a_base_was_empty_in_it(run: Writer) -> None:
+def test_a_job_that_was_added_after_a_base_is_empty_in_it(run: Writer) -> None:
     run.jobs = {**counting(), "late": Job(job_of(count))}
     run.commit(ones(*NAMES))
     run.base(only=["count"])
@@ -102,7 +102,7 @@ def test_a_job_that_came_after_a_base_was_empty_in_it(run: Writer) -> None:
     assert dict(stored(run, "count").items()) == run.items("count")
 
 
-def test_forgotten_keys_are_gone(run: Writer) -> None:
+def test_removed_keys_are_absent(run: Writer) -> None:
     run.commit(ones(*NAMES))
     run.commit([(NAMES[3], None)])
 
@@ -111,7 +111,7 @@ def test_forgotten_keys_are_gone(run: Writer) -> None:
     assert len(dict(stored(run).items())) == len(NAMES) - 1
 
 
-def test_a_range_of_slots_gives_its_keys_and_no_others(run: Writer) -> None:
+def test_a_range_of_slots_has_its_keys_and_no_others(run: Writer) -> None:
     run.commit(ones(*NAMES))
 
     parts = [dict(stored(run).items(range(at, at + 4))) for at in range(0, SLOTS, 4)]
@@ -161,7 +161,7 @@ def test_the_smallest_range_is_a_slot(run: Writer) -> None:
     ],
     ids=str,
 )
-def test_keys_of_every_type_are_found(run: Writer, keys: list[Any]) -> None:
+def test_keys_of_every_type_are_read(run: Writer, keys: list[Any]) -> None:
     run.commit([(key, at) for at, key in enumerate(keys)])
 
     state = stored(run)
@@ -170,7 +170,7 @@ def test_keys_of_every_type_are_found(run: Writer, keys: list[Any]) -> None:
     assert len(list(state.items())) == len(keys)
 
 
-def test_a_key_of_another_type_is_refused(run: Writer) -> None:
+def test_a_key_of_another_type_is_rejected(run: Writer) -> None:
     run.commit(ones("a"))
 
     with pytest.raises(KeyTypeError, match="expected str"):
@@ -184,7 +184,7 @@ def test_a_job_that_has_seen_no_key_has_none(run: Writer) -> None:
     assert list(stored(run).items()) == []
 
 
-def test_built_in_aggregates_show_their_results() -> None:
+def test_built_in_aggregates_return_their_results() -> None:
     several, one = aggregate(total=sum(), avg=mean()), top_k(2)
     jobs = {
         "several": Job(job_of(several), "aggregate", text_of(several)),
@@ -202,7 +202,7 @@ def test_built_in_aggregates_show_their_results() -> None:
     assert stored(run, "one").get("key1") == [2, 1]
 
 
-def test_aggregates_that_are_not_built_in_show_their_accumulators() -> None:
+def test_aggregates_that_are_not_built_in_return_their_accumulators() -> None:
     run = Writer(MemoryStore(), {"job": Job(job_of(mean()), "aggregate", "value=own.Mean")})
     run.commit({"job": [("a", 1), ("a", 2)]})
 
@@ -211,7 +211,7 @@ def test_aggregates_that_are_not_built_in_show_their_accumulators() -> None:
     assert shown.keys() == {"value.sum", "value.count"} and shown["value.count"] == 2
 
 
-def test_a_combinable_of_the_users_shows_its_accumulator() -> None:
+def test_a_users_combinable_returns_its_accumulator() -> None:
     given = combinable(zero=list, add=lambda a, v: [*a, v], merge=lambda a, b: a + b, result=len)
     run = Writer(MemoryStore(), {"job": Job(job_of(given), "combining")})
     run.commit({"job": ones("a", "a")})
@@ -240,7 +240,7 @@ def test_state_of_keys_alone_is_a_row_without_columns() -> None:
     assert dict(stored(run, "job").items()) == {"a": {}, "b": {}}
 
 
-def test_unknown_epochs_and_jobs_are_told_with_what_there_is(run: Writer) -> None:
+def test_unknown_epochs_and_jobs_are_errors_that_list_the_known_ones(run: Writer) -> None:
     with pytest.raises(NotInCheckpointError, match="no epoch has been committed yet"):
         manifest_of(run.lineage, None)
     for _ in range(10):
@@ -254,7 +254,7 @@ def test_unknown_epochs_and_jobs_are_told_with_what_there_is(run: Writer) -> Non
         stored(run, "cuont")
 
 
-def test_a_job_that_is_not_durable_has_no_state_to_show() -> None:
+def test_a_job_that_is_not_durable_has_no_stored_state() -> None:
     run = Writer(MemoryStore(), {"count": Job(job_of(count), durable=False)})
     run.commit(ones("a"))
 
@@ -280,7 +280,7 @@ def module(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     sys.modules.pop("users_module", None)
 
 
-def test_objects_of_unknown_classes_are_told_as_such(
+def test_objects_of_unknown_classes_are_an_error(
     run: Writer, module: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def keep(key: str, values: list[int], state: Any) -> None:

@@ -91,7 +91,7 @@ def test_other_values_are_json(tmp_path: Path, values: list[Any], at_once: int) 
     assert found.column("value").to_pylist() == [as_text(value) for value in values]
 
 
-def test_json_shows_what_it_does_not_know() -> None:
+def test_json_has_the_repr_of_other_types() -> None:
     value = {"a": (1, {2}), 5: float("nan"), "at": dt.date(2024, 1, 1), "c": 1j, ("x", 1): b"b"}
 
     assert json.loads(as_text(value)) == {
@@ -183,7 +183,7 @@ def test_an_empty_state_is_an_empty_file(tmp_path: Path) -> None:
     assert exported(tmp_path, run).to_pylist() == []
 
 
-def test_an_export_never_replaces_a_file_and_leaves_no_part_behind(tmp_path: Path) -> None:
+def test_an_export_never_replaces_a_file_and_leaves_no_partial_one(tmp_path: Path) -> None:
     run = Writer(MemoryStore(), {"job": Job(job_of(put))})
     manifest = run.commit({"job": [("a", {"n": 1}), ("b", {"n": 1})]})
     exported(tmp_path, run)
@@ -198,7 +198,7 @@ def test_an_export_never_replaces_a_file_and_leaves_no_part_behind(tmp_path: Pat
     assert [file for file in tmp_path.rglob("*") if file.is_file()] == [tmp_path / "job.parquet"]
 
 
-def test_a_file_tells_of_which_epoch_it_is(tmp_path: Path) -> None:
+def test_a_file_records_its_epoch(tmp_path: Path) -> None:
     run = Writer(MemoryStore(), {"job": Job(job_of(put))})
     run.commit({"job": [("a", {"n": 1})]})
 

@@ -45,7 +45,7 @@ def manifest(run: Writer, epoch: int) -> Manifest:
     return found
 
 
-def test_a_whole_checkpoint_is_whole(run: Writer, store: MemoryStore) -> None:
+def test_an_intact_checkpoint_has_no_findings(run: Writer, store: MemoryStore) -> None:
     found = check(store)
 
     assert found.ok and found.newest_complete == 4
@@ -114,7 +114,7 @@ def test_a_damaged_newest_manifest_is_damage(run: Writer, store: MemoryStore) ->
     assert check(store).newest_complete == 3
 
 
-def test_a_half_written_epoch_is_told_and_harmless(run: Writer, store: MemoryStore) -> None:
+def test_a_half_written_epoch_is_reported_and_harmless(run: Writer, store: MemoryStore) -> None:
     store.put({delta_key(5, 1, 0, "1.count", range(SLOTS), node): b"x" for node in "ab"})
     store.put({delta_key(3, 1, 7, "1.count", range(SLOTS), "a"): b"of a try that was voided"})
 
@@ -124,7 +124,7 @@ def test_a_half_written_epoch_is_told_and_harmless(run: Writer, store: MemorySto
     assert found.ok and found.leftovers == 1
 
 
-def test_what_was_taken_back_is_left_over_and_harmless(run: Writer, store: MemoryStore) -> None:
+def test_withdrawn_epochs_leave_harmless_records(run: Writer, store: MemoryStore) -> None:
     run.claim(after=2)
     store.flip(store.scan(DATA)[-1])
 
@@ -165,7 +165,9 @@ def test_with_nothing_complete_nothing_counts_as_dropped(run: Writer, store: Mem
     assert check(store).newest_complete is None
 
 
-def test_damage_of_an_old_epoch_is_not_taken_for_room_made(run: Writer, store: MemoryStore) -> None:
+def test_damage_of_an_old_epoch_is_not_mistaken_for_garbage_collection(
+    run: Writer, store: MemoryStore
+) -> None:
     remove(store, garbage(Chain(store).read(), store.scan(DATA), retain=4))
     store.flip(manifest(run, 0).deltas[0].key)
 
@@ -181,6 +183,6 @@ def test_one_epoch_can_be_checked_alone(run: Writer, store: MemoryStore) -> None
         check_epoch(store, run.lineage, 9)
 
 
-def test_an_empty_checkpoint_is_whole(store: MemoryStore) -> None:
+def test_an_empty_checkpoint_has_no_findings(store: MemoryStore) -> None:
     assert check(store).ok
     assert check(store).newest_complete is None

@@ -78,7 +78,7 @@ def rows_of(run: Writer) -> list[dict[str, Any]]:
     [ms.sum(), ms.aggregate(n=ms.count(), most=ms.max()), values_of],
     ids=["sum", "several", "function"],
 )
-def test_panes_are_seen_as_nodes_show_them(reduce: Any) -> None:
+def test_panes_are_read_as_nodes_return_them(reduce: Any) -> None:
     run = filled(job_of(reduce, windowing=TUMBLING))
 
     assert dict(stored(run).items()) == run.items("job")
@@ -103,7 +103,7 @@ def test_of_a_users_combinable_the_accumulators_are_seen() -> None:
     assert stored(run).get("key19") == {START: "19", START + SECOND: "13"}
 
 
-def test_a_join_shows_the_values_that_wait() -> None:
+def test_a_join_returns_the_buffered_values() -> None:
     vertex = JobVertex(
         HERE,
         name="job",
@@ -137,7 +137,7 @@ def test_rows_of_other_windows_can_be_read(window: Any, reduce: Any) -> None:
     assert {row["key"] for row in rows_of(run)} == set(dict(stored(run).items()))
 
 
-def test_sessions_say_from_when_to_when_they_are() -> None:
+def test_sessions_have_their_start_and_end() -> None:
     run = filled(job_of(ms.sum(), windowing=Windowing((ms.session(SECOND / 2),))))
 
     found = [(row["start"], row["last"], row["value"]) for row in stored(run).get("key7")]
@@ -149,7 +149,7 @@ def test_sessions_say_from_when_to_when_they_are() -> None:
     ]
 
 
-def test_an_aggregate_that_is_not_built_in_is_refused_by_name() -> None:
+def test_a_windowed_aggregate_that_is_not_built_in_is_rejected_by_name() -> None:
     run = filled(job_of(ms.sum(), windowing=TUMBLING))
     run.jobs["job"].reducer = "value=users.Own"
     run.commit({"job": [("key1", 1, 5)]})

@@ -96,7 +96,7 @@ def test_ls_lists_epochs_and_incarnations(say: Say, ask: Ask) -> None:
     assert len(told.splitlines()) == 10
 
 
-def test_ls_of_a_checkpoint_without_a_commit_says_so(
+def test_ls_reports_a_checkpoint_without_a_commit(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     open_store(f"files://{tmp_path}/s", "writer").close()
@@ -105,7 +105,7 @@ def test_ls_of_a_checkpoint_without_a_commit_says_so(
     assert "no epoch has been committed yet" in capsys.readouterr().out
 
 
-def test_show_tells_what_is_in_a_manifest(say: Say, ask: Ask) -> None:
+def test_show_prints_a_manifest(say: Say, ask: Ask) -> None:
     assert ask("show")["epoch"] == 2
     found = ask("show", 0)
 
@@ -128,7 +128,7 @@ def test_get_prints_a_value(say: Say, ask: Ask) -> None:
     assert say("get", "pairs", "('b', 2)") == "{'n': 6}\n"
 
 
-def test_what_is_not_there_is_told_with_what_there_is(say: Say) -> None:
+def test_unknown_epochs_jobs_and_keys_are_errors_that_list_the_known_ones(say: Say) -> None:
     assert "keys such as 'key" in say("get", "count", "nobody", status=2)
     assert "the jobs are count, pairs" in say("get", "cuont", "key1", status=2)
     assert "the epochs are 0, 1, 2" in say("show", 7, status=2)
@@ -137,14 +137,14 @@ def test_what_is_not_there_is_told_with_what_there_is(say: Say) -> None:
     assert "is not a key of type tuple of (str, int)" in say("get", "pairs", "a", status=2)
 
 
-def test_a_folder_without_a_checkpoint_is_refused(
+def test_a_folder_without_a_checkpoint_is_rejected(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["checkpoint", "ls", str(tmp_path)]) == 2
     assert "there is no checkpoint" in capsys.readouterr().err
 
 
-def test_diff_counts_and_shows_keys(say: Say, ask: Ask) -> None:
+def test_diff_counts_and_lists_keys(say: Say, ask: Ask) -> None:
     found, pairs = ask("diff", 0, 2)
 
     assert [found[kind] for kind in ("added", "removed", "changed")] == [1, 1, 2]
@@ -169,7 +169,7 @@ def test_export_writes_a_file_for_each_job(tmp_path: Path, say: Say, ask: Ask) -
     assert "is there already" in say("export", "--to", tmp_path / "old", status=2)
 
 
-def test_verify_finds_a_whole_checkpoint_whole(say: Say, ask: Ask) -> None:
+def test_verify_reports_an_intact_checkpoint(say: Say, ask: Ask) -> None:
     assert say("verify").endswith("newest complete epoch: 2\nintact: yes\n")
     assert ask("verify", "--epoch", 1)["newest_complete"] == 1
 
@@ -225,7 +225,7 @@ def test_restore_explains_then_claims(folder: Path, say: Say, ask: Ask) -> None:
     assert ask("get", "count", "key1")["value"] == {"n": 1}
 
 
-def test_restore_refuses_an_epoch_that_is_not_complete(
+def test_restore_rejects_an_epoch_that_is_not_complete(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = open_checkpoint(folder)
@@ -237,7 +237,7 @@ def test_restore_refuses_an_epoch_that_is_not_complete(
     assert main(["checkpoint", "restore", str(folder), "2", "--yes"]) == 0  # it has a base
 
 
-def test_restore_refuses_an_epoch_of_which_spark_has_no_offsets(
+def test_restore_rejects_an_epoch_of_which_spark_has_no_offsets(
     folder: Path, ask: Ask, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_logs(folder / "spark", 1, range(1, 3))
@@ -248,7 +248,7 @@ def test_restore_refuses_an_epoch_of_which_spark_has_no_offsets(
     assert ask("restore", 1, "--yes")["done"]
 
 
-def test_restore_refuses_where_spark_has_no_offsets_at_all(
+def test_restore_rejects_where_spark_has_no_offsets_at_all(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "spark").mkdir()
@@ -276,7 +276,7 @@ def test_without_sparks_logs_restore_accepts_only_epochs_that_are_surely_retaine
     store.close()
 
 
-def test_restore_gives_way_to_a_run_that_goes_on(
+def test_restore_yields_to_a_running_workflow(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def check_while_it_runs(store: Store, lineage: Lineage, epoch: int) -> Findings:
@@ -304,13 +304,13 @@ def test_gc_deletes_what_the_retained_epochs_do_not_need(say: Say, ask: Ask) -> 
     assert "at least one epoch" in say("gc", "--retain", 0, status=2)
 
 
-def test_gc_keeps_every_epoch_unless_told(ask: Ask) -> None:
+def test_gc_retains_every_epoch_by_default(ask: Ask) -> None:
     ask("gc")
 
     assert [e["complete"] for e in ask("ls")["epochs"]] == [True, True, True]
 
 
-def test_gc_refuses_a_chain_with_a_hole_until_somebody_goes_on_without_it(
+def test_gc_rejects_a_chain_with_a_gap_until_a_run_has_resumed_after_it(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = open_checkpoint(folder)
@@ -335,7 +335,7 @@ def gc_while(monkeypatch: pytest.MonkeyPatch, happens: Callable[[Lineage], objec
     monkeypatch.setattr("millstream.cli.checkpoint.garbage", meanwhile)
 
 
-def test_gc_deletes_nothing_that_somebody_has_just_gone_back_to(
+def test_gc_deletes_nothing_that_a_run_has_just_restored(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with closing(open_checkpoint(folder)) as store:
@@ -347,9 +347,7 @@ def test_gc_deletes_nothing_that_somebody_has_just_gone_back_to(
         assert store.scan(DATA) == keys and Chain(store).read().epoch == 0
 
 
-def test_gc_is_not_kept_from_its_work_by_commits(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gc_works_during_commits(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with closing(open_checkpoint(folder)) as store:
 
         def go_on(seen: Lineage) -> None:
@@ -362,7 +360,7 @@ def test_gc_is_not_kept_from_its_work_by_commits(
         assert [found.epoch for found in Chain(store).read().manifests] == [2, 3]
 
 
-def test_what_a_claim_goes_on_from_and_is_missing_is_told_and_nothing_more_is_deleted(
+def test_gc_rejects_a_chain_whose_newest_claim_resumes_from_a_missing_epoch(
     folder: Path, say: Say, capsys: pytest.CaptureFixture[str]
 ) -> None:
     say("restore", 0, "--yes")

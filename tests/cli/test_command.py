@@ -18,7 +18,7 @@ from millstream.observe.progress import Totals
 COMMAND = [sys.executable, "-c", "import sys; from millstream.cli import main; sys.exit(main())"]
 
 
-def test_version_tells_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_prints_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["--version"])
 
@@ -35,7 +35,7 @@ def test_a_command_is_required(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("words", ["0", "-5", "many"])
-def test_a_senseless_number_of_words_is_refused(
+def test_an_invalid_number_of_words_is_rejected(
     words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -45,7 +45,7 @@ def test_a_senseless_number_of_words_is_refused(
     assert "--words" in capsys.readouterr().err
 
 
-def test_without_java_the_demo_says_what_to_install(
+def test_without_java_the_demo_prints_what_to_install(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
@@ -56,7 +56,7 @@ def test_without_java_the_demo_says_what_to_install(
     assert "Java 17" in told and "Traceback" not in told
 
 
-def test_an_error_of_a_run_is_told_without_a_stack(
+def test_an_error_of_a_run_is_printed_without_a_stack_trace(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail(self: Demo) -> int:
@@ -77,7 +77,7 @@ def test_differences_names_wrong_missing_and_surplus_words() -> None:
     assert differences(expected, dict(expected)) == {}
 
 
-def test_the_summary_tells_rates_and_latencies() -> None:
+def test_the_summary_has_rates_and_latencies() -> None:
     totals = Totals(
         epochs=4, rows=8000, busy_seconds=2.0, latency_p50=0.5, latency_p99=1.25, state_keys=70
     )

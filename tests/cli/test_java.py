@@ -16,13 +16,13 @@ def _java(folder: Path, version: str, status: int = 0) -> Path:
 
 
 @pytest.mark.parametrize("version", ["17.0.9", "21", "25-ea"])
-def test_a_new_enough_java_on_the_path_is_taken(tmp_path: Path, version: str) -> None:
+def test_a_new_enough_java_on_the_path_is_used(tmp_path: Path, version: str) -> None:
     java = _java(tmp_path / "bin", version)
 
     assert find_java({"PATH": str(tmp_path / "bin")}) == java
 
 
-def test_java_home_comes_before_the_path(tmp_path: Path) -> None:
+def test_java_home_is_preferred_to_the_path(tmp_path: Path) -> None:
     java = _java(tmp_path / "home" / "bin", "17.0.1")
     _java(tmp_path / "bin", "21")
     places = {"JAVA_HOME": str(tmp_path / "home"), "PATH": str(tmp_path / "bin")}
@@ -30,7 +30,7 @@ def test_java_home_comes_before_the_path(tmp_path: Path) -> None:
     assert find_java(places) == java
 
 
-def test_a_missing_java_is_told_with_what_to_install(tmp_path: Path) -> None:
+def test_a_missing_java_is_an_error_with_what_to_install(tmp_path: Path) -> None:
     with pytest.raises(JavaNotFoundError) as caught:
         find_java({"PATH": str(tmp_path)})
 
@@ -53,6 +53,6 @@ def test_a_java_that_fails_is_named(tmp_path: Path) -> None:
         find_java({"PATH": str(tmp_path / "bin")})
 
 
-def test_a_java_home_without_java_is_told(tmp_path: Path) -> None:
+def test_a_java_home_without_java_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(JavaNotFoundError, match="has no bin/java"):
         find_java({"JAVA_HOME": str(tmp_path), "PATH": "/usr/bin"})

@@ -33,7 +33,7 @@ PAIR = pa.struct([("_1", pa.string()), ("_2", pa.date32())])
     ],
     ids=str,
 )
-def test_text_becomes_the_key_that_it_stands_for(text: str, kind: pa.DataType, key: Any) -> None:
+def test_text_is_parsed_as_a_key(text: str, kind: pa.DataType, key: Any) -> None:
     found = parse_key(text, kind)
 
     assert repr(found) == repr(key)  # to Python 1 equals 1.0
@@ -56,7 +56,7 @@ def test_text_becomes_the_key_that_it_stands_for(text: str, kind: pa.DataType, k
     ],
     ids=str,
 )
-def test_other_text_is_refused_with_an_example(text: str, kind: pa.DataType) -> None:
+def test_other_text_is_rejected_with_an_example(text: str, kind: pa.DataType) -> None:
     with pytest.raises(ConfigError, match=r"is not a key of type .*; write"):
         parse_key(text, kind)
 

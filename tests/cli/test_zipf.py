@@ -21,7 +21,7 @@ def test_words_are_distinct_and_longer_when_rarer() -> None:
     assert [len(word) for word in words] == sorted(len(word) for word in words)
 
 
-def test_lines_and_files_have_the_asked_size(tmp_path: Path) -> None:
+def test_lines_and_files_have_the_requested_size(tmp_path: Path) -> None:
     text = ZipfText(words=1050, words_per_line=10, lines_per_file=20)
     size = text.write(tmp_path / "text")
     files = sorted((tmp_path / "text").iterdir())
@@ -64,6 +64,6 @@ def test_frequencies_follow_the_exponent(tmp_path: Path) -> None:
     assert first / tenth == pytest.approx(10**1.1, rel=0.05)
 
 
-def test_sizes_below_one_are_refused() -> None:
+def test_sizes_below_one_are_rejected() -> None:
     with pytest.raises(ConfigError, match="words must be at least 1, got 0"):
         ZipfText(words=0)

@@ -22,7 +22,7 @@ def test_every_store_that_can_be_opened_is_held_to_the_contract() -> None:
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_every_store_can_be_hurt_or_says_why_not(scheme: str) -> None:
+def test_every_backend_simulates_each_fault_or_gives_a_reason(scheme: str) -> None:
     kind = type(backend_of(scheme))
     able = {name for name in ABILITIES if getattr(kind, name) is not getattr(Backend, name)}
     assert able.isdisjoint(kind.lacks)

@@ -19,7 +19,7 @@ LONG = "long/" + "é" * 190
 
 @pytest.mark.parametrize("harm", ["flip", "tear"])
 @pytest.mark.parametrize("key", ["a/2", LONG])
-def test_a_damaged_record_is_found_and_others_are_not_hurt(
+def test_a_damaged_record_is_detected_and_others_are_intact(
     backend: Backend, key: str, harm: Harm
 ) -> None:
     others = {f"{part}/{n}": value_of(f"{part}/{n}") for part in "ab" for n in (1, 3, 5)}
@@ -49,7 +49,7 @@ def test_a_damaged_record_is_found_and_others_are_not_hurt(
 
 
 @pytest.mark.parametrize("harm", ["flip", "tear"])
-def test_a_damaged_first_value_is_not_taken_for_absent(backend: Backend, harm: Harm) -> None:
+def test_a_damaged_first_value_is_not_absent(backend: Backend, harm: Harm) -> None:
     with closing(backend.open(writer())) as store:
         assert store.put_if_absent("manifest/1", os.urandom(3000))
         assert store.put_if_absent("manifest/2", b"whole")
@@ -63,7 +63,7 @@ def test_a_damaged_first_value_is_not_taken_for_absent(backend: Backend, harm: H
         assert store.get(["manifest/2"]) == {"manifest/2": b"whole"}
 
 
-def test_a_full_store_says_so_and_goes_on_when_there_is_space(small_backend: Backend) -> None:
+def test_a_full_store_raises_and_resumes_when_there_is_space(small_backend: Backend) -> None:
     backend = small_backend
     large = os.urandom(1 << 20)
     with closing(backend.open(writer())) as store:
@@ -86,7 +86,7 @@ def test_a_full_store_says_so_and_goes_on_when_there_is_space(small_backend: Bac
         assert not list(store.verify())
 
 
-def test_a_store_that_is_away_for_a_while_is_waited_for(backend: Backend) -> None:
+def test_a_briefly_unavailable_store_is_retried(backend: Backend) -> None:
     backend.need("outage")
     calls: list[tuple[Callable[[Store], object], object]] = [
         (lambda store: store.put({"new": b"value"}), None),
@@ -108,7 +108,7 @@ def test_a_store_that_is_away_for_a_while_is_waited_for(backend: Backend) -> Non
         assert store.get(keys) == dict.fromkeys(keys, b"value")
 
 
-def test_a_store_that_is_away_for_too_long_is_given_up(backend: Backend) -> None:
+def test_a_store_that_stays_unavailable_is_an_error(backend: Backend) -> None:
     backend.need("outage")
     calls: list[Callable[[Store], object]] = [
         lambda store: store.put({"new": b"value"}),

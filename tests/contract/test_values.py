@@ -53,7 +53,7 @@ ODD_KEYS = [
 ]
 
 
-def test_values_come_back_until_they_are_replaced_or_deleted(backend: Backend) -> None:
+def test_values_are_read_until_they_are_replaced_or_deleted(backend: Backend) -> None:
     store = backend.open(writer())
     store.put({"a/1": b"one", "a/2": b"two", "b/1": b"three"})
     assert store.get(["a/1", "b/1", "c/1"]) == {"a/1": b"one", "b/1": b"three"}
@@ -116,7 +116,7 @@ def test_values_may_be_empty_or_large(backend: Backend) -> None:
     store.close()
 
 
-def test_keys_may_be_odd(backend: Backend) -> None:
+def test_keys_may_have_special_characters(backend: Backend) -> None:
     values = {key: value_of(key)[:100] for key in ODD_KEYS}
     store = backend.open(writer())
     store.put(values)
@@ -132,7 +132,7 @@ def test_keys_may_be_odd(backend: Backend) -> None:
 @pytest.mark.parametrize(
     "key", ["", "k" * 401, "é" * 201, "a\nb", "a\0", "\x7f", "\u2028", "\ud800", 7, None, b"bytes"]
 )
-def test_bad_keys_are_refused(backend: Backend, key: Any) -> None:
+def test_bad_keys_are_rejected(backend: Backend, key: Any) -> None:
     store = backend.open(writer())
     refused: list[Callable[[Store], object]] = [
         lambda store: store.put({"good": b"", key: b""}),
@@ -146,7 +146,7 @@ def test_bad_keys_are_refused(backend: Backend, key: Any) -> None:
     store.close()
 
 
-def test_many_keys_are_kept_in_order(backend: Backend) -> None:
+def test_many_keys_are_listed_in_order(backend: Backend) -> None:
     values = {f"{n % 7}/{n}": b"%d" % n for n in range(1000)}
     store = backend.open(writer())
     store.put(values)
@@ -159,7 +159,7 @@ def test_many_keys_are_kept_in_order(backend: Backend) -> None:
     store.close()
 
 
-def test_put_if_absent_keeps_the_first_value(backend: Backend) -> None:
+def test_put_if_absent_retains_the_first_value(backend: Backend) -> None:
     store = backend.open(writer())
     assert store.put_if_absent("a", b"first")
     assert not store.put_if_absent("a", b"second")
@@ -186,6 +186,6 @@ def test_a_store_may_be_closed_twice_and_opened_again(backend: Backend) -> None:
 
 
 @pytest.mark.parametrize("option", ["patience=soon", "patience=-1", "patience=nan", "colour=blue"])
-def test_options_that_make_no_sense_are_refused(backend: Backend, option: str) -> None:
+def test_options_that_are_invalid_are_rejected(backend: Backend, option: str) -> None:
     with pytest.raises(ConfigError, match=option.partition("=")[0]):
         open_store(with_option(backend.url, option), writer())

@@ -69,7 +69,7 @@ def test_the_live_table_names_jobs_and_ends_with_a_summary() -> None:
         assert text in shown
 
 
-def test_a_live_display_that_showed_nothing_ends_silently() -> None:
+def test_a_live_display_without_epochs_ends_silently() -> None:
     screen = io.StringIO()
 
     LiveDisplay("flow", Console(file=screen)).close(Progress().totals)
@@ -86,7 +86,7 @@ def test_a_live_display_that_showed_nothing_ends_silently() -> None:
         (False, True, LogDisplay),
     ],
 )
-def test_a_terminal_gets_the_table_unless_told_otherwise(
+def test_a_terminal_gets_the_table_by_default(
     wanted: bool | None, terminal: bool, expected: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)

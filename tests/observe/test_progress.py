@@ -32,7 +32,7 @@ def test_a_run_without_epochs_has_totals_too() -> None:
     assert (progress.totals.rows_per_second, progress.totals.latency_p99) == (0.0, 0.0)
 
 
-def test_only_the_newest_reports_are_kept_but_all_are_counted() -> None:
+def test_only_the_newest_reports_are_retained_but_all_are_counted() -> None:
     progress = Progress(keep=3)
     for epoch in range(10):
         progress.add(report(epoch, a=1))
@@ -53,7 +53,7 @@ def test_listeners_hear_every_report_from_then_on() -> None:
     assert heard == [1, 2]
 
 
-def test_a_listener_that_fails_is_logged_and_disturbs_nobody(
+def test_a_failing_listener_is_logged_and_does_not_affect_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     progress, heard = Progress(), list[int]()

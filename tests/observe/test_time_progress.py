@@ -36,14 +36,14 @@ def test_the_beginning_and_the_end_are_no_times(time: int) -> None:
     assert moment(time) is None
 
 
-def test_a_job_without_windows_says_nothing_of_time() -> None:
+def test_a_job_without_windows_reports_no_event_time() -> None:
     story = Story(timing(tracked(LEFT)))
     story.epoch(0)
 
     assert time_progress(result(story), 99) == {}
 
 
-def test_a_windowed_job_says_what_it_refused_and_where_it_is() -> None:
+def test_a_windowed_job_reports_rejected_values_and_its_watermark() -> None:
     story = Story(timing(tracked(LEFT)))
     story.epoch(1000, seen(LEFT, 900))
     tallies = (Tally(LEFT, 5, 1, late=1, ahead=2, untimed=3), Tally(RIGHT, late=10))
@@ -75,7 +75,7 @@ def test_there_is_no_lag_before_the_first_event_time_and_after_the_end(asked: in
 
 
 @pytest.mark.parametrize(("rows", "panes", "rate"), [(40, "shared", 0.4), (5, "values", 0.05)])
-def test_what_rates_decide_is_told_with_them(rows: int, panes: str, rate: float) -> None:
+def test_panes_are_reported_with_the_rate_that_decides(rows: int, panes: str, rate: float) -> None:
     story = Story(timing(tracked(LEFT), windowing=SLIDING, foldable=True))
     told: dict[str, Any] = {}
     for at in range(0, 300, 10):

@@ -52,7 +52,7 @@ def test_event_time_advances_to_a_moment_or_to_the_end() -> None:
 
 
 @pytest.mark.parametrize("to", [datetime(2026, 1, 1), 17, "now"])
-def test_a_moment_without_a_zone_is_refused(to: Any) -> None:
+def test_a_moment_without_a_zone_is_rejected(to: Any) -> None:
     coordinator = Coordinator()
     run = run_of(coordinator, window=ms.tumbling(timedelta(minutes=1)))
 

@@ -76,7 +76,7 @@ def test_what_a_contender_writes_is_counted(spark: SparkSession, tmp_path: Path)
         assert written[name].bytes > 10_000
 
 
-def test_the_cost_of_durability_is_told(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_cost_of_durability_is_measured(spark: SparkSession, tmp_path: Path) -> None:
     course = Course(spark, tmp_path)
     text = course.text(epochs=3, words_per_epoch=2_000)
     size = replace(durability.QUICK, rounds=1, tiny_rounds=1)
@@ -114,13 +114,13 @@ def test_a_recovery_is_timed_and_exact(spark: SparkSession, tmp_path: Path) -> N
 SMALL = replace(overhead.QUICK, checkpoint_keys=2_000, pause_keys=2_000, pause_seconds=0.5)
 
 
-def test_the_size_of_checkpoints_is_told() -> None:
+def test_the_size_of_checkpoints_is_measured() -> None:
     results = {result.name: result for result in overhead.checkpoint_sizes(SMALL)}
 
     assert results["delta_share_2s"].value > results["delta_share_1s_15k"].value > 0
 
 
-def test_the_longest_pause_is_told(tmp_path: Path) -> None:
+def test_the_longest_pause_is_measured(tmp_path: Path) -> None:
     results = {result.name: result for result in overhead.pauses(tmp_path, SMALL)}
 
     assert results["max_pause_ms"].value > 0

@@ -62,7 +62,7 @@ def files_in(sink: Path) -> dict[str, int]:
     return {folder.name: len(os.listdir(folder)) for folder in sorted(sink.glob("epoch=*"))}
 
 
-def test_every_epoch_keeps_its_rows_and_has_one_file(tmp_path: Path) -> None:
+def test_every_epoch_has_its_rows_in_one_file(tmp_path: Path) -> None:
     sink = sink_of(tmp_path / "out")
     for epoch in (0, 7):
         publish(sink, epoch)
@@ -103,7 +103,7 @@ def test_a_reader_sees_every_row_once_while_a_sink_is_compacted(tmp_path: Path) 
     assert len({files for files, _ in seen}) > 1
 
 
-def test_recent_epochs_are_left_alone_if_asked(tmp_path: Path) -> None:
+def test_recent_epochs_can_be_excluded(tmp_path: Path) -> None:
     sink = sink_of(tmp_path / "out")
     for epoch in (0, 1):
         publish(sink, epoch)
@@ -156,7 +156,7 @@ def test_what_a_crash_left_is_removed(tmp_path: Path) -> None:
     assert not left.exists()
 
 
-def test_an_epoch_that_was_withdrawn_meanwhile_does_not_come_back(
+def test_an_epoch_that_was_withdrawn_meanwhile_stays_withdrawn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink = sink_of(tmp_path / "out")
@@ -183,7 +183,7 @@ def test_an_epoch_that_was_withdrawn_meanwhile_does_not_come_back(
     assert rows_in(sink) == Counter({(1, -1): 1, (1, -2): 1})
 
 
-def test_types_are_kept_as_they_were(tmp_path: Path) -> None:
+def test_types_do_not_change(tmp_path: Path) -> None:
     sink = sink_of(tmp_path / "out")
     at = dt.datetime(2024, 5, 1, 12, 30, 15, 123456)
     far = dt.datetime(9000, 1, 1)
@@ -216,7 +216,7 @@ def test_types_are_kept_as_they_were(tmp_path: Path) -> None:
     assert read.to_pylist() == table.to_pylist() * 2
 
 
-def test_files_whose_types_would_change_are_refused_and_left_alone(tmp_path: Path) -> None:
+def test_files_whose_types_would_change_are_rejected_and_unchanged(tmp_path: Path) -> None:
     sink = sink_of(tmp_path / "out")
     publish(sink, 0, [pa.table({"n": [1]}), pa.table({"n": ["one"]})])
 
@@ -240,7 +240,7 @@ def test_a_header_of_csv_files_stays_the_first_line(tmp_path: Path) -> None:
     assert file.read_text() == "id,tag\n0,x\n1,x\n2,x\n"
 
 
-def test_lines_of_json_and_of_csv_without_header_are_all_kept(tmp_path: Path) -> None:
+def test_json_and_csv_without_header_lose_no_lines(tmp_path: Path) -> None:
     for kind in ("json", "csv"):
         sink = sink_of(tmp_path / kind, kind)
         if kind == "csv":
@@ -256,7 +256,7 @@ def test_lines_of_json_and_of_csv_without_header_are_all_kept(tmp_path: Path) ->
         assert file.read_text() == "same\nsame\n"
 
 
-def test_two_compactions_at_once_are_refused(tmp_path: Path) -> None:
+def test_two_compactions_at_once_are_rejected(tmp_path: Path) -> None:
     sink = sink_of(tmp_path / "out")
     publish(sink, 0)
 
@@ -266,7 +266,7 @@ def test_two_compactions_at_once_are_refused(tmp_path: Path) -> None:
     assert files_in(sink) == {"epoch=000000000000": FILES}
 
 
-def test_a_file_system_without_an_exchange_is_refused(
+def test_a_file_system_without_an_exchange_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink = sink_of(tmp_path / "out")
@@ -279,12 +279,12 @@ def test_a_file_system_without_an_exchange_is_refused(
     assert files_in(sink) == {"epoch=000000000000": FILES}
 
 
-def test_a_folder_that_is_no_sink_is_refused(tmp_path: Path) -> None:
+def test_a_folder_that_is_no_sink_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="not the folder of a file sink"):
         compact(str(tmp_path))
 
 
-def test_the_command_compacts_and_tells_how_many_files_became_one(
+def test_the_command_compacts_and_prints_the_number_of_files(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sink = sink_of(tmp_path / "out")

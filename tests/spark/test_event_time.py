@@ -101,7 +101,7 @@ def test_a_session_that_is_open_takes_late_values(spark: SparkSession, results_r
         ]
 
 
-def test_results_of_windows_have_the_time_that_windows_behind_them_need(
+def test_results_of_windows_have_the_event_time_for_later_windows(
     spark: SparkSession,
 ) -> None:
     rows = [row(n, START + n * timedelta(seconds=20)) for n in range(60)]

@@ -52,7 +52,7 @@ def check(spark: SparkSession, books: Path, map: Map = split, reduce: object = c
     return seen
 
 
-def test_a_run_without_faults_gives_the_batch_answer(spark: SparkSession, books: Path) -> None:
+def test_a_run_without_faults_equals_the_batch_result(spark: SparkSession, books: Path) -> None:
     check(spark, books)
 
 
@@ -167,7 +167,7 @@ def test_a_sink_that_reads_a_part_or_nothing_still_counts_everything(
     assert {w: s["n"] for w, s in outcome.state["count"].items()} == expected_counts(books)
 
 
-def test_state_that_is_mutated_in_place_is_kept_once(
+def test_state_that_is_mutated_in_place_is_stored_once(
     spark: SparkSession, books: Path, tmp_path: Path
 ) -> None:
     def careless(word: str, ones: list[int], state: Any) -> Iterator[tuple[str, int]]:
@@ -184,7 +184,7 @@ def test_state_that_is_mutated_in_place_is_kept_once(
     assert len(list(tmp_path.glob("reduce.*"))) == 2
 
 
-def test_clearing_and_setting_again_keeps_only_the_new_entries(
+def test_clearing_and_setting_again_leaves_only_the_new_entries(
     spark: SparkSession, books: Path
 ) -> None:
     def renewed(word: str, ones: list[int], state: Any) -> Iterator[tuple[str, int]]:
@@ -227,7 +227,7 @@ def test_a_user_exception_in_mid_epoch_leaves_the_epoch_undone(
     assert [row.epoch for row in visible] == [0]
 
 
-def test_a_map_that_is_not_deterministic_is_found_out(
+def test_a_map_that_is_not_deterministic_is_detected(
     spark: SparkSession, books: Path, tmp_path: Path
 ) -> None:
     def moody(line: str) -> Iterator[tuple[str, int]]:
@@ -246,7 +246,7 @@ def test_a_map_that_is_not_deterministic_is_found_out(
             run.await_termination()
 
 
-def test_a_map_that_yields_no_pair_is_told_with_file_and_line(
+def test_a_map_that_yields_no_pair_is_an_error_with_file_and_line(
     spark: SparkSession, books: Path
 ) -> None:
     def wrong(line: str) -> Iterator[Any]:
@@ -271,7 +271,7 @@ def test_a_value_that_does_not_fit_names_job_key_and_type(spark: SparkSession, b
     assert "value int" in str(caught.value) and "('w5', 'many')" in str(caught.value)
 
 
-def test_arrow_reducers_keep_state_rows(spark: SparkSession, books: Path) -> None:
+def test_arrow_reducers_have_state_rows(spark: SparkSession, books: Path) -> None:
     def total(rows: pa.Table, state: pa.Table) -> tuple[pa.Table, pa.Table]:
         new = rows.group_by("key").aggregate([("value", "sum")])
         new = new.rename_columns({"value_sum": "n"})

@@ -179,7 +179,7 @@ def test_publishing_again_changes_nothing(spark: SparkSession, tmp_path: Path) -
     assert visible(tmp_path / "out") == {0: {"a": ROWS}}
 
 
-def test_a_late_task_does_not_change_what_is_published(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_late_task_does_not_change_published_output(spark: SparkSession, tmp_path: Path) -> None:
     out = tmp_path / "out"
     writer = file_writer(spark, out)
     writer.stage(batch(spark, "good"), 0, "1-0")
@@ -275,7 +275,7 @@ def test_what_is_committed_can_be_published_after_a_restart(
     assert staged(tmp_path / "out") == []
 
 
-def test_opening_removes_nothing_unless_it_is_told_what_to_keep(
+def test_opening_removes_nothing_without_a_list_of_committed_epochs(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     sink = write.parquet(tmp_path / "out")
@@ -301,7 +301,7 @@ def test_what_a_crash_left_half_withdrawn_is_removed(spark: SparkSession, tmp_pa
     assert os.listdir(out / "_millstream/withdrawn") == []
 
 
-def test_a_folder_with_other_files_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_folder_with_other_files_is_rejected(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
 
     with pytest.raises(ConfigError, match="did not write"):
@@ -309,14 +309,14 @@ def test_a_folder_with_other_files_is_refused(spark: SparkSession, tmp_path: Pat
     assert os.listdir(tmp_path) == ["notes.txt"]
 
 
-def test_a_file_in_place_of_a_folder_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_file_in_place_of_a_folder_is_rejected(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "out").write_text("mine")
 
     with pytest.raises(ConfigError, match="is a file"):
         open_sink(spark, write.parquet(tmp_path / "out"))
 
 
-def test_a_folder_of_another_format_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_folder_of_another_format_is_rejected(spark: SparkSession, tmp_path: Path) -> None:
     open_sink(spark, write.parquet(tmp_path / "out"))
 
     with pytest.raises(ConfigError, match="format=parquet, and this sink has format=csv"):
@@ -332,7 +332,7 @@ def test_a_folder_of_csv_files_is_read_with_a_header_or_without_one(
         open_sink(spark, write.csv(tmp_path / "out", header=False))
 
 
-def test_a_column_called_epoch_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_column_called_epoch_is_rejected(spark: SparkSession, tmp_path: Path) -> None:
     writer = open_sink(spark, write.parquet(tmp_path / "out"))
 
     with pytest.raises(WorkflowError, match="rename the column"):

@@ -86,13 +86,13 @@ def test_every_option_has_a_default_and_is_tried_here() -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), [(n, v) for n, vs in GOOD.items() for v in vs])
-def test_a_good_option_is_taken_as_it_is(name: str, value: Any) -> None:
+def test_a_valid_option_is_accepted(name: str, value: Any) -> None:
     others = {"checkpoint": "folder", "durability": "interval", "listen": "host.example"}
     assert getattr(made(**{**others, name: value}), name) == value
 
 
 @pytest.mark.parametrize(("name", "value"), [(n, v) for n, vs in BAD.items() for v in vs])
-def test_a_bad_option_is_refused_by_its_name(name: str, value: Any) -> None:
+def test_a_bad_option_is_rejected_by_its_name(name: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=rf"^{name} .*got"):
         made(**{"checkpoint": "folder", name: value})
 
@@ -104,7 +104,7 @@ def test_the_options_are_those_of_the_functions_that_take_them() -> None:
         assert list(inspect.signature(function).parameters) == ["workflow", *names]
 
 
-def test_an_unknown_option_is_told_with_those_that_there_are() -> None:
+def test_an_unknown_option_is_an_error_that_lists_the_known_ones() -> None:
     with pytest.raises(ConfigError, match=r"no option 'node'; .* nodes, .* retain"):
         made(node=2)
 
@@ -116,7 +116,7 @@ def test_what_is_about_a_checkpoint_needs_one(options: dict[str, Any]) -> None:
         made(**options)
 
 
-def test_no_epoch_can_stand_for_another_if_each_is_durable() -> None:
+def test_replacing_epochs_needs_durability_interval() -> None:
     with pytest.raises(ConfigError, match="when_full='replace' needs durability='interval'"):
         made(when_full="replace")
     assert made(when_full="replace", durability="interval").when_full == "replace"
@@ -131,7 +131,7 @@ def test_a_limit_of_memory_is_read_as_bytes() -> None:
     assert made(memory_limit="1MB").memory_bytes == 2**20 and made().memory_bytes is None
 
 
-def test_who_listens_encrypts_unless_told_otherwise() -> None:
+def test_listening_encrypts_by_default() -> None:
     assert made(listen="host").encrypted and made(listen="host", encrypt=True).encrypted
     assert not made(listen="host", encrypt=False).encrypted
     assert not made().encrypted and not made(encrypt=False).encrypted
@@ -139,7 +139,7 @@ def test_who_listens_encrypts_unless_told_otherwise() -> None:
         made(encrypt=True)
 
 
-def test_to_listen_without_the_extra_is_refused_unless_encryption_is_switched_off(
+def test_listening_without_the_extra_needs_encryption_off(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)

@@ -216,7 +216,7 @@ def test_the_query_stays_the_same_one(long_run: Checkpoint, died: Checkpoint) ->
     assert (died.path(2) / "metadata").read_text() == (died.path(1) / "metadata").read_text()
 
 
-def test_every_hadoop_file_system_gives_the_same_folder(
+def test_every_hadoop_file_system_has_the_same_files(
     long_run: Checkpoint, died: Checkpoint, hadoop_only: None
 ) -> None:
     died.begin(2, 10, inputs(long_run))
@@ -517,7 +517,7 @@ def test_unreadable_offsets_are_named(long_run: Checkpoint, died: Checkpoint, co
         died.begin(2, 10, inputs(long_run))
 
 
-def test_prune_keeps_the_newest(long_run: Checkpoint, died: Checkpoint) -> None:
+def test_prune_retains_the_newest(long_run: Checkpoint, died: Checkpoint) -> None:
     for incarnation in (2, 3, 5):
         died.begin(incarnation, 10, inputs(long_run))
     died.path(4).mkdir()

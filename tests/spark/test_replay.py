@@ -176,7 +176,7 @@ def test_a_rate_admits_rows_by_the_clock() -> None:
     assert admitted == [0, 0, 1, 11, 11]
 
 
-def test_a_rate_goes_on_from_the_offset_of_a_restart() -> None:
+def test_a_rate_resumes_from_its_offset_after_a_restart() -> None:
     clock = Clock()
     reader = reader_of(read.replay(MANY, rate=10), clock)
 
@@ -243,7 +243,7 @@ def test_available_now_ignores_the_pace() -> None:
     assert reader.latestOffset({"row": 0}, ReadAllAvailable()) == {"row": MANY.num_rows}
 
 
-def test_a_recording_that_shrank_is_refused() -> None:
+def test_a_recording_that_shrank_is_rejected() -> None:
     reader = reader_of(read.replay([{"n": 1}]))
 
     with pytest.raises(ConfigError, match="at row 5, but the recording has 1"):

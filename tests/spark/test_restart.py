@@ -122,7 +122,7 @@ def place(tmp_path: Path, spark: SparkSession) -> Place:
 @pytest.mark.parametrize(
     ("durability", "recovery"), [("epoch", "eager"), ("epoch", "lazy"), ("interval", "lazy")]
 )
-def test_a_run_goes_on_with_new_input_on_another_number_of_nodes(
+def test_a_run_resumes_with_new_input_on_another_number_of_nodes(
     place: Place, durability: Durability, recovery: Recovery
 ) -> None:
     place.add(*TEXTS[:2])
@@ -136,7 +136,7 @@ def test_a_run_goes_on_with_new_input_on_another_number_of_nodes(
     assert place.lineage().incarnation == 2
 
 
-def test_a_run_with_nothing_left_to_read_keeps_everything(place: Place) -> None:
+def test_a_run_without_new_input_changes_nothing(place: Place) -> None:
     place.add(*TEXTS[:2])
     place.run()
 
@@ -158,7 +158,7 @@ def test_going_back_in_time_takes_state_and_rows_back(place: Place) -> None:
     assert [manifest.epoch for manifest in place.lineage().manifests] == [0, 1, 2, 3]
 
 
-def test_an_epoch_that_is_not_there_cannot_be_gone_back_to(place: Place) -> None:
+def test_an_unknown_epoch_cannot_be_restored(place: Place) -> None:
     place.add(TEXTS[0])
     place.run()
 
@@ -168,7 +168,7 @@ def test_an_epoch_that_is_not_there_cannot_be_gone_back_to(place: Place) -> None
     assert place.lineage().incarnation == 1
 
 
-def test_an_epoch_that_spark_has_no_notes_of_is_refused_with_nothing_changed(place: Place) -> None:
+def test_an_epoch_that_spark_has_purged_is_rejected_with_nothing_changed(place: Place) -> None:
     place.add(*TEXTS[:3])
     place.run()
     for kind in ("offsets", "commits"):
@@ -185,7 +185,7 @@ def lengths(pair: tuple[str, int]) -> Iterator[tuple[str, int]]:
     yield str(len(pair[0])), 1
 
 
-def test_jobs_that_changed_are_refused_until_it_is_said_what_was_meant(place: Place) -> None:
+def test_changed_jobs_are_rejected_until_the_change_is_declared(place: Place) -> None:
     place.add(TEXTS[0])
     place.run()
     place.add(TEXTS[1])
@@ -227,7 +227,7 @@ def test_a_job_that_is_not_durable_begins_empty(place: Place) -> None:
 
 
 @pytest.mark.parametrize("harm", ["flip", "tear"])
-def test_a_damaged_epoch_is_computed_anew_from_the_one_before(
+def test_a_damaged_epoch_is_computed_again_from_the_one_before(
     place: Place, tmp_path: Path, caplog: pytest.LogCaptureFixture, harm: Harm
 ) -> None:
     backend = LogBackend()
@@ -303,7 +303,7 @@ def replace_driver(place: Place) -> None:
 @pytest.mark.parametrize(
     ("durability", "fails"), [("epoch", False), ("interval", False), ("epoch", True)]
 )
-def test_a_run_that_was_replaced_says_so_and_publishes_nothing(
+def test_a_superseded_run_raises_and_publishes_nothing(
     place: Place, durability: Durability, fails: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage = FileWriter.stage
@@ -331,7 +331,7 @@ def test_a_run_that_was_replaced_says_so_and_publishes_nothing(
 @pytest.mark.parametrize(
     "function", [(QueryLogs, "prune"), (Coordinator, "await_restored")], ids=lambda f: f[1]
 )
-def test_a_run_that_was_replaced_while_it_began_says_so(
+def test_a_run_that_is_superseded_during_startup_raises(
     place: Place, function: tuple[type, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def gone(*_: object) -> None:
@@ -371,7 +371,7 @@ def test_after_a_publication_that_failed_none_follows_until_a_restart(
     assert place.rows() == place.running_counts()
 
 
-def test_a_late_task_of_an_earlier_run_does_not_take_a_published_epoch_away(place: Place) -> None:
+def test_a_late_task_of_an_earlier_run_does_not_remove_a_published_epoch(place: Place) -> None:
     place.add(*TEXTS[:2])
     place.run()
     for folder in list(place.out.glob("epoch=*")):  # a task that opens its file after the rename
@@ -385,7 +385,7 @@ def test_a_late_task_of_an_earlier_run_does_not_take_a_published_epoch_away(plac
     assert os.listdir(place.out / "_millstream" / "staged") == []
 
 
-def test_a_sink_without_empty_epochs_is_compacted_goes_back_and_goes_on(place: Place) -> None:
+def test_a_compacted_sink_can_be_restored_and_resumed(place: Place) -> None:
     place.add(TEXTS[0], "\n", TEXTS[1])
     place.run(partitions=16)
     before = place.rows()

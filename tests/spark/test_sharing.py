@@ -34,7 +34,7 @@ def is_slow_path(row: Any) -> bool:
     return bool(row.n % 2)
 
 
-def test_both_sides_of_a_split_and_jobs_with_one_map_give_the_batch_answer(
+def test_both_sides_of_a_split_and_jobs_with_one_map_equal_the_batch_result(
     spark: SparkSession,
 ) -> None:
     flow = ms.Workflow("split")
@@ -55,7 +55,7 @@ def test_both_sides_of_a_split_and_jobs_with_one_map_give_the_batch_answer(
     assert outcome.state["even_count"] == counts
 
 
-def test_jobs_that_share_panes_each_give_their_own_windows(spark: SparkSession) -> None:
+def test_jobs_that_share_panes_each_emit_their_own_windows(spark: SparkSession) -> None:
     seen: dict[str, dict[tuple[str, datetime, datetime], int]] = {"short": {}, "long": {}}
     sizes = {"short": 2 * MINUTE, "long": 10 * MINUTE}
     flow = ms.Workflow("panes")

@@ -87,7 +87,7 @@ def test_a_frame_of_any_shape_has_each_row_once(
     assert len(shapes.rows) == FILES / 2
 
 
-def test_windows_that_close_without_new_data_are_given_once_in_any_shape(
+def test_windows_that_close_without_new_data_are_emitted_once_in_any_shape(
     spark: SparkSession,
 ) -> None:
     rows = [{"key": f"k{n}", "at": START + n * timedelta(minutes=1), "n": n} for n in range(KEYS)]

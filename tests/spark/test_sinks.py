@@ -107,12 +107,12 @@ def test_a_console_prints_the_first_rows_when_it_is_published(
     ]
 
 
-def test_long_cells_are_cut_and_line_ends_shown() -> None:
+def test_long_cells_are_truncated_and_line_ends_escaped() -> None:
     text = describe_epoch(0, pa.table({"s": ["x" * 100, None, "a\nb"]}), 20)
 
     assert text.splitlines() == ["epoch 0: 3 rows", "s", "-" * 40, "x" * 39 + "…", "", "a\\nb"]
 
 
-def test_an_unknown_description_is_refused(spark: SparkSession) -> None:
+def test_an_unknown_description_is_rejected(spark: SparkSession) -> None:
     with pytest.raises(WorkflowError, match="not a sink"):
         open_sink(spark, sinks.Sink())

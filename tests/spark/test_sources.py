@@ -111,7 +111,7 @@ def test_csv_takes_a_ddl_schema_and_options(spark: SparkSession, tmp_path: Path)
     assert run_to_end(open_source(spark, source), tmp_path / "checkpoint") == [[Row(n=1, s="x")]]
 
 
-def test_csv_without_a_header_gives_the_first_line_too(spark: SparkSession, tmp_path: Path) -> None:
+def test_csv_without_a_header_includes_the_first_line(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "one.csv").write_text("1,x\n")
     source = read.csv(tmp_path / "one.csv", schema="n bigint, s string", header=False)
 
@@ -150,24 +150,24 @@ def server() -> Iterator[socketserver.TCPServer]:
         thread.join()
 
 
-def test_a_socket_gives_lines(spark: SparkSession, server: socketserver.TCPServer) -> None:
+def test_a_socket_emits_lines(spark: SparkSession, server: socketserver.TCPServer) -> None:
     frame = open_source(spark, read.socket("127.0.0.1", server.server_address[1]))
 
     assert frame.isStreaming
     assert frame.columns == ["value"]
 
 
-def test_a_frame_of_the_user_comes_back_as_it_is(spark: SparkSession) -> None:
+def test_a_frame_of_the_user_is_unchanged(spark: SparkSession) -> None:
     mine = spark.readStream.format("rate").load()
 
     assert open_source(spark, read.dataframe(mine)) is mine
 
 
-def test_a_real_frame_that_does_not_stream_is_refused(spark: SparkSession) -> None:
+def test_a_batch_frame_is_rejected(spark: SparkSession) -> None:
     with pytest.raises(WorkflowError, match="not streaming"):
         read.dataframe(spark.range(3))
 
 
-def test_an_unknown_description_is_refused(spark: SparkSession) -> None:
+def test_an_unknown_description_is_rejected(spark: SparkSession) -> None:
     with pytest.raises(WorkflowError, match="cannot be opened"):
         open_source(spark, sources.Source())

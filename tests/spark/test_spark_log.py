@@ -41,7 +41,7 @@ def run_script(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_failing_function_shows_the_users_error_and_not_the_jvms(tmp_path: Path) -> None:
+def test_a_failing_function_prints_the_users_error_and_not_the_jvms(tmp_path: Path) -> None:
     run = run_script(SCRIPT, tmp_path)
 
     assert run.returncode == 1

@@ -58,7 +58,7 @@ def test_cold_keys_count_and_survive_the_death_of_their_node(
     assert cold[-1] > WORDS
 
 
-def test_a_limit_that_says_nothing_is_refused() -> None:
+def test_an_invalid_limit_is_rejected() -> None:
     with pytest.raises(ConfigError, match="memory_limit must be a number of bytes"):
         RunConfig(memory_limit="lots")
 
@@ -67,7 +67,7 @@ def test_a_limit_that_says_nothing_is_refused() -> None:
 
 
 @pytest.mark.spark
-def test_a_limit_without_a_job_that_could_spill_is_refused(
+def test_a_limit_without_a_job_that_could_spill_is_rejected(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     flow = ms.Workflow("columns")

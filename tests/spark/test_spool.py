@@ -21,7 +21,7 @@ def all_rows(source: sources.ReplaySource) -> list[dict[str, Any]]:
     return rows
 
 
-def test_rows_are_sorted_by_the_time_column_and_ties_keep_their_order() -> None:
+def test_rows_are_sorted_by_the_time_column_stably() -> None:
     records = [{"at": at, "n": n} for n, at in enumerate([3, 1, 2, 1])]
 
     rows = all_rows(read.replay(records, time_column="at"))
@@ -29,12 +29,12 @@ def test_rows_are_sorted_by_the_time_column_and_ties_keep_their_order() -> None:
     assert [row["n"] for row in rows] == [1, 3, 2, 0]
 
 
-def test_an_empty_time_is_refused() -> None:
+def test_an_empty_time_is_rejected() -> None:
     with pytest.raises(ConfigError, match="1 empty values"):
         spool_of(read.replay([{"at": 1}, {"at": None}], time_column="at"))
 
 
-def test_a_time_column_of_text_is_refused() -> None:
+def test_a_time_column_of_text_is_rejected() -> None:
     with pytest.raises(ConfigError, match="not string"):
         spool_of(read.replay([{"at": "noon"}], time_column="at"))
 
@@ -82,7 +82,7 @@ def test_a_recording_that_changes_after_opening_changes_nothing(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("name", ["missing.parquet", "notes.txt", "mixed", "empty"])
-def test_a_path_without_a_readable_recording_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_path_without_a_readable_recording_is_rejected(tmp_path: Path, name: str) -> None:
     (tmp_path / "notes.txt").write_text("a\n")
     (tmp_path / "empty").mkdir()
     (tmp_path / "mixed").mkdir()
@@ -93,7 +93,7 @@ def test_a_path_without_a_readable_recording_is_refused(tmp_path: Path, name: st
         spool_of(read.replay(tmp_path / name))
 
 
-def test_a_damaged_recording_is_refused(tmp_path: Path) -> None:
+def test_a_damaged_recording_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "one.parquet").write_text("not parquet")
 
     with pytest.raises(ConfigError, match="cannot read the recording"):
@@ -147,7 +147,7 @@ def test_types_that_spark_lacks_become_the_nearest_ones(
     assert second.nested is None
 
 
-def test_a_type_without_a_counterpart_is_refused() -> None:
+def test_a_type_without_a_counterpart_is_rejected() -> None:
     table = pa.table({"n": pa.array([None], pa.month_day_nano_interval())})
 
     with pytest.raises(ConfigError, match="cast the column"):

@@ -120,7 +120,7 @@ def test_a_map_task_packs_panes_and_ends_with_one_tally_for_part_0() -> None:
     assert panes == [3 * MINUTE, 4 * MINUTE]
 
 
-def test_a_tally_names_the_source_behind_steps_in_the_jvm() -> None:
+def test_a_tally_names_the_source_before_steps_in_the_jvm() -> None:
     flow = ms.Workflow("w")
     frame = flow.source("source", ms.read.text("/nowhere")).map(ms.sql("*"))
     windowed(frame)
@@ -137,7 +137,7 @@ def test_a_tally_names_the_source_behind_steps_in_the_jvm() -> None:
     assert tallies_of(found[-1][1]) == (Tally(made.at["source"], rows=1, latest=7),)
 
 
-def test_late_values_run_through_the_steps_behind_their_side_in_the_same_task() -> None:
+def test_late_values_run_through_the_steps_of_their_side_in_the_same_task() -> None:
     flow = ms.Workflow("w")
     job = windowed(flow.source("source", ms.read.text("/nowhere")))
     job.late.map(lambda row: (row.n, row.time)).sink("late", ms.write.callback(records))
@@ -153,7 +153,7 @@ def test_late_values_run_through_the_steps_behind_their_side_in_the_same_task() 
     assert decode_records(untimed) == [2]
 
 
-def test_a_windowed_job_without_any_time_is_told_to_the_user() -> None:
+def test_a_windowed_job_without_any_time_is_an_error() -> None:
     flow = ms.Workflow("w")
     windowed(flow.source("source", ms.read.text("/nowhere")), time=None)
     made = Flow(flow)
@@ -162,7 +162,7 @@ def test_a_windowed_job_without_any_time_is_told_to_the_user() -> None:
         list(made.stage(0, "source", windowed=JobClock()).map_sources(iter([rows_at(1)])))
 
 
-def test_results_of_windows_go_on_with_their_time_to_all_jobs_that_have_the_window(
+def test_results_of_windows_pass_their_time_to_all_jobs_with_the_window(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     flow = ms.Workflow("w")

@@ -74,7 +74,7 @@ def count(word: str, ones: list[int], state: Any) -> Iterator[tuple[str, int]]:
     yield word, state["n"]
 
 
-def test_a_run_is_seen_as_it_was_and_goes_on_from_an_epoch_that_was_restored(
+def test_a_run_resumes_from_a_restored_epoch(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = [{"word": f"w{number % 7}", "n": number} for number in range(60)]
@@ -111,7 +111,9 @@ def test_a_run_is_seen_as_it_was_and_goes_on_from_an_epoch_that_was_restored(
     assert "newest complete epoch: 2" in capsys.readouterr().out
 
 
-def test_what_is_not_there_is_told_before_anything_runs(spark: SparkSession, folder: Path) -> None:
+def test_what_is_not_there_is_reported_before_anything_runs(
+    spark: SparkSession, folder: Path
+) -> None:
     with pytest.raises(NotInCheckpointError, match="the jobs are count, mixed"):
         ms.read_state(folder, "cuont", spark=spark)
     with pytest.raises(NotInCheckpointError, match="the epochs are 0, 1"):
@@ -120,7 +122,7 @@ def test_what_is_not_there_is_told_before_anything_runs(spark: SparkSession, fol
         ms.read_state(folder / "store", "count", spark=spark)
 
 
-def test_an_error_in_a_task_comes_back_typed(spark: SparkSession, folder: Path) -> None:
+def test_an_error_in_a_task_is_raised_typed(spark: SparkSession, folder: Path) -> None:
     store = open_store(log_url(folder), "other")
     key = store.scan("data/000000000000")[0]
     store.put({key: b"no pickle"})

@@ -43,7 +43,7 @@ def counting(reduce: Any) -> tuple[ms.Workflow, Any]:
 
 
 @reducers
-def test_a_tuple_key_is_a_tuple_for_callbacks_and_jobs_behind(
+def test_a_tuple_key_is_a_tuple_for_callbacks_and_later_jobs(
     spark: SparkSession, reduce: Any
 ) -> None:
     def by_name(pair: Any) -> Iterator[tuple[str, int]]:
@@ -93,7 +93,7 @@ def test_a_tuple_key_is_a_struct_in_files_and_frames(
     assert {(line["key"]["_1"], line["key"]["_2"]): line["value"] for line in lines} == COUNTS
 
 
-def test_csv_says_how_to_write_a_tuple_key(spark: SparkSession, tmp_path: Path) -> None:
+def test_csv_rejects_a_tuple_key_with_advice(spark: SparkSession, tmp_path: Path) -> None:
     flow, counts = counting(ms.count())
     counts.sink("csv", ms.write.csv(tmp_path / "csv"))
 

@@ -142,7 +142,7 @@ def sums_so_far(rows: list[dict[str, Any]], aside: dict[str, int]) -> dict[str, 
     return found
 
 
-def test_windows_of_all_kinds_give_the_batch_answer(spark: SparkSession) -> None:
+def test_windows_of_all_kinds_equal_the_batch_result(spark: SparkSession) -> None:
     rows, aside = recording()
     seen = Seen()
     flow = ms.Workflow("kinds")
@@ -207,7 +207,9 @@ def test_windows_of_all_kinds_give_the_batch_answer(spark: SparkSession) -> None
     assert by_key(seen.rows["totals"]) == {name: [value] for name, value in total.items()}
 
 
-def test_open_windows_tell_early_and_the_clock_can_place_values(spark: SparkSession) -> None:
+def test_open_windows_emit_early_results_and_processing_time_places_values(
+    spark: SparkSession,
+) -> None:
     rows: list[dict[str, Any]] = [
         {"n": n, "name": f"k{n % 2}", "at": START + n * SECOND} for n in range(40)
     ]
@@ -311,7 +313,7 @@ def until(run: ms.Run, holds: Callable[[], bool]) -> None:
         committed.clear()
 
 
-def test_open_windows_go_on_after_a_restart_and_changed_ones_are_refused(
+def test_open_windows_resume_after_a_restart_and_changed_ones_are_rejected(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     lines, seen = Lines(tmp_path), Seen()

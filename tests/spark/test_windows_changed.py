@@ -81,13 +81,13 @@ def test_state_for_some_windows_is_of_no_use_to_others(new: dict[str, Any], told
         (window, "of value=count(), and the reducer is a function (key, values) of windows now"),
     ],
 )
-def test_a_window_keeps_what_its_reducer_needs(reduce: object, told: str) -> None:
+def test_the_state_of_a_window_fits_its_reducer(reduce: object, told: str) -> None:
     [difference] = differences(one(**SLIDING), one(**SLIDING, reduce=reduce))
 
     assert difference == f"the state of job 'job' is {told}"
 
 
-def test_a_window_cannot_be_put_around_state_nor_taken_off() -> None:
+def test_a_window_cannot_be_added_to_state_nor_removed() -> None:
     [put] = differences(one(reduce=window), one(**SLIDING, reduce=window))
     [taken] = differences(one(**SLIDING), one())
 
@@ -112,7 +112,7 @@ def test_what_a_window_holds_does_not_depend_on_these(options: dict[str, Any]) -
 # -- jobs that share panes -------------------------------------------------------------------
 
 
-def test_jobs_that_share_panes_go_on() -> None:
+def test_jobs_that_share_panes_resume() -> None:
     old = begin(metadata(SHORT, LONG), 1)
 
     [job] = evolve(old, metadata(SHORT, LONG), changes(), 2).jobs
@@ -172,7 +172,7 @@ def alone(job: tuple[str, dict[str, Any]]) -> tuple[str, dict[str, Any]]:
         ),
     ],
 )
-def test_who_leads_whom_is_for_good(old: Any, new: Any, told: list[str]) -> None:
+def test_the_fusion_of_jobs_cannot_change(old: Any, new: Any, told: list[str]) -> None:
     found = differences(metadata(*old), metadata(*new))
 
     assert len(found) == len(told)
@@ -198,7 +198,7 @@ def test_words_about_a_led_job_name_its_leader(
     assert found[1].startswith("the state of job 'short'")
 
 
-def test_windows_that_are_left_begin_anew_if_that_is_said() -> None:
+def test_windows_of_removed_jobs_begin_empty_if_declared() -> None:
     meant = changes(removed=["short"], added=["long"])
 
     [job] = evolve(begin(metadata(SHORT, LONG), 1), metadata(LONG), meant, 2).jobs

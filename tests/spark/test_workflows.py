@@ -34,7 +34,7 @@ def numbers(count: int = 60, per_epoch: int = 20) -> Any:
     return ms.read.replay(rows, rows_per_epoch=per_epoch)
 
 
-def test_a_diamond_with_a_skipped_level_gives_the_batch_answer(
+def test_a_diamond_with_a_skipped_level_equals_the_batch_result(
     spark: SparkSession, books: Path
 ) -> None:
     def grown(word: Any, ones: list[int], state: Any) -> Iterator[tuple[Any, int]]:
@@ -196,7 +196,7 @@ def test_keys_of_every_kind_count_right(spark: SparkSession, key: Any) -> None:
     assert Counter({repr(k): n for k, n in outcome.state["count"].items()}) == expected
 
 
-def test_combine_and_combinables_give_what_reducing_all_values_gives(spark: SparkSession) -> None:
+def test_combine_and_combinables_equal_reducing_all_values(spark: SparkSession) -> None:
     def total(key: str, values: list[float], state: Any) -> Iterator[tuple[str, float]]:
         state["sum"] = state.get("sum", 0.0) + sum(values)
         yield key, state["sum"]
@@ -229,7 +229,7 @@ def test_combine_and_combinables_give_what_reducing_all_values_gives(spark: Spar
     assert outcome.state["builtin"]["k3"] == {"n": 12, "low": 1.5, "top": [58, 53], "kinds": 12}
 
 
-def test_idle_keys_are_forgotten_also_when_the_stream_falls_silent(spark: SparkSession) -> None:
+def test_idle_keys_expire_even_when_the_stream_is_silent(spark: SparkSession) -> None:
     flow = ms.Workflow("ttl")
     rows = flow.source("rows", ms.read.rate(rows_per_second=50))
     early = rows.filter(lambda row: row.value < 50).map(lambda row: (row.value % 7, 1))
@@ -266,9 +266,7 @@ def test_state_is_read_key_by_key_and_progress_counts(spark: SparkSession, books
             run.state("cuont")
 
 
-def test_a_workflow_that_keeps_sparks_own_state_is_refused(
-    spark: SparkSession, books: Path
-) -> None:
+def test_a_workflow_with_sparks_own_state_is_rejected(spark: SparkSession, books: Path) -> None:
     def aggregating(frame: DataFrame) -> DataFrame:
         return frame.groupBy("value").count()
 

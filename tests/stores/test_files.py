@@ -80,7 +80,7 @@ def test_any_flipped_bit_is_damage(store: FileStore, root: Path) -> None:
         store.delete([key])
 
 
-def test_a_long_key_that_cannot_be_read_is_told_by_its_file(store: FileStore, root: Path) -> None:
+def test_an_unreadable_long_key_is_reported_by_its_file(store: FileStore, root: Path) -> None:
     store.put({LONG: b"value", "short": b"value"})
     file = file_of(root, LONG)
     data = file.read_bytes()
@@ -99,7 +99,7 @@ def test_a_value_that_turns_up_under_another_key_is_damage(store: FileStore, roo
     assert store.get(["one"]) == {"one": b"1"}
 
 
-def test_files_of_strangers_do_no_harm(store: FileStore, root: Path) -> None:
+def test_foreign_files_are_ignored(store: FileStore, root: Path) -> None:
     store.put({"key": b"value"})
     (root / "00" / "notes.txt").write_text("hello")
     assert not list(store.verify())
@@ -126,7 +126,7 @@ def test_an_unmounted_folder_is_not_an_empty_store(store: FileStore, root: Path)
     assert not list(root.iterdir())
 
 
-def test_a_missing_folder_is_found(store: FileStore, root: Path) -> None:
+def test_a_missing_folder_is_reported(store: FileStore, root: Path) -> None:
     store.put({"key": b"value"})
     folder = file_of(root, "key").parent
     shutil.rmtree(folder)
@@ -178,12 +178,12 @@ def test_a_store_needs_an_absolute_folder(url: str) -> None:
         open_store(url, "w")
 
 
-def test_a_folder_may_have_odd_signs(tmp_path: Path) -> None:
+def test_a_folder_may_have_special_characters(tmp_path: Path) -> None:
     open_store(f"files://{tmp_path}/a%20b%3Fc", "w").put({"key": b""})
     assert (tmp_path / "a b?c").is_dir()
 
 
-def test_a_store_of_another_version_is_refused(store: FileStore, root: Path) -> None:
+def test_a_store_of_another_version_is_rejected(store: FileStore, root: Path) -> None:
     (root / "format").write_text("millstream files 2\n")
     with pytest.raises(ConfigError, match="millstream files 2"):
         FileStore(root, "w2", patience=0.1)
@@ -195,7 +195,7 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
         FileStore(tmp_path / "file", "w", patience=0.1)
 
 
-def test_file_systems_that_cannot_do_it_are_refused(tmp_path: Path) -> None:
+def test_unsuitable_file_systems_are_rejected(tmp_path: Path) -> None:
     with patch("os.link", side_effect=PermissionError(1, "Operation not permitted")):
         with pytest.raises(ConfigError, match="hard links"):
             FileStore(tmp_path / "fat", "w", patience=0.1)

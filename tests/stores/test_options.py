@@ -6,12 +6,12 @@ from millstream.errors import ConfigError
 from millstream.stores.options import DEFAULT_PATIENCE, patience_of, split_options
 
 
-def test_options_stand_behind_the_question_mark() -> None:
+def test_options_follow_the_question_mark() -> None:
     assert split_options("x:///a?b=1&c=%2F", {"b", "c"}) == ("x:///a", {"b": "1", "c": "/"})
     assert split_options("x:///a", {"b"}) == ("x:///a", {})
 
 
-def test_unknown_and_repeated_options_are_refused() -> None:
+def test_unknown_and_repeated_options_are_rejected() -> None:
     with pytest.raises(ConfigError, match="x:// has no option 'c'; it has a, b"):
         split_options("x://?c=1", {"b", "a"})
     with pytest.raises(ConfigError, match="twice"):

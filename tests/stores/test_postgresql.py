@@ -71,7 +71,7 @@ def kill_standbys(servers: PostgresServers) -> None:
         standby.kill()
 
 
-def test_the_store_goes_on_with_a_promoted_standby_and_lacks_nothing(
+def test_the_store_resumes_with_a_promoted_standby_without_loss(
     servers: PostgresServers, url: str, pool: ThreadPoolExecutor
 ) -> None:
     stop = Event()
@@ -126,7 +126,7 @@ def test_of_processes_that_race_across_a_failover_exactly_one_wins(
     )
 
 
-def test_one_dead_standby_stops_nobody(servers: PostgresServers, url: str) -> None:
+def test_one_dead_standby_blocks_no_writes(servers: PostgresServers, url: str) -> None:
     with opened(url, "patience=5") as store:
         servers.standbys[0].kill()
         store.put({"a": b"1"})
@@ -135,7 +135,7 @@ def test_one_dead_standby_stops_nobody(servers: PostgresServers, url: str) -> No
         assert store.get(["a", "b"]) == {"a": b"1", "b": b"2"}
 
 
-def test_without_standbys_writes_wait_are_given_up_and_go_on_later(
+def test_without_standbys_writes_wait_then_fail_and_resume_later(
     servers: PostgresServers, url: str, pool: ThreadPoolExecutor
 ) -> None:
     with (
@@ -196,7 +196,7 @@ def test_what_only_a_crashed_primary_has_is_not_read_before_a_standby_has_it(
 
 
 @pytest.mark.parametrize("part_bytes", [1 << 20, 100])
-def test_who_loses_an_acknowledgement_still_learns_that_it_was_first(
+def test_a_writer_that_loses_an_acknowledgement_learns_that_it_was_first(
     servers: PostgresServers, url: str, pool: ThreadPoolExecutor, part_bytes: int
 ) -> None:
     store = PostgresStore(Address.parse(url, writer()), part_bytes=part_bytes)
@@ -213,7 +213,7 @@ def test_who_loses_an_acknowledgement_still_learns_that_it_was_first(
         assert other.get(["a"]) == {"a": b"mine" * 100}
 
 
-def test_a_server_that_hangs_is_given_up_and_used_again(servers: PostgresServers, url: str) -> None:
+def test_a_hanging_server_times_out_and_is_used_again(servers: PostgresServers, url: str) -> None:
     with opened(url, "patience=0.5") as store:
         store.put({"a": b"1"})
         with servers.primary.frozen():
@@ -223,7 +223,7 @@ def test_a_server_that_hangs_is_given_up_and_used_again(servers: PostgresServers
         assert store.get(["a", "b"]) == {"a": b"1", "b": b"2"}
 
 
-def test_a_primary_that_comes_back_after_a_failover_is_passed_by(
+def test_an_old_primary_that_returns_after_a_failover_is_skipped(
     servers: PostgresServers, url: str
 ) -> None:
     while servers.primary is not servers.servers[0]:  # the one that is tried first
@@ -259,7 +259,7 @@ def test_a_server_that_confirms_too_little_after_a_failover_is_waited_for(
         assert store.scan() == ["b"]
 
 
-def test_large_values_are_kept_in_parts(servers: PostgresServers, table: str, url: str) -> None:
+def test_large_values_are_stored_in_parts(servers: PostgresServers, table: str, url: str) -> None:
     large, other = bytes(range(256)) * 20, b"other" * 500
     with closing(PostgresStore(Address.parse(url, writer()), part_bytes=1000)) as store:
         store.put({"a": large, "b": other, "c": b"small"})
@@ -283,7 +283,7 @@ def test_large_values_are_kept_in_parts(servers: PostgresServers, table: str, ur
             store.get(["d"])
 
 
-def test_values_that_are_large_together_are_written_whole(
+def test_values_that_are_large_together_are_written_completely(
     servers: PostgresServers, url: str
 ) -> None:
     values = {f"{n}": bytes([n]) * (6 << 20) for n in range(4)}
@@ -293,7 +293,7 @@ def test_values_that_are_large_together_are_written_whole(
         assert not list(other.verify())
 
 
-def test_a_damaged_page_is_found(servers: PostgresServers, table: str, url: str) -> None:
+def test_a_damaged_page_is_detected(servers: PostgresServers, table: str, url: str) -> None:
     primary = servers.primary
     with opened(url) as store:
         store.put({f"{n:03}": value_of(f"{n}")[:1000] for n in range(50)})
@@ -313,7 +313,7 @@ def test_a_damaged_page_is_found(servers: PostgresServers, table: str, url: str)
     servers.fail_over()
 
 
-def test_many_who_open_a_new_store_at_once_make_one(url: str, pool: ThreadPoolExecutor) -> None:
+def test_concurrent_openings_of_a_new_store_create_one(url: str, pool: ThreadPoolExecutor) -> None:
     def make(number: int) -> None:
         with opened(url) as store:
             store.put({f"{number}": b""})
@@ -332,7 +332,7 @@ def test_many_who_open_a_new_store_at_once_make_one(url: str, pool: ThreadPoolEx
         "VIEW {} AS SELECT 1 AS one",
     ],
 )
-def test_a_table_that_is_no_store_is_refused(
+def test_a_table_that_is_not_a_store_is_rejected(
     servers: PostgresServers, table: str, url: str, definition: str
 ) -> None:
     servers.primary.tell(f"CREATE {definition.format(table)}")
@@ -348,7 +348,7 @@ def test_a_table_that_is_no_store_is_refused(
         ("synchronous_standby_names", "", "set synchronous_standby_names"),
     ],
 )
-def test_a_server_that_would_lose_writes_is_refused(
+def test_a_server_that_would_lose_writes_is_rejected(
     servers: PostgresServers, url: str, setting: str, value: str, fix: str
 ) -> None:
     with changed(servers.primary, setting, value):
@@ -368,7 +368,7 @@ def test_commits_wait_for_standbys_even_if_the_server_would_not(
         written.result(30)
 
 
-def test_a_server_without_standbys_is_noted(
+def test_a_server_without_standbys_is_logged(
     servers: PostgresServers, table: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with changed(servers.primary, "synchronous_standby_names", ""):
@@ -428,7 +428,7 @@ def test_the_number_of_synchronous_standbys_is_read(names: str, standbys: int) -
         ("127.0.0.1:1,127.0.0.1:2/db?patience=0.1&connect_timeout=1", StoreUnavailableError),
     ],
 )
-def test_no_error_shows_the_password(rest: str, error: type[Exception]) -> None:
+def test_no_error_contains_the_password(rest: str, error: type[Exception]) -> None:
     with pytest.raises(error) as raised:
         open_store(f"postgresql://me:s3cret@{rest}", writer())
     assert "s3cret" not in texts_of(raised.value)
@@ -443,21 +443,21 @@ def texts_of(error: BaseException | None) -> str:
 
 
 @pytest.mark.parametrize("secret", ["s3c@ret", "s3c/ret", "s3c?ret", "s3c?r=et"])
-def test_a_password_that_cuts_the_url_is_not_shown_in_pieces(secret: str) -> None:
+def test_no_part_of_a_password_with_separators_is_printed(secret: str) -> None:
     with pytest.raises(ConfigError, match="%40") as raised:
         open_store(f"postgresql://me:{secret}@127.0.0.1:1/db?patience=0.1", writer())
     assert "s3c" not in texts_of(raised.value)
     assert "ret" not in texts_of(raised.value)
 
 
-def test_a_closed_store_says_so(url: str) -> None:
+def test_a_closed_store_raises_a_clear_error(url: str) -> None:
     with opened(url) as store:
         pass
     with pytest.raises(StoreError, match="closed"):
         store.scan()
 
 
-def test_a_refusal_of_the_server_is_told(servers: PostgresServers, table: str, url: str) -> None:
+def test_an_error_of_the_server_is_reported(servers: PostgresServers, table: str, url: str) -> None:
     with opened(url) as store:
         servers.primary.tell(f"DROP TABLE {table}")
         with pytest.raises(StoreError, match="does not exist"):

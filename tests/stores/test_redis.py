@@ -46,7 +46,9 @@ def store(server: RedisServer) -> Iterator[RedisStore]:
     "setting",
     [("appendonly", "no"), ("appendfsync", "everysec"), ("no-appendfsync-on-rewrite", "yes")],
 )
-def test_a_server_that_may_forget_is_refused(server: RedisServer, setting: tuple[str, str]) -> None:
+def test_a_server_that_is_not_durable_is_rejected(
+    server: RedisServer, setting: tuple[str, str]
+) -> None:
     name, value = setting
     with server.client() as client:
         before = client.config_get(name)[name]
@@ -60,7 +62,7 @@ def test_a_server_that_may_forget_is_refused(server: RedisServer, setting: tuple
             client.config_set(name, before)
 
 
-def test_a_server_that_evicts_is_refused(server: RedisServer) -> None:
+def test_a_server_that_evicts_is_rejected(server: RedisServer) -> None:
     with server.client() as client:
         client.config_set("maxmemory-policy", "allkeys-lru")
         open_store(server.url, "w").close()  # it has all the memory it wants
@@ -74,7 +76,7 @@ def test_a_server_that_evicts_is_refused(server: RedisServer) -> None:
             client.config_set("maxmemory-policy", "noeviction")
 
 
-def test_a_server_that_tells_nothing_is_used_with_a_warning(
+def test_a_server_with_a_hidden_configuration_is_used_with_a_warning(
     server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     with server.client() as client:
@@ -87,7 +89,7 @@ def test_a_server_that_tells_nothing_is_used_with_a_warning(
     assert "pw" not in caplog.text
 
 
-def test_a_password_is_used_and_never_shown(tmp_path: Path) -> None:
+def test_a_password_is_used_and_never_printed(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as found:
         port = found.getsockname()[1]
     server = RedisServer(tmp_path, requirepass="hush", port=str(port), databases="4")
@@ -178,7 +180,7 @@ def test_a_scan_starts_again_when_the_server_does(server: RedisServer, store: Re
     assert next(calls) > 30
 
 
-def test_a_value_that_the_server_does_not_take_is_refused(server: RedisServer) -> None:
+def test_a_value_that_is_too_large_for_the_server_is_rejected(server: RedisServer) -> None:
     with server.client() as client:
         client.config_set("proto-max-bulk-len", "1mb")
         try:
@@ -191,7 +193,7 @@ def test_a_value_that_the_server_does_not_take_is_refused(server: RedisServer) -
             client.config_set("proto-max-bulk-len", "512mb")
 
 
-def test_a_server_that_hangs_is_waited_for_and_given_up(server: RedisServer) -> None:
+def test_a_hanging_server_is_retried_and_then_an_error(server: RedisServer) -> None:
     with closing(open_store(f"{server.url}?patience=0.2", "w")) as store:
         store.put({"key": b"value"})
         os.kill(server.pid, signal.SIGSTOP)
@@ -224,7 +226,7 @@ def test_a_server_that_cannot_save_is_full(tmp_path: Path) -> None:
         server.kill()
 
 
-def test_entries_of_strangers_do_no_harm(server: RedisServer, store: RedisStore) -> None:
+def test_foreign_entries_are_ignored(server: RedisServer, store: RedisStore) -> None:
     store.put({"key": b"value"})
     with server.client() as client:
         client.set("other/key", b"")

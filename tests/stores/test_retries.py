@@ -6,7 +6,7 @@ from millstream.stores.retries import UnavailableError, wait_for
 from millstream.stores.store import StoreUnavailableError
 
 
-def test_what_is_away_is_tried_again() -> None:
+def test_an_unavailable_store_is_retried() -> None:
     tries = iter([UnavailableError("1"), UnavailableError("2"), None])
 
     def act() -> str:

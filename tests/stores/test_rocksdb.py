@@ -121,7 +121,7 @@ def test_one_name_is_not_used_twice_at_once(folder: Folder) -> None:
         folder.store("one", patience="0").put({"k": b"2"})
 
 
-def test_a_reader_leaves_nothing_behind(folder: Folder) -> None:
+def test_a_reader_leaves_no_files(folder: Folder) -> None:
     folder.store("one").put({"k": b"1"})
 
     reader = folder.store("reader")
@@ -161,7 +161,7 @@ def test_what_was_written_after_a_deletion_stays(folder: Folder) -> None:
     assert folder.store("reader").get(["a"]) == {"a": b"2"}
 
 
-def test_deleting_an_own_value_does_not_bring_back_an_older_one(folder: Folder) -> None:
+def test_deleting_an_own_value_does_not_restore_an_older_one(folder: Folder) -> None:
     one, two = folder.store("one"), folder.store("two")
     one.put({"a": b"1"})
     two.put({"a": b"2"})
@@ -172,7 +172,7 @@ def test_deleting_an_own_value_does_not_bring_back_an_older_one(folder: Folder) 
     assert folder.store("reader").get(["a"]) == {}
 
 
-def test_the_database_of_a_writer_that_is_gone_is_emptied_and_removed(folder: Folder) -> None:
+def test_the_database_of_an_ended_writer_is_emptied_and_removed(folder: Folder) -> None:
     one, two = folder.store("one"), folder.store("two")
     one.put({"a": b"1", "b": b"2"})
     one.close()
@@ -214,7 +214,7 @@ def test_a_killed_writer_has_lost_nothing(folder: Folder) -> None:
     assert folder.writers() == []
 
 
-def test_damage_in_a_log_is_told_with_file_and_offset(folder: Folder) -> None:
+def test_damage_in_a_log_is_reported_with_file_and_offset(folder: Folder) -> None:
     one = folder.store("one")
     for n in range(3):
         one.put({f"k{n}": bytes([65 + n]) * 100})
@@ -234,7 +234,7 @@ def test_damage_in_a_log_is_told_with_file_and_offset(folder: Folder) -> None:
     assert reader.scan() == ["k0"]
 
 
-def test_damage_in_a_table_is_told_with_file_and_offset(folder: Folder) -> None:
+def test_damage_in_a_table_is_reported_with_file_and_offset(folder: Folder) -> None:
     one = folder.store("one")
     values = {f"k{n}": os.urandom(5000) for n in range(3)}
     one.put(values)
@@ -292,7 +292,7 @@ def half_made(folder: Folder, writer: str) -> Path:
 
 
 @pytest.mark.parametrize("make", [half_removed, half_made])
-def test_a_home_without_a_database_is_no_damage_and_is_tidied(
+def test_a_home_without_a_database_is_not_damage_and_is_removed(
     folder: Folder, make: Callable[[Folder, str], Path]
 ) -> None:
     make(folder, "gone")
@@ -311,7 +311,7 @@ def test_a_home_without_a_database_is_no_damage_and_is_tidied(
 
 
 @pytest.mark.parametrize("make", [half_removed, half_made])
-def test_a_writer_may_come_back_to_a_home_without_a_database(
+def test_a_writer_may_reuse_a_home_without_a_database(
     folder: Folder, make: Callable[[Folder, str], Path]
 ) -> None:
     make(folder, "one")
@@ -334,7 +334,7 @@ def test_what_was_in_a_home_does_not_outlive_it(folder: Folder) -> None:
     assert reader.scan() == []
 
 
-def test_a_home_that_somebody_is_about_to_use_is_not_tidied(folder: Folder) -> None:
+def test_a_locked_home_is_not_removed(folder: Folder) -> None:
     path = half_made(folder, "new")
     with open(path / "lock") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -413,7 +413,7 @@ def killed(folder: Folder, writer: str, items: Mapping[str, bytes]) -> Path:
     return log
 
 
-def test_damage_in_the_log_of_a_dead_writer_keeps_nobody_from_claiming(folder: Folder) -> None:
+def test_damage_in_the_log_of_a_dead_writer_does_not_prevent_put_if_absent(folder: Folder) -> None:
     log = killed(folder, "dead", {f"k{n}": bytes([65 + n]) * 100 for n in range(3)})
     flip(log, b"B" * 100)
 
@@ -427,7 +427,7 @@ def test_damage_in_the_log_of_a_dead_writer_keeps_nobody_from_claiming(folder: F
         two.get(["k1"])
 
 
-def test_names_that_cannot_be_read_keep_nobody_from_claiming(
+def test_unreadable_names_do_not_prevent_put_if_absent(
     folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder.store("one").put({"k": b"1"})
@@ -441,7 +441,7 @@ def test_names_that_cannot_be_read_keep_nobody_from_claiming(
     assert folder.store("two").put_if_absent("a", b"1")
 
 
-def test_a_value_that_is_damaged_is_not_taken_for_absent(folder: Folder) -> None:
+def test_a_damaged_value_is_not_absent(folder: Folder) -> None:
     one = folder.store("one")
     values = {f"k{n}": os.urandom(5000) for n in range(3)}
     one.put(values)
@@ -545,7 +545,7 @@ def test_a_part_that_could_not_be_written_is_removed(
     assert one.put_if_absent("a", b"1")
 
 
-def test_whole_logs_have_no_bad_record(folder: Folder) -> None:
+def test_intact_logs_have_no_bad_record(folder: Folder) -> None:
     one = folder.store("one")
     for n in range(20):
         one.put({f"k{n}": os.urandom(7000)})
@@ -565,7 +565,7 @@ def test_messages_become_typed_errors(tmp_path: Path) -> None:
     assert type(translate("Invalid argument: too large", tmp_path)) is StoreError
 
 
-def test_a_closed_store_says_so(folder: Folder) -> None:
+def test_a_closed_store_raises_a_clear_error(folder: Folder) -> None:
     store = folder.store("one")
     store.put({"k": b"1"})
     store.close()
@@ -587,6 +587,6 @@ def test_a_closed_store_says_so(folder: Folder) -> None:
         ("rocksdb:///f?patience=-1", "patience"),
     ],
 )
-def test_urls_that_make_no_sense_are_refused(url: str, why: str) -> None:
+def test_urls_that_are_invalid_are_rejected(url: str, why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         open_store(url, "one")

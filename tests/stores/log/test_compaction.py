@@ -61,7 +61,7 @@ def all_keys(disk: MemoryDisk) -> list[tuple[int, bytes | None]]:
     return found
 
 
-def test_compaction_keeps_what_counts_and_gives_back_the_rest() -> None:
+def test_compaction_retains_live_records_and_reclaims_the_rest() -> None:
     disk = MemoryDisk()
     expected = sparse(disk)
     store = open_log(disk, "c")
@@ -133,7 +133,9 @@ def test_a_crash_at_any_point_of_a_compaction_loses_and_resurrects_nothing(
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_what_another_process_removed_stays_removed_once_its_tombstone_is_gone(seed: int) -> None:
+def test_what_another_process_deleted_stays_deleted_after_its_tombstone_is_dropped(
+    seed: int,
+) -> None:
     disk = MemoryDisk(seed)
     one, two = open_log(disk, "one"), open_log(disk, "two")
     one.put({"gone": b"x" * 5000})
@@ -174,7 +176,7 @@ def test_a_reader_with_an_older_index_finds_what_was_moved() -> None:
 
 
 @pytest.mark.parametrize("call", ["create", "append", "sync", "sync_folder"])
-def test_who_looks_around_while_a_segment_is_made_does_not_take_it_for_anothers(
+def test_a_refresh_while_a_segment_is_created_does_not_register_it_as_foreign(
     call: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = MemoryDisk()
@@ -204,7 +206,7 @@ def test_who_looks_around_while_a_segment_is_made_does_not_take_it_for_anothers(
     check(open_log(disk, "d"), expected)
 
 
-def test_a_segment_whose_header_comes_after_one_looked_is_read_later(
+def test_a_segment_without_a_header_yet_is_read_at_the_next_refresh(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     disk = MemoryDisk()
@@ -218,7 +220,7 @@ def test_a_segment_whose_header_comes_after_one_looked_is_read_later(
     assert reader.get(["a"]) == {"a": b"1"}
 
 
-def test_a_value_that_moves_whenever_it_is_read_is_not_taken_for_absent(
+def test_a_value_that_is_compacted_during_every_read_is_not_absent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     store = open_log(MemoryDisk(), "w")
@@ -274,7 +276,7 @@ def test_a_young_tombstone_stays() -> None:
     assert (Kind.TOMBSTONE, b"gone/1") not in all_keys(disk)
 
 
-def test_segments_of_writers_that_are_gone_are_compacted_in_time() -> None:
+def test_orphaned_segments_are_compacted() -> None:
     disk = MemoryDisk()
     dead = open_log(disk, "dead")
     dead.put({"a": b"1" * 3000, "b": b"2"})
@@ -333,7 +335,7 @@ def test_a_segment_with_damage_is_left_as_it_is(known: bool) -> None:
     assert [damage.key for damage in store.verify()] == ["kept"]
 
 
-def test_a_segment_that_holds_what_cannot_be_told_is_left_as_it_is() -> None:
+def test_a_segment_with_unreadable_records_is_not_compacted() -> None:
     disk = MemoryDisk()
     sparse(disk)
     name, data, at = holding(disk, b"newer" * 100)
@@ -360,7 +362,7 @@ def test_what_crashed_writers_left_unfinished_is_removed_in_time() -> None:
     assert disk.files("once") == []
 
 
-def test_the_owner_gives_space_back_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_writer_compacts_in_the_background(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("millstream.stores.log.store._PAUSE", 0.01)
     disk = MemoryDisk()
     store = open_log(disk, "w")
@@ -374,7 +376,7 @@ def test_the_owner_gives_space_back_by_itself(monkeypatch: pytest.MonkeyPatch) -
     store.close()
 
 
-def test_a_seal_that_fails_is_told_and_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_seal_is_reported_and_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     disk = MemoryDisk()
     expected = sparse(disk)
     store = open_log(disk, "c")
@@ -399,7 +401,7 @@ def test_a_seal_that_fails_is_told_and_costs_nothing(monkeypatch: pytest.MonkeyP
     check(open_log(disk, "e"), expected)
 
 
-def test_the_owner_goes_on_after_an_error_and_tells_each_kind_once(
+def test_maintenance_continues_after_an_error_and_logs_each_kind_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("millstream.stores.log.store._PAUSE", 0.001)
@@ -475,7 +477,7 @@ def test_a_copy_that_others_took_for_sealed_half_written_does_not_replace_anythi
 
 
 @pytest.mark.parametrize("call", ["create", "sync"])
-def test_a_copy_that_comes_too_late_does_not_bring_back_what_was_deleted(
+def test_a_late_copy_does_not_restore_what_was_deleted(
     call: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = MemoryDisk()
@@ -520,7 +522,7 @@ def test_a_copy_is_not_begun_when_it_is_too_late(monkeypatch: pytest.MonkeyPatch
     check(store, expected)
 
 
-def test_a_tombstone_that_was_young_when_one_looked_stays(
+def test_a_tombstone_that_was_young_at_the_refresh_stays(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     disk = MemoryDisk()

@@ -46,7 +46,7 @@ def read_each(store: Store) -> dict[str, bytes | None]:
     return found
 
 
-def test_every_flipped_bit_of_a_segment_is_found_or_harmless() -> None:
+def test_every_flipped_bit_of_a_segment_is_detected_or_harmless() -> None:
     disk = written()
     [name] = disk.files("segments")
     data = disk.file("segments", name)
@@ -67,7 +67,7 @@ def test_every_flipped_bit_of_a_segment_is_found_or_harmless() -> None:
     assert healed >= 8 * (len(data) - sum(len(k) + len(v) for k, v in VALUES.items()) - 20)
 
 
-def test_every_flipped_bit_of_a_first_value_is_found_or_harmless() -> None:
+def test_every_flipped_bit_of_a_first_value_is_detected_or_harmless() -> None:
     disk = MemoryDisk()
     store = open_log(disk, "w")
     assert store.put_if_absent("manifest", b"first")
@@ -82,7 +82,7 @@ def test_every_flipped_bit_of_a_first_value_is_found_or_harmless() -> None:
         data[bit // 8] ^= 1 << bit % 8
 
 
-def test_damage_is_told_with_its_file_and_offset() -> None:
+def test_damage_is_reported_with_its_file_and_offset() -> None:
     disk = written()
     [name] = disk.files("segments")
     data = disk.file("segments", name)
@@ -99,7 +99,7 @@ def test_damage_is_told_with_its_file_and_offset() -> None:
     assert (raised.value.damage.place, raised.value.damage.offset) == (damage.place, damage.offset)
 
 
-def test_damage_under_a_store_that_is_open_is_found_on_reading() -> None:
+def test_damage_under_an_open_store_is_detected_on_reading() -> None:
     disk = MemoryDisk()
     store = open_log(disk, "w")
     store.put({"a": b"value", "b": b"other"})
@@ -135,7 +135,7 @@ def test_a_tail_that_is_torn_at_any_byte_is_ignored() -> None:
         disk.erase("segments", next(other for other in disk.files("segments") if other != name))
 
 
-def test_records_behind_a_hole_are_found() -> None:
+def test_records_after_a_gap_are_read() -> None:
     header = Header(7, 1)
     keys = [b"a", b"b", b"c", b"d"]
     pieces = encode(
@@ -156,7 +156,7 @@ def test_records_behind_a_hole_are_found() -> None:
     assert end == 100 + len(data)
 
 
-def test_records_inside_a_value_are_not_taken_for_records() -> None:
+def test_records_inside_a_value_are_not_read_as_records() -> None:
     inner, outer = Header(1, 1), Header(2, 2)
     hidden = b"".join(encode(Kind.VALUE, [b"x"], [b"old"], [digest_of(b"x")], [1], inner.seed) * 3)
     pieces = encode(Kind.VALUE, [b"a"], [hidden], [digest_of(b"a")], [5], outer.seed)

@@ -99,7 +99,7 @@ def add(index: Index, segment: Segment, keys: list[str], first: int) -> None:
     index.add(segment, Batch(keys, hashes, ones, ones, stamps, Kind.VALUE))
 
 
-def test_superseded_records_leave_shadows_until_their_segment_is_gone() -> None:
+def test_superseded_records_leave_shadows_until_their_segment_is_removed() -> None:
     segments = Catalogue()
     old, new = segments.add("old", Header(1, 1)), segments.add("new", Header(2, 2))
     index = Index(segments)
@@ -156,7 +156,7 @@ def test_of_two_copies_the_one_in_the_younger_segment_counts() -> None:
         assert row is not None and row.segment == both[1].number
 
 
-def test_what_is_not_settled_counts_and_is_not_merged() -> None:
+def test_unsynced_records_are_visible_and_not_merged() -> None:
     segments = Catalogue()
     ours, theirs = segments.add("a", Header(1, 1)), segments.add("b", Header(2, 2))
     index = Index(segments)

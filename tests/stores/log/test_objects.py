@@ -36,7 +36,7 @@ def objects() -> list[str]:
     return sorted(name for name in MemoryFileSystem.store if "/segments/" in name)
 
 
-def test_a_log_in_an_object_store_keeps_everything(url: str) -> None:
+def test_a_log_in_an_object_store_stores_everything(url: str) -> None:
     store = open_log(url, "w")
     store.put({"a/1": b"one", "a/2": b"two"})
     store.put({"a/1": b"new"})
@@ -123,7 +123,7 @@ def test_a_lost_answer_does_not_lose_the_race(url: str, monkeypatch: pytest.Monk
     assert store.get(["m"]) == {"m": b"first"}
 
 
-def test_a_store_that_is_away_is_waited_for_and_then_given_up(
+def test_an_unavailable_store_is_retried_and_then_an_error(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = MemoryFileSystem.pipe_file
@@ -148,7 +148,7 @@ def test_a_store_that_is_away_is_waited_for_and_then_given_up(
     assert store.get(["b"]) == {"b": b"2"}
 
 
-def test_a_damaged_object_is_found(url: str) -> None:
+def test_a_damaged_object_is_detected(url: str) -> None:
     store = open_log(url, "w")
     store.put({"a": b"value"})
     store.put({"b": b"other"})

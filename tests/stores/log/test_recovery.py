@@ -79,7 +79,7 @@ def test_a_torn_index_is_not_used(size: int) -> None:
     assert "build" not in check(disk, expected).timings
 
 
-def test_an_index_that_speaks_of_segments_that_are_gone_is_still_good() -> None:
+def test_an_index_with_rows_of_removed_segments_is_used() -> None:
     disk, expected = filled()
     [name] = disk.files("index")
     old = bytes(disk.file("index", name))
@@ -96,7 +96,7 @@ def test_an_index_that_speaks_of_segments_that_are_gone_is_still_good() -> None:
     check(disk, expected)
 
 
-def test_a_segment_that_came_and_went_during_a_flush_leaves_no_rows() -> None:
+def test_a_segment_that_was_created_and_removed_during_a_flush_leaves_no_rows() -> None:
     disk = MemoryDisk()
     store = open_log(disk, "w")
     store.put({"a": b"1"})
@@ -148,7 +148,7 @@ def test_what_is_sealed_during_a_flush_is_noted_to_its_end(
     assert again.get(["a", "b"]) == {"a": b"1", "b": b"2"}
 
 
-def test_indexes_that_say_less_are_removed() -> None:
+def test_indexes_that_cover_less_are_removed() -> None:
     disk, expected = filled()
     store = open_log(disk, "r")
     store.flush()
@@ -157,7 +157,7 @@ def test_indexes_that_say_less_are_removed() -> None:
 
 
 @pytest.mark.parametrize("older", ["a.idx", "z.idx"])
-def test_the_index_that_says_most_is_used(older: str) -> None:
+def test_the_index_that_covers_most_is_used(older: str) -> None:
     disk, expected = filled()
     [name] = disk.files("index")
     old = bytes(disk.file("index", name))

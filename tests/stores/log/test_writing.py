@@ -42,7 +42,7 @@ class Trouble:
             raise OSError(self._code, os.strerror(self._code))
 
 
-def test_callers_that_come_at_once_share_a_sync() -> None:
+def test_concurrent_callers_share_a_sync() -> None:
     disk = MemoryDisk()
     store = open_log(disk, "w", segment=1 << 20)
     store.put({"first": b"1"})
@@ -81,7 +81,7 @@ def test_of_two_racing_puts_the_same_one_is_seen_before_and_after_reopening() ->
 
 @pytest.mark.parametrize("call", ["append", "sync", "create"])
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
-def test_a_full_disk_is_told_and_leaves_nothing_in_the_way(call: str, code: int) -> None:
+def test_a_full_disk_is_reported_and_later_writes_succeed(call: str, code: int) -> None:
     disk = MemoryDisk()
     store = open_log(disk, "w", patience=30)
     expected = {}
@@ -118,7 +118,7 @@ def test_a_full_disk_costs_no_new_segment() -> None:
 
 @pytest.mark.parametrize("call", ["append", "sync", "create", "sync_folder"])
 @pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE, errno.ENOENT])
-def test_a_folder_that_is_away_is_waited_for(call: str, code: int) -> None:
+def test_an_unavailable_folder_is_retried(call: str, code: int) -> None:
     disk = MemoryDisk()
     store = open_log(disk, "w", patience=30)
     trouble = Trouble(disk, call, code, 2)
@@ -130,7 +130,7 @@ def test_a_folder_that_is_away_is_waited_for(call: str, code: int) -> None:
     store.close()
 
 
-def test_a_folder_that_is_away_for_too_long_is_given_up() -> None:
+def test_a_folder_that_stays_unavailable_is_an_error() -> None:
     disk = MemoryDisk()
     store = open_log(disk, "w", patience=0)
     store.put({"a": b"1"})
@@ -142,7 +142,7 @@ def test_a_folder_that_is_away_for_too_long_is_given_up() -> None:
     store.close()
 
 
-def test_other_errors_are_told_at_once() -> None:
+def test_other_errors_are_raised_at_once() -> None:
     disk = MemoryDisk()
     store = open_log(disk, "w", patience=30)
     Trouble(disk, "create", errno.EACCES, 1)
@@ -150,7 +150,7 @@ def test_other_errors_are_told_at_once() -> None:
         store.put({"a": b"1"})
 
 
-def test_a_mount_that_is_away_is_not_taken_for_an_empty_log() -> None:
+def test_a_missing_mount_is_not_an_empty_log() -> None:
     disk = MemoryDisk()
     store = open_log(disk, "w", patience=0)
     store.put({"a": b"1"})
@@ -163,7 +163,7 @@ def test_a_mount_that_is_away_is_not_taken_for_an_empty_log() -> None:
     assert store.scan() == ["a"]
 
 
-def test_a_key_is_not_taken_for_absent_because_its_mount_was_away() -> None:
+def test_a_key_is_not_absent_because_its_mount_was_missing() -> None:
     disk = MemoryDisk()
     store = open_log(disk, "w", patience=30)
     assert store.put_if_absent("m", b"1")
@@ -262,7 +262,7 @@ def test_a_bad_key_among_many_is_named_and_nothing_is_written() -> None:
     assert store.scan() == []
 
 
-def test_a_closed_store_says_so() -> None:
+def test_a_closed_store_raises_a_clear_error() -> None:
     store = open_log(MemoryDisk(), "w")
     store.put({"a": b"1"})
     store.close()
