@@ -15,7 +15,7 @@ from typing import Literal
 from millstream.coordinator.claim import Recovery
 from millstream.node.machine import Durability
 from tests.chaos import windowed, workload
-from tests.chaos.moments import RESTART, Blow, Moment, Point, points
+from tests.chaos.moments import RESTART, Fault, Moment, Point, points
 from tests.chaos.workload import Shape
 
 Source = Literal["files", "recording"]
@@ -26,7 +26,7 @@ SEEDS = 20
 EPOCHS = 9
 _KILLING = 7
 _ORDERS: tuple[Order, ...] = ("after the end", "while it runs", "before it begins")
-_BLOWS: tuple[Blow, ...] = ("kill", "kill driver", "kill", "kill jvm")
+_FAULTS: tuple[Fault, ...] = ("kill", "kill driver", "kill", "kill jvm")
 _STOPS = ("staging", "staged", "committed", "published", "received", "returning")
 _STOPS_IN_RESTART = ("claimed", "deriving", "derived", "in line", "launched")
 _RARE = ("collecting garbage", "deleted links", "persisting", "persisted")
@@ -113,7 +113,7 @@ def _kills(
     shares = [_share(points(durability), rank, order), _share(RESTART, rank, order)]
     known = {**points(durability), **RESTART}
     names = [*_in_turn(shares)]
-    return [*(_moment(name, known[name], dice, dice.choice(_BLOWS)) for name in names), None]
+    return [*(_moment(name, known[name], dice, dice.choice(_FAULTS)) for name in names), None]
 
 
 def _share(all_points: Mapping[str, Point], rank: int, order: random.Random) -> list[str]:
@@ -128,20 +128,20 @@ def _in_turn(shares: Sequence[list[str]]) -> Iterator[str]:
 
 
 def _stops(order: Order, dice: random.Random) -> list[Moment | None]:
-    blows: tuple[Blow, ...] = ("stop driver", "stop all")
+    faults: tuple[Fault, ...] = ("stop driver", "stop all")
     if order != "before it begins" and dice.random() < 0.5:
-        first = Moment(dice.choice(_STOPS_IN_RESTART), 1, 0.0, dice.choice(blows))
+        first = Moment(dice.choice(_STOPS_IN_RESTART), 1, 0.0, dice.choice(faults))
         return [Moment("published", 2, 0.0, "kill"), first, None]
     name = dice.choice(_STOPS)
-    first = _moment(name, points("epoch")[name], dice, dice.choice(blows))
+    first = _moment(name, points("epoch")[name], dice, dice.choice(faults))
     if order != "before it begins":
         return [first, None]
     return [first, Moment(dice.choice(_STOPS_IN_RESTART), 1, 0.0, "stop driver")]
 
 
-def _moment(name: str, point: Point, dice: random.Random, blow: Blow) -> Moment:
+def _moment(name: str, point: Point, dice: random.Random, fault: Fault) -> Moment:
     delay = dice.uniform(0.0, point.delay)
-    return Moment(name, 1 if name in RESTART or name in _RARE else dice.randint(1, 2), delay, blow)
+    return Moment(name, 1 if name in RESTART or name in _RARE else dice.randint(1, 2), delay, fault)
 
 
 @dataclass
@@ -167,7 +167,7 @@ class Outcome:
             f"{plan.durability} {plan.master} {plan.store}",
             f"{plan.source}, {plan.shape}",
             "two drivers" if plan.order else f"{len(plan.starts)} starts",
-            f"blows {self.landed} of {planned}",
+            f"faults {self.landed} of {planned}",
             f"exact {'yes' if self.exact else 'NO'}",
             f"{self.seconds:.1f} s",
         ]

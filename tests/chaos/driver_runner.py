@@ -83,7 +83,7 @@ class Driver:
 
     @property
     def facts(self) -> list[dict[str, Any]]:
-        """What the driver has told so far."""
+        """What the driver has reported so far."""
         lines = self._out.read_text().split("\n")[:-1]
         return [json.loads(line) for line in lines if line.startswith("{")]
 
@@ -108,14 +108,14 @@ class Driver:
         self.process.wait()
 
     def log(self) -> list[str]:
-        """What it has told, and the end of its log, without Java's stack traces."""
+        """Its reports, and the end of its log, without Java's stack traces."""
         lines = self._err.read_text(errors="replace").splitlines()
         told = [line for line in lines if not line.startswith("\tat ")]
         return [f"  driver {self.number}: {self.facts}", *told[-TOLD:]]
 
 
 def run_once(plan: DriverPlan, keep: Path | None = None) -> Outcome:
-    """Make one run and judge it; what goes wrong is in the outcome."""
+    """Make one run and check it; failures are in the outcome."""
     outcome = Outcome(plan)
     began = time.monotonic()
     folder = Path(tempfile.mkdtemp(prefix="chaos-driver-"))
@@ -267,7 +267,7 @@ class _Chaos:
         self._outcome.problems += [f"  {line}" for line in problems[:SHOWN]] + more
 
     def _stored(self, problems: list[str], committed: int) -> dict[str, list[tuple[Any, Any]]]:
-        """The newest state in the store, which must be whole."""
+        """The newest state in the store, which must be complete."""
         with contextlib.closing(open_checkpoint(self._folder / "checkpoint")) as store:
             findings = check(store)
             problems += [
@@ -332,7 +332,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(outcome.report(), flush=True)
     exact = sum(outcome.exact for outcome in outcomes)
     print(
-        f"{exact} of {len(outcomes)} runs exact, {sum(o.landed for o in outcomes)} blows, "
+        f"{exact} of {len(outcomes)} runs exact, {sum(o.landed for o in outcomes)} faults, "
         f"{time.monotonic() - began:.0f} s"
     )
     return 0 if exact == len(outcomes) else 1

@@ -20,22 +20,22 @@ from pyspark import SparkContext
 from millstream.node.machine import Durability
 from tests.chaos.processes import marked, send
 
-Blow = Literal["kill", "kill driver", "kill jvm", "stop driver", "stop all"]
+Fault = Literal["kill", "kill driver", "kill jvm", "stop driver", "stop all"]
 """To the driver's Python process, to its JVM, or to both and, if stopped, to all nodes."""
 
 
 @dataclass(frozen=True)
 class Moment:
-    """A blow, some seconds after a point has been reached for the n-th time in a process."""
+    """A fault, some seconds after a point has been reached for the n-th time in a process."""
 
     point: str
     turn: int
     delay: float
-    blow: Blow
+    fault: Fault
 
     def __str__(self) -> str:
         later = f" + {self.delay:.2f} s" if self.delay else ""
-        return f"{self.blow} at {self.point!r} {self.turn}{later}"
+        return f"{self.fault} at {self.point!r} {self.turn}{later}"
 
 
 @dataclass(frozen=True)
@@ -97,18 +97,18 @@ def points(durability: Durability) -> dict[str, Point]:
 
 
 def arrange(moment: Moment, say: Callable[..., None]) -> None:
-    """Have a moment come; ``say`` is told just before the blow falls."""
+    """Arrange a fault; ``say`` is called just before it."""
     point = {**_EPOCH, **_INTERVAL, **RESTART}[moment.point]
     turns = iter(range(1, moment.turn + 1))
 
     def reached() -> None:
         if next(turns, None) == moment.turn:
             if moment.delay:
-                timer = threading.Timer(moment.delay, _deal, (moment.blow, say))
+                timer = threading.Timer(moment.delay, _inject, (moment.fault, say))
                 timer.daemon = True
                 timer.start()
             else:
-                _deal(moment.blow, say)
+                _inject(moment.fault, say)
 
     wrap(point.function, **{point.when: reached})
 
@@ -137,10 +137,10 @@ def wrap(
     setattr(owner, name, wrapped)
 
 
-def _deal(blow: Blow, say: Callable[..., None]) -> None:
-    say(moment=blow)
+def _inject(fault: Fault, say: Callable[..., None]) -> None:
+    say(moment=fault)
     me, jvm = os.getpid(), _jvm()
-    match blow:
+    match fault:
         case "kill":
             send([jvm, me], signal.SIGKILL)
         case "kill driver":

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from millstream.node.machine import Durability
-from tests.chaos.blows import Mode
 from tests.chaos.clusters import Master
+from tests.chaos.faults import Mode
 from tests.chaos.workload import Shape
 
 
@@ -22,7 +22,7 @@ class Plan:
     replicas: int = 1
     durability: Durability = "epoch"
     nodes: int = 6
-    blows: int = 5
+    faults: int = 5
     epochs: int = 20
     keys: int = 0
     node_timeout: float = 3.0
@@ -34,7 +34,7 @@ class Outcome:
 
     plan: Plan
     master: Master
-    blows: list[str] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
     landed: int = 0
     epochs: int = 0
     lost: int = 0
@@ -54,7 +54,7 @@ class Outcome:
             f"seed {plan.seed}",
             f"{self.master} {plan.durability} {plan.mode} replicas={plan.replicas}",
             f"{Shape.of(plan.seed)}{f', {plan.keys:,} keys' if plan.keys else ''}",
-            f"blows {self.landed} of {plan.blows}",
+            f"faults {self.landed} of {plan.faults}",
             f"epochs {self.epochs}",
             f"nodes lost {self.lost} of {plan.nodes}",
             f"living nodes fenced for being slow {len(self.fenced)}",
@@ -64,5 +64,5 @@ class Outcome:
         return " | ".join(parts)
 
     def report(self) -> str:
-        parts = [f"--- {self.line()}", "blows:", *self.blows, "problems:", *self.problems]
+        parts = [f"--- {self.line()}", "faults:", *self.faults, "problems:", *self.problems]
         return "\n".join([*parts, "slow epochs:", *self.slow, "log:", *self.log, "---"])

@@ -27,14 +27,14 @@ def gone_within(pids: Iterable[int], seconds: float) -> list[int]:
 
 
 def send(pids: Iterable[int], what: signal.Signals) -> None:
-    """Signal processes, one right after the other; who is gone already does not mind."""
+    """Signal processes, one right after the other; ignores those that have ended."""
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, what)
 
 
 def executor_of(node: int) -> int:
-    """The Java process that a node was told to watch: its executor."""
+    """The Java process that a node watches: its executor."""
     return int(Path(f"/proc/{node}/cmdline").read_bytes().split(b"\0")[-2])
 
 

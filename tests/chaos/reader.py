@@ -1,4 +1,4 @@
-"""A reader of sinks who looks all the time and remembers everything that was ever visible."""
+"""A reader that polls sinks and remembers everything that was ever visible."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Reader:
             visible = {path.name: path for path in folder.glob("epoch=*")}
             for sink, name in self._seen:
                 if sink == folder.name and name not in visible:
-                    self._told(f"{sink} {name} was withdrawn")
+                    self._report(f"{sink} {name} was withdrawn")
             for name, path in visible.items():
                 self._compare(folder.name, name, path)
 
@@ -67,14 +67,14 @@ class Reader:
                 return
             rows = sorted(row for file in files for row in _rows(file))
         except FileNotFoundError:
-            self._told(f"{sink} {name} was withdrawn while it was read")
+            self._report(f"{sink} {name} was withdrawn while it was read")
             return
         known = self.rows[sink].setdefault(int(name.partition("=")[2]), rows)
         if known != rows:
-            self._told(f"{sink} {name} changed from {known} to {rows}")
+            self._report(f"{sink} {name} changed from {known} to {rows}")
         self._seen[sink, name] = seen
 
-    def _told(self, problem: str) -> None:
+    def _report(self, problem: str) -> None:
         if problem not in self.problems:
             self.problems.append(problem)
 

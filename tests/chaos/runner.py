@@ -1,6 +1,6 @@
 """Chaos: real processes are killed and stopped during a run, which must not be noticed.
 
-Every run has a seed, which gives its input, its workflow and its blows. A blow falls when the
+Every run has a seed, which gives its input, its workflow and its faults. A fault falls when the
 ring is whole again after the one before. At the end, the state of all jobs and the rows of all
 sinks, epoch by epoch, are compared with the batch answer, and no process may be left.
 
@@ -33,8 +33,8 @@ from millstream.node.machine import Durability
 from millstream.ring.ring import NodeId
 from millstream.spark.handle import NodeStatus, Run
 from millstream.spark.node_launch import ZoneFunction
-from tests.chaos.blows import LEFT, Blow, Mode, is_whole, schedule, victims
 from tests.chaos.clusters import Cluster, Master, cluster
+from tests.chaos.faults import LEFT, Fault, Mode, is_complete, schedule, victims
 from tests.chaos.plans import Outcome, Plan
 from tests.chaos.processes import descendants, executor_of, gone_within, send, workers_of
 from tests.chaos.workload import (
@@ -80,7 +80,7 @@ class _Log(logging.Handler):
 
 
 def run_once(there: Cluster, plan: Plan) -> Outcome:
-    """Make one run and judge it; what goes wrong is in the outcome."""
+    """Make one run and check it; failures are in the outcome."""
     outcome = Outcome(plan, there.master)
     began, since = time.monotonic(), time.time()
     logger, handler = logging.getLogger("millstream"), _Log(began, outcome.log)
@@ -105,7 +105,7 @@ def run_once(there: Cluster, plan: Plan) -> Outcome:
 
 
 class _Chaos:
-    """One run under blows."""
+    """One run under faults."""
 
     def __init__(
         self, there: Cluster, plan: Plan, outcome: Outcome, folder: Path, began: float
@@ -145,18 +145,18 @@ class _Chaos:
         try:
             with self._feeding(run):
                 committed = -1
-                for blow in schedule(plan.seed, plan.mode, plan.blows):
-                    self._await_commit(run, committed + blow.epochs)
+                for fault in schedule(plan.seed, plan.mode, plan.faults):
+                    self._await_commit(run, committed + fault.epochs)
                     self._await_whole(run)
-                    self._deal(run, blow)
+                    self._inject(run, fault)
                     committed = run.status().committed
                 self._await_whole(run)
                 self._await_commits(run, plan.epochs - 1)
             self._await_commits(run, self._source.epochs - 1)
             found = self._read(run)
             self._outcome.problems += self._judged(found)
-            if plan.blows and not self._outcome.landed:
-                raise BrokenRunError("no blow was dealt")
+            if plan.faults and not self._outcome.landed:
+                raise BrokenRunError("no fault was injected")
         except Exception:
             self._outcome.problems.append(f"  at the failure:\n{run.status().drawing}")
             raise
@@ -191,7 +191,7 @@ class _Chaos:
 
     @contextlib.contextmanager
     def _feeding(self, run: Run) -> Iterator[None]:
-        """Keep a few epochs ahead of what is committed: the input lasts as long as the blows."""
+        """Keep a few epochs ahead of what is committed: the input lasts as long as the faults."""
         feeder = threading.Thread(target=self._feed, args=(run,), daemon=True)
         feeder.start()
         try:
@@ -208,49 +208,49 @@ class _Chaos:
         except Exception as problem:
             self._hungry = problem
 
-    # -- blows ---------------------------------------------------------------------------
+    # -- faults ---------------------------------------------------------------------------
 
-    def _deal(self, run: Run, blow: Blow) -> None:
-        time.sleep(blow.wait)
+    def _inject(self, run: Run, fault: Fault) -> None:
+        time.sleep(fault.wait)
         status = run.status()
-        if not is_whole(status, self._plan.replicas, SLOTS):
-            self._skip(blow, "the ring is no longer whole")
+        if not is_complete(status, self._plan.replicas, SLOTS):
+            self._skip(fault, "the ring is no longer whole")
             return
-        hit = victims(blow, status)
+        hit = victims(fault, status)
         if not hit:
-            self._skip(blow, f"fewer than {LEFT} nodes would be left")
+            self._skip(fault, f"fewer than {LEFT} nodes would be left")
             return
         if not self._is_survivable(run, hit):
-            self._skip(blow, "the ring is no longer whole")
+            self._skip(fault, "the ring is no longer whole")
             return
-        match blow.kind:
+        match fault.kind:
             case "kill" | "zone":
-                self._kill(run, blow, hit)
+                self._kill(run, fault, hit)
             case "neighbours":
-                if blow.length < 0.5:
-                    self._kill(run, blow, hit)
+                if fault.length < 0.5:
+                    self._kill(run, fault, hit)
                 else:
-                    self._freeze(run, blow, hit[:1], also_killed=hit[1:])
+                    self._freeze(run, fault, hit[:1], also_killed=hit[1:])
             case "freeze":
-                self._freeze(run, blow, hit)
+                self._freeze(run, fault, hit)
             case "pause":
-                self._pause(blow, hit, 0.2 + 0.5 * self._plan.node_timeout * blow.length)
+                self._pause(fault, hit, 0.2 + 0.5 * self._plan.node_timeout * fault.length)
             case "half":
-                self._pause(blow, hit, 0.5 * self._plan.node_timeout)
+                self._pause(fault, hit, 0.5 * self._plan.node_timeout)
             case "twice":
                 self._may_go.update(node.node for node in hit)
-                self._pause(blow, hit, 2.0 * self._plan.node_timeout)
+                self._pause(fault, hit, 2.0 * self._plan.node_timeout)
                 self._require_gone(run, hit)
             case "worker":
-                self._kill_worker(blow, hit)
+                self._kill_worker(fault, hit)
             case "executor":
-                self._note(blow, f"SIGKILL to executor {hit[0].executor}, with {_names(hit)}")
+                self._note(fault, f"SIGKILL to executor {hit[0].executor}, with {_names(hit)}")
                 self._may_go.update(node.node for node in hit)
                 send([executor_of(hit[0].pid)], signal.SIGKILL)
                 self._await_lost(run, hit)
 
     def _is_survivable(self, run: Run, hit: Sequence[NodeStatus]) -> bool:
-        """Whether others have copies of all that a blow takes; in a whole ring they must."""
+        """Whether others have copies of all slots that a fault ends; in a complete ring they must."""
         if self._plan.replicas == 0:
             return True
         roster, nodes = run._coordinator.roster, [NodeId(node.node) for node in hit]
@@ -258,18 +258,18 @@ class _Chaos:
             if roster.survives(nodes):
                 return True
             time.sleep(0.1)
-        if is_whole(run.status(), self._plan.replicas, SLOTS):
+        if is_complete(run.status(), self._plan.replicas, SLOTS):
             raise BrokenRunError(f"{_names(hit)} of a whole ring hold all copies of some slots")
         return False
 
-    def _kill(self, run: Run, blow: Blow, hit: Sequence[NodeStatus]) -> None:
-        self._note(blow, f"SIGKILL to {_names(hit)}")
+    def _kill(self, run: Run, fault: Fault, hit: Sequence[NodeStatus]) -> None:
+        self._note(fault, f"SIGKILL to {_names(hit)}")
         self._may_go.update(node.node for node in hit)
         send([node.pid for node in hit], signal.SIGKILL)
         self._await_lost(run, hit)
 
-    def _pause(self, blow: Blow, hit: Sequence[NodeStatus], length: float) -> None:
-        self._note(blow, f"SIGSTOP to {_names(hit)} for {length:.1f} s")
+    def _pause(self, fault: Fault, hit: Sequence[NodeStatus], length: float) -> None:
+        self._note(fault, f"SIGSTOP to {_names(hit)} for {length:.1f} s")
         with _stopped([node.pid for node in hit]):
             time.sleep(length)
 
@@ -284,37 +284,37 @@ class _Chaos:
     def _freeze(
         self,
         run: Run,
-        blow: Blow,
+        fault: Fault,
         hit: Sequence[NodeStatus],
         also_killed: Sequence[NodeStatus] = (),
     ) -> None:
         and_killed = f", SIGKILL to {_names(also_killed)}" if also_killed else ""
-        self._note(blow, f"SIGSTOP to {_names(hit)} until it is taken for dead{and_killed}")
+        self._note(fault, f"SIGSTOP to {_names(hit)} until it is taken for dead{and_killed}")
         self._may_go.update(node.node for node in (*hit, *also_killed))
         with _stopped([node.pid for node in hit]):
             send([node.pid for node in also_killed], signal.SIGKILL)
             self._await_lost(run, [*hit, *also_killed])
-            time.sleep(blow.length)
+            time.sleep(fault.length)
         self._require_gone(run, hit)
 
-    def _kill_worker(self, blow: Blow, hit: Sequence[NodeStatus]) -> None:
+    def _kill_worker(self, fault: Fault, hit: Sequence[NodeStatus]) -> None:
         workers = workers_of(executor_of(hit[0].pid))
         if not workers:
-            self._skip(blow, f"executor {hit[0].executor} has no Python worker")
+            self._skip(fault, f"executor {hit[0].executor} has no Python worker")
             return
-        worker = blow.of(workers)
-        self._note(blow, f"SIGKILL to Python worker {worker} of executor {hit[0].executor}")
+        worker = fault.of(workers)
+        self._note(fault, f"SIGKILL to Python worker {worker} of executor {hit[0].executor}")
         send([worker], signal.SIGKILL)
 
-    def _note(self, blow: Blow, what: str) -> None:
+    def _note(self, fault: Fault, what: str) -> None:
         self._outcome.landed += 1
-        self._outcome.blows.append(self._told(blow, what))
+        self._outcome.faults.append(self._line(fault, what))
 
-    def _skip(self, blow: Blow, why: str) -> None:
-        self._outcome.blows.append(self._told(blow, f"not dealt: {why}"))
+    def _skip(self, fault: Fault, why: str) -> None:
+        self._outcome.faults.append(self._line(fault, f"not injected: {why}"))
 
-    def _told(self, blow: Blow, what: str) -> str:
-        return f"  {time.monotonic() - self._began:6.1f} s  {blow.kind:<10} {what}"
+    def _line(self, fault: Fault, what: str) -> str:
+        return f"  {time.monotonic() - self._began:6.1f} s  {fault.kind:<10} {what}"
 
     # -- waiting -------------------------------------------------------------------------
 
@@ -333,7 +333,7 @@ class _Chaos:
     def _await_whole(self, run: Run) -> None:
         replicas = self._plan.replicas
         self._await(
-            run, lambda: is_whole(run.status(), replicas, SLOTS), HEAL_TIMEOUT, "a whole ring"
+            run, lambda: is_complete(run.status(), replicas, SLOTS), HEAL_TIMEOUT, "a whole ring"
         )
 
     def _await_lost(self, run: Run, hit: Sequence[NodeStatus]) -> None:
@@ -431,7 +431,7 @@ def plans(options: argparse.Namespace) -> list[Plan]:
             # Shapes alternate with the seed; not in step with it, or some pairs never meet.
             durability=chosen[(at + at // 4) % len(chosen)],
             nodes=options.nodes,
-            blows=1 if mode == "zones" else options.blows,
+            faults=1 if mode == "zones" else options.faults,
             epochs=options.epochs,
             keys=options.keys,
             node_timeout=options.node_timeout,
@@ -466,7 +466,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     print(outcome.report(), flush=True)
     exact = sum(outcome.exact for outcome in outcomes)
     print(
-        f"{exact} of {len(outcomes)} runs exact, {sum(o.landed for o in outcomes)} blows, "
+        f"{exact} of {len(outcomes)} runs exact, {sum(o.landed for o in outcomes)} faults, "
         f"{sum(o.lost for o in outcomes)} nodes lost, {sum(o.epochs for o in outcomes)} epochs, "
         f"{time.monotonic() - began:.0f} s"
     )
@@ -484,7 +484,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--master", choices=("local-cluster", "standalone", "both"), default="local-cluster"
     )
     parser.add_argument("--nodes", type=int, default=6)
-    parser.add_argument("--blows", type=int, default=5, help="in each run")
+    parser.add_argument("--faults", type=int, default=5, help="in each run")
     parser.add_argument("--epochs", type=int, default=20, help="at least, in each run")
     parser.add_argument("--keys", type=int, default=0, help="of one more job, that is only load")
     parser.add_argument("--node-timeout", type=float, default=3.0, help="in seconds")
@@ -494,7 +494,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     kinds.add_argument("--neighbours", action="store_true", help="two neighbours at once")
     kinds.add_argument("--zones", action="store_true", help="all nodes of one of two zones at once")
-    parser.add_argument("--verbose", action="store_true", help="show blows and logs of all runs")
+    parser.add_argument("--verbose", action="store_true", help="show faults and logs of all runs")
     return parser.parse_args(arguments)
 
 

@@ -12,13 +12,13 @@ from tests.chaos.clusters import cluster
 from tests.chaos.plans import Plan
 from tests.chaos.runner import run_once
 
-_QUICK = Plan(seed=0, nodes=5, blows=3, epochs=8)
+_QUICK = Plan(seed=0, nodes=5, faults=3, epochs=8)
 PLANS = {
     "epoch": replace(_QUICK, seed=1),
     "interval": replace(_QUICK, seed=2, durability="interval"),
-    "stops": replace(_QUICK, seed=5, mode="stops", replicas=2, blows=2, keys=20_000),
-    "zones": replace(_QUICK, seed=3, mode="zones", nodes=4, blows=1),
-    "no copies": replace(_QUICK, seed=4, mode="kills", replicas=0, nodes=3, blows=1),
+    "stops": replace(_QUICK, seed=5, mode="stops", replicas=2, faults=2, keys=20_000),
+    "zones": replace(_QUICK, seed=3, mode="zones", nodes=4, faults=1),
+    "no copies": replace(_QUICK, seed=4, mode="kills", replicas=0, nodes=3, faults=1),
 }
 
 

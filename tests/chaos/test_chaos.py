@@ -1,4 +1,4 @@
-"""A sample of the chaos runs (``make chaos`` makes many), and that they notice what goes wrong."""
+"""A sample of the chaos runs (``make chaos`` makes many), and tests of their checks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from millstream.spark.handle import NodeStatus, Status
-from tests.chaos.blows import Blow, Kind, Mode, is_whole, schedule, victims
+from tests.chaos.faults import Fault, Kind, Mode, is_complete, schedule, victims
 from tests.chaos.plans import Outcome, Plan
 from tests.chaos.sample import PLANS
 from tests.chaos.workload import FILES, LINES, LOAD, Shape, answer, differences
@@ -109,12 +109,12 @@ def test_users_leave_and_entries_are_removed_in_the_input() -> None:
 def test_a_schedule_is_its_seeds_alone_and_has_every_kind() -> None:
     assert schedule(7, "single", 5) == schedule(7, "single", 5)
     assert schedule(7, "single", 5) != schedule(8, "single", 5)
-    kinds = {blow.kind for blow in schedule(7, "single", 5)}
+    kinds = {fault.kind for fault in schedule(7, "single", 5)}
     assert kinds == {"kill", "pause", "freeze", "worker", "executor"}
 
 
 def test_stops_are_for_half_of_and_for_twice_the_patience() -> None:
-    kinds = {blow.kind for blow in schedule(7, "stops", 4)}
+    kinds = {fault.kind for fault in schedule(7, "stops", 4)}
 
     assert kinds == {"half", "twice", "kill"}
 
@@ -151,17 +151,17 @@ RING = Status("flow", "running", 3, 0, NODES, drawing="ring\na1 …\nb2 …\nc3 
     ],
 )
 def test_a_fault_hits_its_target(kind: Kind, hit: list[str]) -> None:
-    blow = Blow(kind, epochs=1, wait=0.0, pick=0.9, length=0.5)
+    fault = Fault(kind, epochs=1, wait=0.0, pick=0.9, length=0.5)
 
-    assert sorted(node.node for node in victims(blow, RING)) == sorted(hit)
+    assert sorted(node.node for node in victims(fault, RING)) == sorted(hit)
 
 
 def test_no_fault_leaves_fewer_than_two_nodes() -> None:
     few = replace(RING, nodes=NODES[:2])
     modes: list[Mode] = ["single", "stops", "neighbours", "zones"]
-    blows = [blow for mode in modes for blow in schedule(0, mode, 5)]
+    faults = [fault for mode in modes for fault in schedule(0, mode, 5)]
 
-    spared = {blow.kind for blow in blows if not victims(blow, few)}
+    spared = {fault.kind for fault in faults if not victims(fault, few)}
 
     assert spared == {"kill", "freeze", "twice", "executor", "neighbours", "zone"}
 
@@ -169,10 +169,10 @@ def test_no_fault_leaves_fewer_than_two_nodes() -> None:
 def test_a_ring_is_complete_only_with_all_copies_in_sync() -> None:
     behind = replace(RING, nodes=[replace(NODES[0], in_sync=1), *NODES[1:]])
 
-    assert is_whole(RING, replicas=1, slots=8)
-    assert not is_whole(RING, replicas=2, slots=8)
-    assert not is_whole(behind, replicas=1, slots=8)
-    assert is_whole(replace(RING, nodes=NODES[:1]), replicas=1, slots=2)
+    assert is_complete(RING, replicas=1, slots=8)
+    assert not is_complete(RING, replicas=2, slots=8)
+    assert not is_complete(behind, replicas=1, slots=8)
+    assert is_complete(replace(RING, nodes=NODES[:1]), replicas=1, slots=2)
 
 
 def test_the_sample_covers_both_ways_to_keep_copies() -> None:

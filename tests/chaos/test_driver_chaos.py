@@ -15,7 +15,7 @@ import pytest
 from tests.chaos import moments
 from tests.chaos.driver_plans import SEEDS, DriverPlan, Start, plan_of
 from tests.chaos.driver_runner import run_once
-from tests.chaos.moments import RESTART, Blow, Moment, arrange, points
+from tests.chaos.moments import RESTART, Fault, Moment, arrange, points
 from tests.chaos.processes import marked
 from tests.chaos.reader import Reader
 from tests.chaos.windowed import in_one, lines_that_differ, windowed_answer
@@ -78,7 +78,7 @@ def test_twenty_seeds_pass_all_points_in_both_durabilities() -> None:
             mine = [plan for plan in plans if plan.durability == durability]
             kills = [s.moment for plan in mine if not plan.order for s in plan.starts if s.moment]
             assert {moment.point for moment in kills} == {*points(durability), *RESTART}
-            assert {moment.blow for moment in kills} == {"kill", "kill driver", "kill jvm"}
+            assert {moment.fault for moment in kills} == {"kill", "kill driver", "kill jvm"}
             assert len({plan.order for plan in mine}) == 4
         assert {plan.store for plan in plans} == {"log", "files", "redis"}
         assert len({plan.master for plan in plans}) == 2
@@ -94,8 +94,8 @@ def test_a_plan_is_its_seeds_alone() -> None:
 def test_a_fault_happens_at_the_chosen_turn(
     point: tuple[str, moments.Point], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dealt: list[Blow] = []
-    monkeypatch.setattr(moments, "_deal", lambda blow, say: dealt.append(blow))
+    injected: list[Fault] = []
+    monkeypatch.setattr(moments, "_inject", lambda fault, say: injected.append(fault))
     module, _, path = point[1].function.partition(":")
     owner = importlib.import_module(module)
     *classes, name = path.split(".")
@@ -105,7 +105,7 @@ def test_a_fault_happens_at_the_chosen_turn(
 
     arrange(Moment(point[0], 2, 0.0, "kill"), print)
 
-    assert [(getattr(owner, name)(), len(dealt)) for _ in range(3)] == [
+    assert [(getattr(owner, name)(), len(injected)) for _ in range(3)] == [
         ("done", 0),
         ("done", 1),
         ("done", 1),

@@ -21,7 +21,7 @@ def test_a_killed_writer_leaves_all_it_acknowledged_and_nothing_torn(backend: Ba
         for number, victim in enumerate(victims):
             victim.tell("put_batches", 1000 * number, 1000 * (number + 1))
             acknowledged.update(victim.hear() for _ in range(3))
-            time.sleep(chance.uniform(0, 0.03))  # so that the blow falls anywhere
+            time.sleep(chance.uniform(0, 0.03))  # so that the kill happens anywhere
             acknowledged.update(victim.kill())
             check(store, acknowledged)
         # Life goes on, beside what the dead have left.

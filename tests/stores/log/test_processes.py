@@ -88,7 +88,7 @@ def test_killed_writers_leave_all_they_acknowledged(tmp_path: Path) -> None:
     for turn in range(3):
         names = [f"w{turn}", f"v{turn}"]
         with child(url, names[0], names[0]) as one, child(url, names[1], names[1]) as two:
-            time.sleep(chance.uniform(0.2, 0.4))  # so that the blow falls anywhere
+            time.sleep(chance.uniform(0.2, 0.4))  # so that the kill happens anywhere
             for name, process in zip(names, (one, two), strict=True):
                 said[name] = kill(process)
         store = open_store(url, f"r{turn}")

@@ -1,8 +1,8 @@
-"""The blows that a run is dealt: a seeded schedule, and whom each blow hits.
+"""The faults that are injected into a run: a seeded schedule, and the targets of each.
 
-Nothing here is more than a run must survive. A node, or all nodes of one executor, may go when
-the ring is whole; two neighbours when there are two copies; a zone when the copies are in the
-other one. At least two nodes are left. A node that is stopped for half of ``node_timeout`` must
+A run must survive all of them. A node, or all nodes of one executor, may be killed when the ring is
+complete; two neighbours when there are two copies; a zone when the copies are in the other one. At
+least two nodes are left. A node that is stopped for half of ``node_timeout`` must
 not be lost; one that is stopped for twice as long may be.
 """
 
@@ -31,11 +31,11 @@ _DECKS: dict[Mode, tuple[Kind, ...]] = {
 
 
 @dataclass(frozen=True)
-class Blow:
-    """One blow: when the ring is whole, some epochs after the blow before, at one of its nodes.
+class Fault:
+    """One fault at a node: when the ring is complete, some epochs after the fault before.
 
-    ``wait`` (seconds) lets it fall anywhere within an epoch. ``pick`` is a fraction of the list of
-    candidates; ``length`` tells, from 0 to 1, how long a stopped process stays stopped.
+    ``wait`` (seconds) places it anywhere within an epoch. ``pick`` is a fraction of the list of
+    candidates; ``length``, from 0 to 1, is how long a stopped process stays stopped.
     """
 
     kind: Kind
@@ -45,20 +45,20 @@ class Blow:
     length: float
 
     def of(self, candidates: Sequence[int]) -> int:
-        """Which of the candidates is hit."""
+        """The index of the target among the candidates."""
         return candidates[int(self.pick * len(candidates))]
 
 
-def schedule(seed: int, mode: Mode, count: int) -> list[Blow]:
-    """The blows of a run: every kind of the mode in turn, in an order of the seed's."""
-    dice = random.Random(f"blows {seed}")
+def schedule(seed: int, mode: Mode, count: int) -> list[Fault]:
+    """The faults of a run: every kind of the mode in turn, in an order of the seed's."""
+    dice = random.Random(f"faults {seed}")
     kinds: list[Kind] = []
     while len(kinds) < count:
         deck = list(_DECKS[mode])
         dice.shuffle(deck)
         kinds += deck
     return [
-        Blow(
+        Fault(
             kind,
             epochs=dice.randint(1, 3),
             wait=round(dice.uniform(0.0, 1.5), 3),
@@ -69,7 +69,7 @@ def schedule(seed: int, mode: Mode, count: int) -> list[Blow]:
     ]
 
 
-def is_whole(status: Status, replicas: int, slots: int) -> bool:
+def is_complete(status: Status, replicas: int, slots: int) -> bool:
     """Whether every slot has all the copies that it can have, and all are in sync."""
     copies = min(replicas, len(status.nodes) - 1)
     fed = sum(node.copies for node in status.nodes)
@@ -82,19 +82,19 @@ def clockwise(status: Status) -> list[NodeStatus]:
     return [node for name in names for node in status.nodes if node.node.startswith(name)]
 
 
-def victims(blow: Blow, status: Status) -> list[NodeStatus]:
-    """The nodes that a blow hits or takes with it; none if too few would be left."""
+def victims(fault: Fault, status: Status) -> list[NodeStatus]:
+    """The nodes that end with a fault; none if too few would be left."""
     nodes = clockwise(status)
     if not nodes:
         return []
-    at = blow.of(range(len(nodes)))
+    at = fault.of(range(len(nodes)))
     hit = [nodes[at]]
-    if blow.kind == "neighbours":
+    if fault.kind == "neighbours":
         hit.append(nodes[(at + 1) % len(nodes)])
-    elif blow.kind == "executor":
+    elif fault.kind == "executor":
         hit = [node for node in nodes if node.executor == nodes[at].executor]
-    elif blow.kind == "zone":
+    elif fault.kind == "zone":
         hit = [node for node in nodes if node.zone == nodes[at].zone]
-    elif blow.kind in ("pause", "half", "worker"):
+    elif fault.kind in ("pause", "half", "worker"):
         return hit  # nobody is lost
     return hit if len(nodes) - len(hit) >= LEFT else []
