@@ -250,7 +250,7 @@ class _Chaos:
                 self._await_lost(run, hit)
 
     def _is_survivable(self, run: Run, hit: Sequence[NodeStatus]) -> bool:
-        """Whether others have copies of all slots that a fault ends; in a complete ring they must."""
+        """Whether others have copies of all slots that a fault ends, as in a complete ring."""
         if self._plan.replicas == 0:
             return True
         roster, nodes = run._coordinator.roster, [NodeId(node.node) for node in hit]
