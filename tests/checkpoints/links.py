@@ -44,7 +44,7 @@ def manifest(
     incarnation: int = 1,
     published: int | None = None,
 ) -> Manifest:
-    """A manifest that follows the epoch before, with one piece for all slots."""
+    """A manifest that follows the epoch before, with one delta record for all slots."""
     return Manifest(
         position=0,
         incarnation=incarnation,

@@ -1,4 +1,4 @@
-"""What an epoch consists of: bases, and the pieces that follow them."""
+"""What an epoch is restored from: base records, and the delta records after them."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_base_that_goes_beyond_the_epoch_does_not_count() -> None:
     lineage = chain_of(claim(), manifest(0), manifest(1), manifest(2, wide), manifest(3, wide))
 
     assert contents_of(lineage, 2).bases == () and epochs_of(contents_of(lineage, 2)) == [0, 1, 2]
-    # It is complete through epoch 1, and what is newer in it comes again with the pieces.
+    # It is complete through epoch 1, and what is newer in it is applied again with the deltas.
     assert contents_of(lineage, 3).bases == (wide,)
     assert epochs_of(contents_of(lineage, 3)) == [2, 3]
 

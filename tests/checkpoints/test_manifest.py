@@ -172,7 +172,7 @@ def test_tools_see_types_as_text() -> None:
     assert shown["workflow"]["jobs"][0]["output"] == {"word": "string", "n": "int64"}
     assert shown["workflow"]["jobs"][0]["key_type"] == str(KEY)
     assert shown["workflow"]["jobs"][1]["key_type"] is None
-    assert shown["pieces"][0]["slots"] == [0, 5]
+    assert shown["deltas"][0]["slots"] == [0, 5]
     assert as_json(CLAIM)["host"] == "höst"
 
 

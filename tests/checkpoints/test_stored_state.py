@@ -83,7 +83,7 @@ def test_of_bases_whose_parts_differ_in_age_the_newest_part_counts(run: Writer) 
 
 
 def test_an_older_delta_is_not_applied_to_a_slot_of_a_newer_base(run: Writer) -> None:
-    """Although fragments of feeds that were cut say more than their pieces."""
+    """Although fragments of feeds that were cut have more than their delta records."""
     run.commit(ones(*NAMES), wide=True)
     run.commit(ones(*NAMES))
     run.base(HIGH)

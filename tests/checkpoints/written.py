@@ -1,4 +1,4 @@
-"""Checkpoints written without an engine: units reduced for real, pieces, bases and manifests."""
+"""Checkpoints written without an engine: units reduced for real, delta records, base records and manifests."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Writer:
         return claimed
 
     def commit(self, pairs: Mapping[str, Pairs] | Pairs, *, wide: bool = False) -> Manifest:
-        """Commit an epoch; a wide one has fragments that say more than their pieces."""
+        """Commit an epoch; a wide one has fragments with more than their delta records."""
         given = pairs if isinstance(pairs, Mapping) else {"count": pairs}
         self.epoch += 1
         deltas = [

@@ -110,7 +110,7 @@ def test_show_prints_a_manifest(say: Say, ask: Ask) -> None:
     found = ask("show", 0)
 
     assert found["epoch"] == 0 and found["workflow"]["jobs"][0]["key_type"] == "string"
-    assert [delta["slots"] for delta in found["pieces"]] == [[0, 8], [8, 16]] * 2
+    assert [delta["slots"] for delta in found["deltas"]] == [[0, 8], [8, 16]] * 2
     told = say("show", 2)
     assert "epoch 2 (after 1), try 0 of incarnation 2" in told
     assert "base.node.1.0-16" in told and "0 to 7" in told
@@ -175,7 +175,7 @@ def test_verify_reports_an_intact_checkpoint(say: Say, ask: Ask) -> None:
 
 
 def test_verify_finds_damage_with_file_and_offset(folder: Path, say: Say, ask: Ask) -> None:
-    key = max(ask("show", 2)["pieces"], key=lambda delta: delta["bytes"])["key"]
+    key = max(ask("show", 2)["deltas"], key=lambda delta: delta["bytes"])["key"]
     store = open_checkpoint(folder)
     value = store.get([key])[key]
     store.close()

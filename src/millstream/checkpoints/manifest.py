@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from millstream.errors import MillstreamError
 
-FORMAT = 1
+FORMAT = 2
 Form = Literal["stateful", "combining", "aggregate", "arrow", "windowed", "join"]
 
 
@@ -216,21 +216,20 @@ def _manifest(found: dict[str, Any]) -> Manifest:
             tuple(workflow["sources"]),
             workflow["changes"],
         ),
-        deltas=tuple(DeltaRecord(**{**p, "slots": range(*p["slots"])}) for p in found["pieces"]),
+        deltas=tuple(DeltaRecord(**{**d, "slots": range(*d["slots"])}) for d in found["deltas"]),
         bases=tuple(BaseRecord(**{**b, "slots": range(*b["slots"])}) for b in found["bases"]),
         staged=tuple(
             Staged(one["epoch"], one["attempt"], tuple(one["sinks"])) for one in found["staged"]
         ),
         published=found["published"],
         token=found["token"],
-        clocks=dict(found.get("clocks", {})),  # missing in older manifests
+        clocks=found["clocks"],
     )
 
 
 def _job(found: dict[str, Any]) -> JobMetadata:
     types = {"key_type": _type(found["key_type"]), "output": _schema(found["output"])}
-    fused = tuple(found.get("fused", ()))  # missing in older manifests
-    return JobMetadata(**{**found, **types, "fused": fused})
+    return JobMetadata(**{**found, **types, "fused": tuple(found["fused"])})
 
 
 def _schema_text(schema: pa.Schema | None) -> str | None:
