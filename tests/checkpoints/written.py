@@ -1,4 +1,4 @@
-"""Checkpoints written without an engine: units reduced for real, delta records, base records and manifests."""
+"""Checkpoints written without an engine: reduced units, their records, and manifests."""
 
 from __future__ import annotations
 
