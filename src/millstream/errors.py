@@ -1,7 +1,8 @@
-"""Every error that Millstream raises on purpose.
+"""The root of Millstream's errors, and those that all packages share.
 
 One root, facts as fields, safe to pickle (the arguments of ``__init__`` are handed to
-``Exception`` unchanged), and a text that says what to do.
+``Exception`` unchanged), and a text that says what to do. ``docs/errors.md`` lists those that
+users can meet.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class ConfigError(MillstreamError):
 
 
 class WorkflowError(MillstreamError):
-    """A workflow was put together in a way that cannot run."""
+    """A workflow is built in a way that cannot run."""
 
     def __init__(self, what: str, fix: str, place: Place | None = None) -> None:
         super().__init__(what, fix, place)

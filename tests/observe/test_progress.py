@@ -33,7 +33,7 @@ def test_a_run_without_epochs_has_totals_too() -> None:
 
 
 def test_only_the_newest_reports_are_retained_but_all_are_counted() -> None:
-    progress = Progress(keep=3)
+    progress = Progress(retain=3)
     for epoch in range(10):
         progress.add(report(epoch, a=1))
 
@@ -72,7 +72,7 @@ def test_a_failing_listener_is_logged_and_does_not_affect_others(
 
 
 def test_reports_from_many_threads_are_all_counted() -> None:
-    progress = Progress(keep=10)
+    progress = Progress(retain=10)
 
     def add_many() -> None:
         for epoch in range(200):

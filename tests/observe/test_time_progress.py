@@ -61,7 +61,7 @@ def test_a_windowed_job_reports_rejected_values_and_its_watermark() -> None:
         "rate": None,
     }
     job = JobProgress(5, 1, 1, 0.0, 1, **told)
-    assert EpochProgress(0, 1, 1.0, {"a": job, "b": replace(job, late=0)}).refused == 16 + 5
+    assert EpochProgress(0, 1, 1.0, {"a": job, "b": replace(job, late=0)}).rejected == 16 + 5
 
 
 @pytest.mark.parametrize("asked", [BEGINNING, END])

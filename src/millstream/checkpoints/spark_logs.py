@@ -5,7 +5,7 @@ and a commit log (written when the epoch has finished). A new incarnation gets t
 earlier one up to an epoch, and the offsets of the next epoch if Spark has fixed them already.
 
 Spark purges its logs and the chain is garbage-collected, each by a count of its own: the chain may
-hold an epoch whose offsets are gone. No I/O: the files are listed and read through ``LogFolder``.
+hold an epoch whose offsets are purged. No I/O: the files are listed and read through ``LogFolder``.
 """
 
 from __future__ import annotations

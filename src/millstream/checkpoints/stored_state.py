@@ -143,7 +143,7 @@ class StoredState:
         """The state of a key; its type is that of the job's keys, unless it is given."""
         kind = key_type or self.job.key_type
         if kind is None or (pa.types.is_null(kind) and key is not None):
-            return default  # no key of the key's type has come this way
+            return default  # the job has no keys of this type
         canonical = canonical_key(key, kind)
         slot = hash_key(canonical, kind) % self.slots
         here = self.items(range(slot, slot + 1))
@@ -171,7 +171,7 @@ class StoredState:
     def entries(self, slots: range) -> Iterator[tuple[Any, dict[str, Any]]]:
         """The keys of some slots with their entries, of state in Python objects.
 
-        Of windowed jobs and joins a key may come several times: with each of its rows.
+        Of windowed jobs and joins a key may appear several times: with each of its rows.
         """
         if self._is_windowed:
             yield from self._windowed(slots).rows(mask_of(slots, self.slots))

@@ -1,8 +1,8 @@
 """The state of a job as rows of Arrow columns, for export and for Spark.
 
-The first column is ``key``; a tuple is a struct. Then comes a column for every entry, or for every
-column of state: in a plain Arrow type (or a list of one) if all values fit it, else as text in
-JSON, with the ``repr`` of what JSON does not have. An entry that a key lacks is null.
+The first column is ``key``; a tuple is a struct. Then follows a column for every entry, or for
+every column of state: in a plain Arrow type (or a list of one) if all values fit it, else as text
+in JSON, with the ``repr`` of what JSON does not have. An entry that a key lacks is null.
 """
 
 from __future__ import annotations

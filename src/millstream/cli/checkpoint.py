@@ -91,7 +91,7 @@ def add_to(commands: Any) -> None:
     restore.add_argument("--yes", action="store_true", help="do it; without, only explain")
     gc = action("gc", _gc, "delete records that no epoch needs; safe while the workflow runs")
     gc.add_argument(
-        "--retain", type=int, metavar="N", help="keep the newest N epochs; default: all"
+        "--retain", type=int, metavar="N", help="retain the newest N epochs; default: all"
     )
     gc.add_argument("--dry-run", action="store_true", help="only print what would be deleted")
 

@@ -80,7 +80,7 @@ class EpochProgress:
         return sum(job.rows for job in self.jobs.values())
 
     @property
-    def refused(self) -> int:
+    def rejected(self) -> int:
         """Values that windows could not take: late, too far ahead, or without a time."""
         return sum(job.late + job.ahead + job.untimed for job in self.jobs.values())
 
@@ -112,8 +112,8 @@ class Totals:
 class Progress:
     """Collects epoch reports and notifies listeners; thread-safe."""
 
-    def __init__(self, keep: int = 1000) -> None:
-        self._recent: deque[EpochProgress] = deque(maxlen=keep)
+    def __init__(self, retain: int = 1000) -> None:
+        self._recent: deque[EpochProgress] = deque(maxlen=retain)
         self._epochs = 0
         self._rows = 0
         self._busy = 0.0

@@ -235,7 +235,7 @@ class EpochFrames:
                 if reader in self._steps:
                     walk(reader, result)
 
-        if entry in self._schemas:  # else nothing has come this way yet
+        if entry in self._schemas:  # else there were no rows yet
             walk(entry, self._rows(blocks, task, entry))
         return reduce(DataFrame.union, parts)
 

@@ -22,7 +22,7 @@ class SinkTypeError(DataError):
     def __str__(self) -> str:
         return (
             f"{self.sink!r} has the columns {self.expected}, but got {self.found}; "
-            "give records of one type, or declare output= on the step or job before it"
+            "return records of one type, or declare output= on the step or job before it"
         )
 
 

@@ -23,7 +23,7 @@ from millstream.wire.calls import call
 from millstream.work.failures import calling
 
 ZoneFunction = Callable[[str, str], str]
-"""Gives the fault zone of an executor, from its host and its id."""
+"""Returns the fault zone of an executor, from its host and its id."""
 
 ZONE_VARIABLE = "MILLSTREAM_ZONE"
 _TOGETHER = 5.0
@@ -40,8 +40,8 @@ def start_nodes(
 ) -> list[Started]:
     """Start ``count`` nodes, spread over the executors' cores.
 
-    A node's fault zone is what ``zone`` gives, or else its executor's ``MILLSTREAM_ZONE``, or else
-    its host.
+    A node's fault zone is what ``zone`` returns, or else its executor's ``MILLSTREAM_ZONE``, or
+    else its host.
     """
     tasks = context.parallelize(range(count), count)
     starter = _Starter(config, min(count, cores), listen, None if zone is None else ship(zone))

@@ -83,7 +83,7 @@ class RunConfig:
         self._check_listen()
         if self.zone is not None and not callable(self.zone):
             raise ConfigError(
-                "zone must be a function of an executor's host and id that gives its fault zone, "
+                "zone must be a function of an executor's host and id that returns its fault zone, "
                 f"got {self.zone!r}"
             )
         self._check_checkpoint()

@@ -112,14 +112,14 @@ class QueryLogs:
         self._folder.write(f"{name}/{ORIGIN}", json.dumps(vars(origin)))
         return self._folder.text(name)
 
-    def prune(self, keep: int) -> None:
-        """Remove the folders of all but the ``keep`` newest incarnations."""
-        if keep < 1:
-            raise ConfigError(f"keep must be at least 1, got {keep}")
-        kept = self.incarnations()[-keep:]
+    def prune(self, retain: int) -> None:
+        """Remove the folders of all but the ``retain`` newest incarnations."""
+        if retain < 1:
+            raise ConfigError(f"retain must be at least 1, got {retain}")
+        retained = self.incarnations()[-retain:]
         for number in self._logs.incarnations():
             # One that is newer than all completed ones is being made.
-            if kept and number < kept[-1] and number not in kept:
+            if retained and number < retained[-1] and number not in retained:
                 self._remove(number)
 
     def _files(
@@ -149,12 +149,12 @@ class QueryLogs:
         path = f"sources/{folder}"
         names = self._folder.names(f"{folder_of(source)}/{path}")
         if end is None:
-            kept = [name for name in names if not name.startswith(".") and ".crc" not in name]
+            retained = [name for name in names if not name.startswith(".") and ".crc" not in name]
         else:
             entries = {_entry(name): name for name in names}
             self._check_unbroken(f"{folder_of(source)}/{path}", entries, end)
-            kept = [name for entry, name in entries.items() if 0 <= entry <= end]
-        return (f"{path}/{name}" for name in kept)
+            retained = [name for entry, name in entries.items() if 0 <= entry <= end]
+        return (f"{path}/{name}" for name in retained)
 
     def _check_unbroken(self, path: str, entries: Mapping[int, str], end: int) -> None:
         """Reject a list of files with a gap between its last compacted entry and its end."""

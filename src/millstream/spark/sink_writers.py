@@ -266,7 +266,7 @@ def describe_epoch(epoch: int, table: pa.Table, rows: int) -> str:
 
 def _commit_options(plain_local: bool) -> dict[str, str]:
     # In version 2 tasks move their files into place, which saves the driver a rename per
-    # file. What speaks against it, partial output in sight, cannot happen in a staged folder;
+    # file. Its drawback, visible partial output, cannot happen in a staged folder;
     # and a task has one file, whose name does not depend on the attempt.
     options = {
         "mapreduce.fileoutputcommitter.algorithm.version": "2",

@@ -84,14 +84,14 @@ def _schema_of(spark: SparkSession, source: flow.FilesSource) -> StructType | st
     except AnalysisException as problem:
         raise ConfigError(
             f"cannot infer the schema of {source.path} from its files ({problem.getCondition()}); "
-            "put a file there first, or give schema="
+            "put a file there first, or pass schema="
         ) from problem
 
 
 def _stream_path(spark: SparkSession, path: str) -> str:
     """Spell the path of a single file as a glob that matches only it.
 
-    Spark's stream takes a path without a glob for the base of partition folders, and fails in
+    Spark's stream treats a path without a glob as the base of partition folders, and fails in
     the first epoch ("basePath must be a directory") if it is a file.
     """
     name = os.path.basename(path)

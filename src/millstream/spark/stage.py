@@ -2,7 +2,7 @@
 
 Stage 0 maps the sources. Every later stage feeds the jobs of its level and continues at once with
 the steps after them, so that feed(n) and map(n + 1) share one Python stage. What leaves a stage
-are blocks for later stages and for sinks; with a single sink of known type, the last stage gives
+are blocks for later stages and for sinks; with a single sink of known type, the last stage returns
 the sink's rows themselves.
 
 A later stage learns from its rows which partition it has. Spark's own number is that of the task,
@@ -192,7 +192,7 @@ class _Stage:
             return jobs.index(target) * self._program.partitions + part
         return self._partition % self._program.width(following)
 
-    # -- what the map side gives -----------------------------------------------------------
+    # -- the output of the map side --------------------------------------------------------
 
     def to_sink(self, sink: int, chunk: Chunk) -> None:
         direct = self._task.direct
@@ -287,7 +287,7 @@ def _plain_rows(batch: pa.RecordBatch, reader: str) -> pa.RecordBatch:
 def find_schemas(
     task: StageTask, targets: Mapping[int, str], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Give, for each of the targets, the distinct schemas of its blocks in this partition."""
+    """Yield, for each of the targets, the distinct schemas of its blocks in this partition."""
     found: dict[int, set[bytes]] = {}
     with _reporting(task):
         for batch in batches:

@@ -196,10 +196,10 @@ class DurableFolder:
 
     def remove(self, folder: str, names: Iterable[str]) -> None:
         """Remove files, durably; those that do not exist are ignored."""
-        gone = [*names]
+        removed = [*names]
 
         def remove() -> None:
-            for name in gone:
+            for name in removed:
                 self._disk.remove(self.path(folder, name))
             self._disk.sync_folder(f"{self._root}/{folder}")
 
@@ -247,7 +247,7 @@ class DurableFolder:
             ) from error
         # Not by what link() returned: over a network its answer may be lost and the call resent.
         won = self._disk.is_same(part, f"{where}/{name}")
-        # Also for the loser, who may act on what the winner has not synced yet.
+        # Also for the loser, which may act on what the winner has not synced yet.
         self._disk.sync_folder(where)
         return won
 

@@ -1,8 +1,8 @@
 """``files:///folder``: one file per key. The plain baseline to measure ``log://`` against.
 
 The folder must be on a file system with hard links and case-sensitive names, and be the same for
-all who use the store. The values (``file_format``) are spread over the folders ``00`` to ``3f`` by
-the hash of their keys.
+all processes of the store. The values (``file_format``) are spread over the folders ``00`` to
+``3f`` by the hash of their keys.
 """
 
 from __future__ import annotations

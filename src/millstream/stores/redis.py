@@ -232,7 +232,7 @@ def _translate(error: redis.RedisError, address: Address) -> Exception:
     if isinstance(error, rejected):
         return ConfigError(f"{address} rejects the user or the password of the URL: {error}")
     if isinstance(error, known.OutOfMemoryError) or code in ("OOM", "MISCONF"):
-        return StoreFullError(f"{address} has no space left ({error}); give it more memory or disk")
+        return StoreFullError(f"{address} has no space left ({error}); add memory or disk")
     unavailable = (
         known.ConnectionError,
         known.TimeoutError,

@@ -35,7 +35,7 @@ class Address:
 
 
 def read_url(url: str) -> Address:
-    """The address that a URL gives."""
+    """Parse a URL."""
     bare, options = split_options(url, _OPTIONS)
     try:
         parts = urlsplit(bare)

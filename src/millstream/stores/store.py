@@ -10,7 +10,7 @@ All back-ends promise the same, and one suite (``tests/contract``) checks it:
   on any machines, exactly one gets True. Its keys are never written with ``put``.
 * ``get`` and ``scan`` see whatever this process wrote, and what others wrote under keys that were
   new. That another process has *replaced* or deleted a value may be seen late, by the next
-  ``scan`` of its prefix at the latest: those who share keys write each of them once.
+  ``scan`` of its prefix at the latest: processes that share keys write each of them once.
 * A value is read as it was written, or ``CorruptRecordError`` is raised: never other bytes.
 * An unavailable store is retried (``patience`` in the URL, in seconds, 30 by default), then
   ``StoreUnavailableError``. A store without space raises ``StoreFullError``, and resumes when there

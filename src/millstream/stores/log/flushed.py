@@ -58,7 +58,7 @@ def flush(place: Place, writer: str, segments: Catalogue, index: Index) -> int:
     # Rows and shadows may also be of younger segments, some of which are removed again: a process
     # that opens this index gives their numbers to others.
     numbers = [each["number"] for each in known]
-    table = table.keep(np.isin(table.rows["segment"], numbers))
+    table = table.filter(np.isin(table.rows["segment"], numbers))
     shadows = shadows[np.isin(shadows["segment"], numbers)]
     offsets = table.key_offsets
     columns = [
@@ -145,7 +145,7 @@ def _build(meta: _Meta, data: bytes, existing: set[str], segments: Catalogue, in
     names = pa.LargeBinaryArray.from_buffers(
         pa.large_binary(), rows, [None, offsets, buffer.slice(at, keys)]
     )
-    gone = []
+    removed = []
     for each in meta.facts["segments"]:
         if each["name"] in existing:
             header = Header(each["salt"], each["created"])
@@ -153,11 +153,11 @@ def _build(meta: _Meta, data: bytes, existing: set[str], segments: Catalogue, in
             segment.synced, segment.sealed = each["synced"], each["sealed"]
             segment.damaged = each["damaged"]
         else:
-            gone.append(each["number"])
+            removed.append(each["number"])
     table = Table(hashes, places, names)
-    if gone:
-        table = table.keep(~np.isin(places["segment"], gone))
-        old = old[~np.isin(old["segment"], gone)]
+    if removed:
+        table = table.filter(~np.isin(places["segment"], removed))
+        old = old[~np.isin(old["segment"], removed)]
     index.load(table, old)
 
 

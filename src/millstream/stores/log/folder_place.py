@@ -14,7 +14,7 @@ from millstream.stores.retries import UnavailableError
 
 
 class _Open:
-    """A file open for reading, until nobody reads it any more."""
+    """A file that is open for reading, closed when it is no longer referenced."""
 
     def __init__(self, disk: Disk, path: str) -> None:
         self._disk = disk
@@ -41,11 +41,11 @@ class FolderPlace(DurableFolder):
         if folder != "segments":
             return super().read(folder, name, offset, size)
         try:
-            # Referenced until it is read, whoever closes it meanwhile.
+            # Referenced until it is read, even if another thread drops it meanwhile.
             opened = self._open.get(name) or self._open_segment(name)
             return self._disk.read(opened.file, offset, size)
         except (OSError, UnavailableError):
-            self.forget([name])
+            self.close_segments([name])
             return self.patiently(lambda: self._read_segment(name, offset, size))
 
     def _read_segment(self, name: str, offset: int, size: int) -> bytes:
@@ -68,11 +68,11 @@ class FolderPlace(DurableFolder):
         return _GrowingFile(self, self._disk, f"{self._root}/segments", name, chunks)
 
     def remove(self, folder: str, names: Iterable[str]) -> None:
-        gone = [*names]
-        super().remove(folder, gone)
-        self.forget(gone)
+        removed = [*names]
+        super().remove(folder, removed)
+        self.close_segments(removed)
 
-    def forget(self, names: Iterable[str]) -> None:
+    def close_segments(self, names: Iterable[str]) -> None:
         with self._opening:
             for name in names:
                 self._open.pop(name, None)

@@ -307,7 +307,7 @@ class Index:
             self.set_unsynced(segment, [])
         with self._merging:
             table = self._view.table
-            table = table.keep(~np.isin(table.rows["segment"], removed))
+            table = table.filter(~np.isin(table.rows["segment"], removed))
             with self._lock:
                 self.shadows = self.shadows[~np.isin(self.shadows["segment"], removed)]
                 self._view = self._view._replace(table=table)

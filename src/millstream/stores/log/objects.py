@@ -121,7 +121,7 @@ class ObjectPlace:
     def path(self, folder: str, name: str) -> str:
         return f"{self._root}/{folder}/{name}"
 
-    def forget(self, names: Iterable[str]) -> None:
+    def close_segments(self, names: Iterable[str]) -> None:
         """Nothing is open."""
 
     def close(self) -> None:

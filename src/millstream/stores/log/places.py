@@ -30,7 +30,7 @@ class Growing(Protocol):
 
 
 class Place(Protocol):
-    """Files in three folders. Retries while unavailable; ``FileGoneError`` if a file is gone."""
+    """Files in three folders. Retries while unavailable; ``FileGoneError`` for a missing file."""
 
     appends: bool  # whether a segment can grow; otherwise it is written at once
 
@@ -70,7 +70,7 @@ class Place(Protocol):
     def patiently(self, act: Callable[[], T]) -> T:
         """Do something that may be repeated; retry while the place is unavailable."""
 
-    def forget(self, names: Iterable[str]) -> None:
+    def close_segments(self, names: Iterable[str]) -> None:
         """Close segments that are open for reading."""
 
     def close(self) -> None:

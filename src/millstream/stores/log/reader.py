@@ -71,10 +71,10 @@ class Reader:
         return names
 
     def drop(self, removed: list[Segment]) -> None:
-        """Forget segments that were removed."""
+        """Drop segments that were removed."""
         self._index.drop(removed)
         self._segments.drop(removed)
-        self._place.forget(segment.name for segment in removed)
+        self._place.close_segments(segment.name for segment in removed)
 
     def _read(self, name: str, segment: Segment | None) -> None:
         try:

@@ -119,7 +119,7 @@ class Table:
         sizes: U64 = self.rows["length"] + np.diff(self.key_offsets).astype(np.uint64) + around
         return sizes
 
-    def keep(self, chosen: npt.NDArray[np.bool_]) -> Table:
+    def filter(self, chosen: npt.NDArray[np.bool_]) -> Table:
         """Only some of the rows."""
         if chosen.all():
             return self
@@ -141,18 +141,18 @@ class Table:
             return Table(self.hashes, changed, self.keys), old
         replaced = np.zeros(len(self), np.bool_)
         replaced[old[replaces]] = True
-        kept = ~replaced
-        into = np.searchsorted(self.hashes[kept], hashes) + np.arange(len(hashes))
-        total = int(kept.sum()) + len(hashes)
-        comes_new = np.zeros(total, np.bool_)
-        comes_new[into] = True
+        unchanged = ~replaced
+        into = np.searchsorted(self.hashes[unchanged], hashes) + np.arange(len(hashes))
+        total = int(unchanged.sum()) + len(hashes)
+        is_new = np.zeros(total, np.bool_)
+        is_new[into] = True
         all_hashes: U64 = np.empty(total, np.uint64)
         all_rows: Rows = np.empty(total, ROW)
-        all_hashes[comes_new], all_hashes[~comes_new] = hashes, self.hashes[kept]
-        all_rows[comes_new], all_rows[~comes_new] = rows, self.rows[kept]
+        all_hashes[is_new], all_hashes[~is_new] = hashes, self.hashes[unchanged]
+        all_rows[is_new], all_rows[~is_new] = rows, self.rows[unchanged]
         source = np.empty(total, np.int64)
-        source[comes_new] = len(self) + np.arange(len(hashes))
-        source[~comes_new] = np.flatnonzero(kept)
+        source[is_new] = len(self) + np.arange(len(hashes))
+        source[~is_new] = np.flatnonzero(unchanged)
         both = pa.concat_arrays([_plain(self.keys), names])
         return Table(all_hashes, all_rows, both.take(pa.array(source))), old[replaces]
 

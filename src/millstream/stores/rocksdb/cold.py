@@ -111,7 +111,7 @@ class ColdJob:
 
 
 def _name(key: Any) -> bytes:
-    """A key as bytes; a job's keys are None or of one type, so that equal ones come out alike."""
+    """A key as bytes; a job's keys are None or of one type, so that equal ones have equal bytes."""
     if type(key) is str:
         return b"s" + key.encode()
     return b"b" + key if type(key) is bytes else b"r" + repr(key).encode()

@@ -69,13 +69,13 @@ def first_bad_record(log: bytes) -> int | None:
     for block in range(0, len(log), _BLOCK):
         at, end = block, min(block + _BLOCK, len(log))
         while at + _HEADER.size <= end:
-            said, length, kind = _HEADER.unpack_from(log, at)
+            expected, length, kind = _HEADER.unpack_from(log, at)
             data = at + _HEADER.size
             if kind == 0 and length == 0:
                 break  # space that was allocated
             if data + length > end:
                 return at if end < len(log) else None  # the last one was never completed
-            if said != _masked(int(google_crc32c.value(log[data - 1 : data + length]))):
+            if expected != _masked(int(google_crc32c.value(log[data - 1 : data + length]))):
                 return at
             at = data + length
     return None
