@@ -55,8 +55,8 @@ class Cluster:
         for file in sorted(self.logs.glob("**/stderr")):
             if file.stat().st_mtime >= since:
                 name = "/".join(file.parts[-3:-1])
-                told = _tracebacks(file.read_text(errors="replace").splitlines())
-                found += [f"{name}: {text}" for text in told if "millstream" in text]
+                reported = _tracebacks(file.read_text(errors="replace").splitlines())
+                found += [f"{name}: {text}" for text in reported if "millstream" in text]
         return found
 
 

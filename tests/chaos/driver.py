@@ -3,7 +3,7 @@
     python -m tests.chaos.driver FOLDER PLAN START
 
 ``FOLDER`` holds input, sinks and checkpoint; ``PLAN`` and ``START`` are pickles, in base64. What
-happens is told in lines of JSON; what the state came to is left in a file.
+happens is reported in lines of JSON; the final state is written to a file.
 """
 
 from __future__ import annotations

@@ -175,4 +175,4 @@ class Outcome:
 
     def report(self) -> str:
         parts = [f"--- {self.line()}", *self.story, "problems:", *self.problems]
-        return "\n".join([*parts, "what drivers told:", *self.log, "---"])
+        return "\n".join([*parts, "reports of drivers:", *self.log, "---"])

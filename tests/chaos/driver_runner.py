@@ -45,7 +45,7 @@ ROOT = Path(__file__).parents[2]
 START_TIMEOUT = 300.0
 GONE_TIMEOUT = 15.0
 SHOWN = 12
-TOLD = 60
+LOG_LINES = 60
 # Of a JVM that lives for seconds, half of the time would go into compiling what it runs once.
 _JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
@@ -87,13 +87,13 @@ class Driver:
         lines = self._out.read_text().split("\n")[:-1]
         return [json.loads(line) for line in lines if line.startswith("{")]
 
-    def told(self, name: str) -> list[Any]:
+    def reports(self, name: str) -> list[Any]:
         return [fact[name] for fact in self.facts if name in fact]
 
     @property
     def ended(self) -> str:
         """How it ended, in its own words; nothing if it was killed."""
-        found = self.told("ended")
+        found = self.reports("ended")
         return str(found[-1]) if found else ""
 
     def left(self) -> list[int]:
@@ -110,8 +110,8 @@ class Driver:
     def log(self) -> list[str]:
         """Its reports, and the end of its log, without Java's stack traces."""
         lines = self._err.read_text(errors="replace").splitlines()
-        told = [line for line in lines if not line.startswith("\tat ")]
-        return [f"  driver {self.number}: {self.facts}", *told[-TOLD:]]
+        lines_of_log = [line for line in lines if not line.startswith("\tat ")]
+        return [f"  driver {self.number}: {self.facts}", *lines_of_log[-LOG_LINES:]]
 
 
 def run_once(plan: DriverPlan, keep: Path | None = None) -> Outcome:
@@ -174,7 +174,7 @@ class _Chaos:
         """Start a driver, and see it killed, or else come to the end."""
         driver = self._begin(start)
         self._await_end(driver)
-        if driver.told("moment"):
+        if driver.reports("moment"):
             self._outcome.landed += 1
         elif driver.ended != "finished":
             raise BrokenRunError(f"driver {driver.number} ended as {driver.ended or 'killed'!r}")
@@ -185,17 +185,17 @@ class _Chaos:
         if any(self._is_over(start) for start in before_them):
             raise BrokenRunError("a driver that was to be killed came to the end")
         first = self._begin(one)
-        self._await(first, lambda: bool(first.told("moment")), "its moment")
+        self._await(first, lambda: bool(first.reports("moment")), "its moment")
         self._outcome.landed += 1
-        before = len(first.told("manifest"))
+        before = len(first.reports("manifest"))
         second = self._begin(other)
         match self._plan.order:
             case "after the end":
                 self._await_end(second)
             case "while it runs":
-                self._await(second, lambda: bool(second.told("manifest")), "a manifest")
+                self._await(second, lambda: bool(second.reports("manifest")), "a manifest")
             case "before it begins":
-                self._await(second, lambda: bool(second.told("moment")), "its moment")
+                self._await(second, lambda: bool(second.reports("moment")), "its moment")
                 self._outcome.landed += 1
         first.wake()
         self._tell(f"driver {first.number} goes on")
@@ -203,7 +203,7 @@ class _Chaos:
         if second.process.poll() is None:
             second.wake()
             self._await_end(second)
-        if first.ended != "SupersededError" or len(first.told("manifest")) > before:
+        if first.ended != "SupersededError" or len(first.reports("manifest")) > before:
             raise BrokenRunError(
                 f"driver {first.number} was replaced, but ended as {first.ended!r}"
             )

@@ -93,8 +93,8 @@ def run_once(there: Cluster, plan: Plan) -> Outcome:
     except StuckRunError as problem:
         raise StuckRunError(f"{problem}\n{outcome.report()}") from None
     except Exception as problem:
-        told = "".join(traceback.format_exception(problem, limit=-6)).strip()
-        outcome.problems.append(f"  {type(problem).__name__} at the end:\n{told}")
+        reported = "".join(traceback.format_exception(problem, limit=-6)).strip()
+        outcome.problems.append(f"  {type(problem).__name__} at the end:\n{reported}")
     finally:
         logger.removeHandler(handler)
         logger.setLevel(level)

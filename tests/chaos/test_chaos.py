@@ -85,11 +85,11 @@ def test_a_lost_or_doubled_epoch_is_seen_in_state_and_rows(seed: int) -> None:
     shape = Shape.of(seed)
     right, short = answer(seed, 5, shape), answer(seed, 4, shape)
 
-    told = "\n".join(differences(short, right))
+    reported = "\n".join(differences(short, right))
 
     assert differences(right, right) == []
-    assert "state of 'baskets'" in told and "state of 'worth'" in told
-    assert "rows of 'totals', epoch 4: missing" in told
+    assert "state of 'baskets'" in reported and "state of 'worth'" in reported
+    assert "rows of 'totals', epoch 4: missing" in reported
     doubled = answer(seed, 5, shape)
     doubled.rows["totals"][2].append(doubled.rows["totals"][2][0])
     assert len(differences(doubled, right)) == 1

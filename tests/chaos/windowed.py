@@ -43,7 +43,7 @@ def since_start(moment: datetime) -> int:
     return (moment.astimezone(UTC) - START) // SECOND
 
 
-def told(result: Any) -> tuple[str, int, int]:
+def reported(result: Any) -> tuple[str, int, int]:
     """A result of a built-in reducer, in the form of ``add_up``."""
     return result.key, since_start(result.window_start), result.value
 
@@ -83,7 +83,7 @@ def windowed_workflow(
     def sums(name: str, window: Any) -> ms.Stream:
         reduce = ms.sum() if shape.builtin else add_up
         job = lines.map_reduce(name, map=timed, reduce=reduce, window=window)
-        return job.map(told) if shape.builtin else job
+        return job.map(reported) if shape.builtin else job
 
     recent = sums("recent", ms.sliding(SIZE * SECOND, SLIDE * SECOND))
     longer = sums("longer", ms.tumbling(LONG * SECOND))

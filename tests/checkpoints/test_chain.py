@@ -91,9 +91,9 @@ def test_a_damaged_or_missing_link_is_reported_and_the_rest_is_read(
     committed(store, claimed(store), 4)
     spoil(store, key(2))
 
-    told: list[Damage] = []
-    found = Chain(store).read(told.append)
-    assert [damage.key for damage in told] == [key(2)]
+    reported: list[Damage] = []
+    found = Chain(store).read(reported.append)
+    assert [damage.key for damage in reported] == [key(2)]
     assert [one.epoch for one in found.manifests] == [0, 2, 3] and found.position == 5
     with pytest.raises(CorruptRecordError, match=key(2)):
         Chain(store).read()
@@ -418,10 +418,10 @@ class Remembering(MemoryStore):
 
 @dataclass
 class Driver:
-    """Claims, commits and collects; what it is told that it has is written down."""
+    """Claims, commits and collects garbage, and records what was acknowledged."""
 
     plan: list[str]
-    told: list[Link]
+    reported: list[Link]
     lineage: Lineage = EMPTY
 
     def run(self, store: Store) -> None:
@@ -445,7 +445,7 @@ class Driver:
                 found = chain.claim(seen, seen.epoch, 0, "host", 1)
             self.lineage = found
         assert self.lineage.last is not None
-        self.told.append(self.lineage.last)
+        self.reported.append(self.lineage.last)
 
 
 steps = st.lists(st.sampled_from(["commit", "commit", "collect", "claim"]), max_size=6)
@@ -457,23 +457,23 @@ schedules = st.lists(st.tuples(st.integers(0, 2), st.integers(1, 12)), max_size=
 def test_with_any_pauses_all_drivers_agree_on_one_history(
     plans: list[list[str]], schedule: list[tuple[int, int]]
 ) -> None:
-    store, told = Remembering(), list[Link]()
-    drivers = [Driver(["claim", *plan], told) for plan in plans]
+    store, reported = Remembering(), list[Link]()
+    drivers = [Driver(["claim", *plan], reported) for plan in plans]
     turns = Turns(store, {str(at): driver.run for at, driver in enumerate(drivers)})
     for who, calls in schedule:
         for _ in range(calls):
             if str(who) in turns.waiting:
                 turns.take(str(who))
-                check(store, told)
+                check(store, reported)
     turns.finish()
-    check(store, told)
+    check(store, reported)
 
 
-def check(store: Remembering, told: list[Link]) -> None:
+def check(store: Remembering, reported: list[Link]) -> None:
     links = store.links
     assert [link.position for link in links] == list(range(len(links)))
-    # Whoever was told that a link is his is right, for good.
-    assert all(links[link.position] == link for link in told)
+    # Whoever was reported that a link is his is right, for good.
+    assert all(links[link.position] == link for link in reported)
     # Each epoch was committed once, on top of the one before, by whoever had claimed last.
     manifests = [link for link in links if isinstance(link, Manifest)]
     assert [one.epoch for one in manifests] == list(range(len(manifests)))

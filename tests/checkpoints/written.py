@@ -36,7 +36,7 @@ HOUR = 3_600_000_000
 
 
 def count(key: Any, values: list[int], state: Any) -> None:
-    """Keeps a total, and forgets a key that is told so."""
+    """Sums values, and clears a key on demand."""
     if None in values:
         state.clear()
     else:

@@ -54,8 +54,8 @@ def say(folder: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     def run(action: str, *arguments: object, status: int = 0) -> str:
         asked = ["checkpoint", action, str(folder), *map(str, arguments)]
         assert main(asked) == status, capsys.readouterr()
-        told = capsys.readouterr()
-        return told.out if status != 2 else told.err
+        reported = capsys.readouterr()
+        return reported.out if status != 2 else reported.err
 
     return run
 
@@ -91,9 +91,9 @@ def test_ls_lists_epochs_and_incarnations(say: Say, ask: Ask) -> None:
         (1, -1),
         (2, 1),
     ]
-    told = say("ls")
-    assert "workflow flow, 16 slots, jobs: count, pairs" in told
-    assert len(told.splitlines()) == 10
+    reported = say("ls")
+    assert "workflow flow, 16 slots, jobs: count, pairs" in reported
+    assert len(reported.splitlines()) == 10
 
 
 def test_ls_reports_a_checkpoint_without_a_commit(
@@ -111,9 +111,9 @@ def test_show_prints_a_manifest(say: Say, ask: Ask) -> None:
 
     assert found["epoch"] == 0 and found["workflow"]["jobs"][0]["key_type"] == "string"
     assert [delta["slots"] for delta in found["deltas"]] == [[0, 8], [8, 16]] * 2
-    told = say("show", 2)
-    assert "epoch 2 (after 1), try 0 of incarnation 2" in told
-    assert "base.node.1.0-16" in told and "0 to 7" in told
+    reported = say("show", 2)
+    assert "epoch 2 (after 1), try 0 of incarnation 2" in reported
+    assert "base.node.1.0-16" in reported and "0 to 7" in reported
 
 
 def test_get_prints_a_value(say: Say, ask: Ask) -> None:
@@ -149,11 +149,11 @@ def test_diff_counts_and_lists_keys(say: Say, ask: Ask) -> None:
 
     assert [found[kind] for kind in ("added", "removed", "changed")] == [1, 1, 2]
     assert pairs["unchanged"] == 2
-    told = say("diff", 0, 2, "--job", "count")
-    assert "  - 'key0': {'n': 1}" in told
-    assert "  ~ 'key1': {'n': 1} -> {'n': 5}" in told
-    assert "  + 'new': {'n': 7}" in told
-    assert "pairs" not in told
+    reported = say("diff", 0, 2, "--job", "count")
+    assert "  - 'key0': {'n': 1}" in reported
+    assert "  ~ 'key1': {'n': 1} -> {'n': 5}" in reported
+    assert "  + 'new': {'n': 7}" in reported
+    assert "pairs" not in reported
     assert "->" not in say("diff", 0, 2, "--limit", 0)
 
 
@@ -206,14 +206,14 @@ def test_verify_finds_missing_manifests_and_half_written_epochs(
 
     assert found["chain"][0]["key"] == "chain/000000000002"
     assert [e["status"] for e in found["epochs"]] == ["complete", "complete"]
-    told = say("verify", status=1)
-    assert "epoch 3 of incarnation 2 is half-written" in told
-    assert "newest complete epoch: 2" in told and told.endswith("intact: no\n")
+    reported = say("verify", status=1)
+    assert "epoch 3 of incarnation 2 is half-written" in reported
+    assert "newest complete epoch: 2" in reported and reported.endswith("intact: no\n")
 
 
 def test_restore_explains_then_claims(folder: Path, say: Say, ask: Ask) -> None:
-    told = say("restore", 0, status=1)
-    assert "epochs 1 to 2 are taken back" in told and "--yes" in told
+    reported = say("restore", 0, status=1)
+    assert "epochs 1 to 2 are taken back" in reported and "--yes" in reported
     assert ask("ls")["epochs"][-1]["epoch"] == 2
 
     found = ask("restore", 0, "--yes")

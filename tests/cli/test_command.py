@@ -52,8 +52,8 @@ def test_without_java_the_demo_prints_what_to_install(
     monkeypatch.setenv("PATH", str(tmp_path))
 
     assert main(["demo"]) == 1
-    told = capsys.readouterr().err
-    assert "Java 17" in told and "Traceback" not in told
+    reported = capsys.readouterr().err
+    assert "Java 17" in reported and "Traceback" not in reported
 
 
 def test_an_error_of_a_run_is_printed_without_a_stack_trace(
@@ -82,11 +82,11 @@ def test_the_summary_has_rates_and_latencies() -> None:
         epochs=4, rows=8000, busy_seconds=2.0, latency_p50=0.5, latency_p99=1.25, state_keys=70
     )
 
-    told = summary(8000, 4.0, totals, 70).splitlines()
+    reported = summary(8000, 4.0, totals, 70).splitlines()
 
-    assert [line.split(maxsplit=1)[0] for line in told] == ["words", "words", "epochs", "epoch"]
-    assert told[1].endswith(" 2,000")
-    assert told[3].endswith("p50 0.50 s, p99 1.25 s")
+    assert [line.split(maxsplit=1)[0] for line in reported] == ["words", "words", "epochs", "epoch"]
+    assert reported[1].endswith(" 2,000")
+    assert reported[3].endswith("p50 0.50 s, p99 1.25 s")
 
 
 @pytest.mark.spark
@@ -142,11 +142,11 @@ def test_ctrl_c_ends_the_demo_without_a_stack_and_without_leftovers(tmp_path: Pa
             break
     os.killpg(demo.pid, signal.SIGINT)  # as a terminal does: to every process of the group
     _, rest = demo.communicate(timeout=120)
-    told = "".join(lines) + rest
+    reported = "".join(lines) + rest
 
-    assert demo.returncode == 130, told
+    assert demo.returncode == 130, reported
     assert rest.splitlines()[-1] == "stopped"
-    assert "KeyboardInterrupt" not in told
+    assert "KeyboardInterrupt" not in reported
     assert [path.name for path in tmp_path.glob("millstream-*")] == []
     assert _left_over(tmp_path) == []
 

@@ -1,4 +1,4 @@
-"""Damage is found, a lack of space is told, and a store that is away is waited for."""
+"""Damage is detected, a full disk is reported, and an unavailable store is retried."""
 
 from __future__ import annotations
 

@@ -49,9 +49,9 @@ def test_a_windowed_job_reports_rejected_values_and_its_watermark() -> None:
     tallies = (Tally(LEFT, 5, 1, late=1, ahead=2, untimed=3), Tally(RIGHT, late=10))
     story.epoch(1001, *tallies)
 
-    told = time_progress(result(story, *tallies), FIRST)
+    reported = time_progress(result(story, *tallies), FIRST)
 
-    assert told == {
+    assert reported == {
         "late": 11,
         "ahead": 2,
         "untimed": 3,
@@ -60,7 +60,7 @@ def test_a_windowed_job_reports_rejected_values_and_its_watermark() -> None:
         "panes": None,
         "rate": None,
     }
-    job = JobProgress(5, 1, 1, 0.0, 1, **told)
+    job = JobProgress(5, 1, 1, 0.0, 1, **reported)
     assert EpochProgress(0, 1, 1.0, {"a": job, "b": replace(job, late=0)}).rejected == 16 + 5
 
 
@@ -69,18 +69,18 @@ def test_there_is_no_lag_before_the_first_event_time_and_after_the_end(asked: in
     story = Story(timing(tracked(LEFT)))
     story.epoch(1000, asked=asked)
 
-    told = time_progress(result(story), FIRST)
+    reported = time_progress(result(story), FIRST)
 
-    assert (told["watermark"], told["lag"]) == (None, None)
+    assert (reported["watermark"], reported["lag"]) == (None, None)
 
 
 @pytest.mark.parametrize(("rows", "panes", "rate"), [(40, "shared", 0.4), (5, "values", 0.05)])
 def test_panes_are_reported_with_the_rate_that_decides(rows: int, panes: str, rate: float) -> None:
     story = Story(timing(tracked(LEFT), windowing=SLIDING, foldable=True))
-    told: dict[str, Any] = {}
+    reported: dict[str, Any] = {}
     for at in range(0, 300, 10):
         story.epoch(at, seen(LEFT, at, rows=rows), keys=10)
-        told = time_progress(result(story), FIRST)
+        reported = time_progress(result(story), FIRST)
 
-    assert told["panes"] == panes
-    assert told["rate"] == pytest.approx(rate)
+    assert reported["panes"] == panes
+    assert reported["rate"] == pytest.approx(rate)

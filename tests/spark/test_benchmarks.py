@@ -88,8 +88,8 @@ def test_the_cost_of_durability_is_measured(spark: SparkSession, tmp_path: Path)
         ("builtin_epoch", "large"): durability.PerEpoch(2.0, 30.0),
         ("spark", "large"): durability.PerEpoch(4.0, 20.0),
     }
-    told = [*durability.times(taken), *durability.costs(taken), *durability.volumes(written)]
-    results = {result.name: result.value for result in told}
+    reported = [*durability.times(taken), *durability.costs(taken), *durability.volumes(written)]
+    results = {result.name: result.value for result in reported}
 
     off, epoch = (results[f"stateful_{mode}_words_per_second"] for mode in ("off", "epoch"))
     assert results["epoch_durability_cost"] == 1 - epoch / off

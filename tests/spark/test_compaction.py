@@ -294,12 +294,12 @@ def test_the_command_compacts_and_prints_the_number_of_files(
     assert main(["sink", "compact", str(sink), "--json"]) == 0
     assert main(["sink", "compact", str(tmp_path)]) == 1
 
-    told = capsys.readouterr()
-    assert told.out.splitlines() == [
+    reported = capsys.readouterr()
+    assert reported.out.splitlines() == [
         "compacted 0 epochs: 0 files became 0",
         f'{{"epochs": 1, "files": {FILES}}}',
     ]
-    assert "not the folder of a file sink" in told.err
+    assert "not the folder of a file sink" in reported.err
 
 
 @pytest.mark.spark

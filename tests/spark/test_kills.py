@@ -101,7 +101,7 @@ def test_killing_the_driver_leaves_no_node_after_three_seconds(tmp_path: Path, m
 
 
 def executor_of(node: int) -> int:
-    """The Java process that a node was told to watch."""
+    """The Java process that a node watches."""
     return int(Path(f"/proc/{node}/cmdline").read_bytes().split(b"\0")[-2])
 
 
@@ -224,8 +224,10 @@ def test_a_killed_jvm_under_a_living_driver_is_a_typed_error_and_the_run_can_sta
     answers = [line for line in said if line.split()[0] in ("wait", "get", "items", "status")]
     typed = "SparkLostError the JVM of Spark's driver ended"
     for line in answers:
-        told = line.partition(" ")[2]
-        assert told == "failed" if line.startswith("status") else told.startswith(typed), line
+        reported = line.partition(" ")[2]
+        assert reported == "failed" if line.startswith("status") else reported.startswith(typed), (
+            line
+        )
     assert len(answers) == (6 if order == "reads first" else 3), (said, errors[-3000:])
     assert "start the workflow again with checkpoint='chk'" in output
     assert "stop None" in said

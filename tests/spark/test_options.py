@@ -1,4 +1,4 @@
-"""What users may pass to a run, and what they are told if it cannot be."""
+"""The options of a run, and the errors for invalid ones."""
 
 from __future__ import annotations
 

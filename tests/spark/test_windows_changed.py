@@ -56,7 +56,7 @@ LONG = ("long", {"window": ms.tumbling(10 * MINUTE)})
 
 
 @pytest.mark.parametrize(
-    ("new", "told"),
+    ("new", "reported"),
     [
         ({"window": ms.sliding(4 * MINUTE, MINUTE)}, "4m every 1m now"),
         ({"window": ms.tumbling(4 * MINUTE)}, "tumbling 4m now"),
@@ -67,24 +67,24 @@ LONG = ("long", {"window": ms.tumbling(10 * MINUTE)})
         ({**SLIDING, "time": ms.processing_time}, "by processing time now"),
     ],
 )
-def test_state_for_some_windows_is_of_no_use_to_others(new: dict[str, Any], told: str) -> None:
+def test_state_for_some_windows_is_of_no_use_to_others(new: dict[str, Any], reported: str) -> None:
     [difference] = differences(one(**SLIDING), one(**new))
 
     assert difference.startswith("the state of job 'job' is for windows sliding 4m every 2m, ")
-    assert difference.endswith(told)
+    assert difference.endswith(reported)
 
 
 @pytest.mark.parametrize(
-    ("reduce", "told"),
+    ("reduce", "reported"),
     [
         (ms.sum("value"), "of value=count(), and the reducer is value=sum(column='value') now"),
         (window, "of value=count(), and the reducer is a function (key, values) of windows now"),
     ],
 )
-def test_the_state_of_a_window_fits_its_reducer(reduce: object, told: str) -> None:
+def test_the_state_of_a_window_fits_its_reducer(reduce: object, reported: str) -> None:
     [difference] = differences(one(**SLIDING), one(**SLIDING, reduce=reduce))
 
-    assert difference == f"the state of job 'job' is {told}"
+    assert difference == f"the state of job 'job' is {reported}"
 
 
 def test_a_window_cannot_be_added_to_state_nor_removed() -> None:
@@ -129,7 +129,7 @@ def alone(job: tuple[str, dict[str, Any]]) -> tuple[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "reported"),
     [
         (
             [SHORT],
@@ -172,11 +172,11 @@ def alone(job: tuple[str, dict[str, Any]]) -> tuple[str, dict[str, Any]]:
         ),
     ],
 )
-def test_the_fusion_of_jobs_cannot_change(old: Any, new: Any, told: list[str]) -> None:
+def test_the_fusion_of_jobs_cannot_change(old: Any, new: Any, reported: list[str]) -> None:
     found = differences(metadata(*old), metadata(*new))
 
-    assert len(found) == len(told)
-    assert all(line.startswith(begin) for line, begin in zip(found, told, strict=True)), found
+    assert len(found) == len(reported)
+    assert all(line.startswith(begin) for line, begin in zip(found, reported, strict=True)), found
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,7 @@ def test_of_processes_that_race_across_a_failover_exactly_one_wins(
             assert racer.hear() is None
         names = {racer.writer for racer in racers}
         chain = store.get(store.scan("chain/")).values()
-    # Each counted the links it was told it had added: none is missing, none is there twice.
+    # Each counted the links that it had added: none is missing, none is there twice.
     assert sorted(chain) == sorted(
         f"{name} {number}".encode() for name in names for number in range(links)
     )

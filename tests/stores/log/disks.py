@@ -219,6 +219,6 @@ def open_log(
 
 
 def abandon(store: LogStore) -> None:
-    """What becomes of a store whose process is gone; only its thread is told."""
+    """Abandon a store as if its process had ended; only its thread is stopped."""
     store._closed = True
     store._wake.set()

@@ -18,7 +18,7 @@ STEPS = ["put", "put", "put", "put_many", "delete", "once", "flush", "compact", 
 
 
 class Machine:
-    """Two writers on one disk, and what they were told."""
+    """Two writers on one disk, and what was acknowledged to them."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
