@@ -169,12 +169,12 @@ class DurableFolder:
 
     # -- writing -------------------------------------------------------------------------
 
-    def write(self, folder: str, name: str, data: Sequence[bytes], *, sync: bool = True) -> None:
+    def write(self, folder: str, name: str, chunks: Sequence[bytes], *, sync: bool = True) -> None:
         """Write a whole file in the place of an older one; durable with its folder's ``sync``."""
         where = f"{self._root}/{folder}"
 
         def replace() -> None:
-            part = self._write_part(where, data)
+            part = self._write_part(where, chunks)
             try:
                 self._disk.rename(part, f"{where}/{name}")
             except BaseException:

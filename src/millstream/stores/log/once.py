@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Iterator
-from typing import Protocol
 from urllib.parse import quote, unquote
 
 import xxhash
 
-from millstream.stores.disk import FileGoneError, Version
+from millstream.stores.disk import FileGoneError
 from millstream.stores.log.format import (
     HEAD_BYTES,
     HEADER_BYTES,
@@ -25,6 +24,7 @@ from millstream.stores.log.format import (
     header_flaw,
     read_records,
 )
+from millstream.stores.log.places import Files
 from millstream.stores.store import CorruptRecordError, Damage
 
 _FOLDER = "once"
@@ -40,32 +40,10 @@ def file_name(key: str) -> str:
     return f"h-{xxhash.xxh3_128_hexdigest(key.encode())}"
 
 
-class OncePlace(Protocol):
-    """Where the files are: a ``log.places.Place``, or a ``DurableFolder``."""
-
-    def list(self, folder: str) -> list[str]:
-        """The names in a folder."""
-
-    def version(self, folder: str, name: str) -> Version:
-        """The size and age of a file."""
-
-    def read(self, folder: str, name: str, offset: int, size: int) -> bytes:
-        """A part of a file."""
-
-    def write_once(self, folder: str, name: str, data: bytes) -> bool:
-        """Write a whole file, durably, unless there is one."""
-
-    def remove(self, folder: str, names: Iterable[str]) -> None:
-        """Remove files, durably."""
-
-    def path(self, folder: str, name: str) -> str:
-        """The path of a file, for messages."""
-
-
 class Once:
     """The keys that are written once."""
 
-    def __init__(self, place: OncePlace) -> None:
+    def __init__(self, place: Files) -> None:
         self._place = place
         self._long: dict[str, str] = {}  # the keys of files that are named by a hash
 

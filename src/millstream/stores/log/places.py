@@ -29,10 +29,8 @@ class Growing(Protocol):
         """Nothing more will be written."""
 
 
-class Place(Protocol):
-    """Files in three folders. Retries while unavailable; ``FileGoneError`` for a missing file."""
-
-    appends: bool  # whether a segment can grow; otherwise it is written at once
+class Files(Protocol):
+    """Files in folders. Retries while unavailable; ``FileGoneError`` for a missing file."""
 
     def list(self, folder: str) -> list[str]:
         """The names in a folder."""
@@ -43,17 +41,26 @@ class Place(Protocol):
     def read(self, folder: str, name: str, offset: int, size: int) -> bytes:
         """A part of a file; as much of it as there is."""
 
-    def grow(self, name: str, chunks: Sequence[bytes]) -> Growing:
-        """Begin a segment with some data, durably. Does not retry."""
-
-    def write(self, folder: str, name: str, chunks: Sequence[bytes]) -> None:
-        """Write a whole file, durably, in the place of an older one; readers see either."""
-
     def write_once(self, folder: str, name: str, data: bytes) -> bool:
         """Write a whole file, durably, unless there is one; decides races."""
 
     def remove(self, folder: str, names: Iterable[str]) -> None:
         """Remove files, durably."""
+
+    def path(self, folder: str, name: str) -> str:
+        """The path of a file, for messages."""
+
+
+class Place(Files, Protocol):
+    """The files of a log, in three folders."""
+
+    appends: bool  # whether a segment can grow; otherwise it is written at once
+
+    def grow(self, name: str, chunks: Sequence[bytes]) -> Growing:
+        """Begin a segment with some data, durably. Does not retry."""
+
+    def write(self, folder: str, name: str, chunks: Sequence[bytes]) -> None:
+        """Write a whole file, durably, in the place of an older one; readers see either."""
 
     def sync(self, folder: str) -> None:
         """Make durable which files there are, also what others removed."""
@@ -63,9 +70,6 @@ class Place(Protocol):
 
     def now(self) -> int:
         """The time by the clock of ``version``, in nanoseconds."""
-
-    def path(self, folder: str, name: str) -> str:
-        """The path of a file, for messages."""
 
     def patiently(self, act: Callable[[], T]) -> T:
         """Do something that may be repeated; retry while the place is unavailable."""
