@@ -288,7 +288,7 @@ def test_if_the_store_is_unavailable_the_commit_is_unknown(
     lineage = claimed(store)
 
     with pytest.raises(
-        CommitUnknownError, match=r"epoch 0 is committed is not known: gone"
+        CommitUnknownError, match=r"unknown whether epoch 0 is committed: gone"
     ) as caught:
         committed(Shy(store.held, fails, before), lineage)
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
@@ -472,7 +472,7 @@ def test_with_any_pauses_all_drivers_agree_on_one_history(
 def check(store: Remembering, reported: list[Link]) -> None:
     links = store.links
     assert [link.position for link in links] == list(range(len(links)))
-    # Whoever was reported that a link is his is right, for good.
+    # A driver whose link was acknowledged has it for good.
     assert all(links[link.position] == link for link in reported)
     # Each epoch was committed once, on top of the one before, by whoever had claimed last.
     manifests = [link for link in links if isinstance(link, Manifest)]
@@ -481,7 +481,7 @@ def check(store: Remembering, reported: list[Link]) -> None:
     claims = [link.incarnation for link in links if isinstance(link, Claim)]
     assert claims == list(range(1, len(claims) + 1))
     assert [link.incarnation for link in links] == sorted(link.incarnation for link in links)
-    # A newcomer sees the end of it; before a hole there may be somebody who does not know yet.
+    # A newcomer sees the end of it; before a gap there may be a driver that does not know yet.
     found = Chain(store).read(lambda damage: None)
     if manifests:
         assert found.newest == manifests[-1] and found.position == len(links)

@@ -164,7 +164,7 @@ def test_a_workflow_may_be_called_otherwise() -> None:
 
 def test_slots_are_for_good() -> None:
     [reported] = differences(stored("a"), replace(workflow("a"), slots=8))
-    assert reported == "slots=8, but state is kept in 16 slots, for good"
+    assert reported == "slots=8, but the state has 16 slots, which cannot change"
 
 
 def test_sources_must_be_the_same_in_the_same_order() -> None:
@@ -179,7 +179,7 @@ def test_sources_must_be_the_same_in_the_same_order() -> None:
 def test_removed_and_new_jobs_must_be_declared() -> None:
     gone, new = differences(stored("a"), workflow("b"))
 
-    assert gone == "job 'a' is gone: removed=['a'], or renamed={'a': ...}"
+    assert gone == "job 'a' is missing: removed=['a'], or renamed={'a': ...}"
     assert new == "job 'b' is new: added=['b'], or renamed={...: 'b'}"
 
 
@@ -192,7 +192,7 @@ def test_another_reducer_is_rejected_also_for_a_renamed_job() -> None:
     assert "of a function, and the reducer is sum(n) now" in reported
     renamed = changes(renamed={"a": "b"})
     [reported] = differences(stored(summing), workflow(replace(most, name="b")), renamed)
-    assert reported.startswith("the state of job 'b' (once 'a') is of sum(n)")
+    assert reported.startswith("the state of job 'b' (formerly 'a') is of sum(n)")
 
 
 def test_another_type_of_keys_is_rejected() -> None:
@@ -207,12 +207,12 @@ def test_changes_must_name_known_jobs() -> None:
     reported = differences(stored("a"), workflow("a"), meant)
 
     assert [one for one in reported if "checkpoint does not have" in one] == [
-        "changes= speaks of job 'x', which the checkpoint does not have",
-        "changes= speaks of job 'y', which the checkpoint does not have",
+        "changes= names job 'x', which the checkpoint does not have",
+        "changes= names job 'y', which the checkpoint does not have",
     ]
     assert [one for one in reported if "workflow does not have" in one] == [
-        "changes= speaks of job 'w', which the workflow does not have",
-        "changes= speaks of job 'z', which the workflow does not have",
+        "changes= names job 'w', which the workflow does not have",
+        "changes= names job 'z', which the workflow does not have",
     ]
 
 
@@ -230,8 +230,11 @@ def test_a_name_in_use_cannot_be_given_to_another_job() -> None:
     ("meant", "words"),
     [
         (changes(renamed={"a": "c", "b": "c"}), "renames several jobs to 'c'"),
-        (changes(renamed={"a": "c"}, removed=["a", "b"]), "'a' that it is removed, and that it is"),
-        (changes(renamed={"a": "c"}, removed=["b"], added=["c"]), "'c' that it is added, and that"),
+        (changes(renamed={"a": "c"}, removed=["a", "b"]), "'a' both as removed and as renamed"),
+        (
+            changes(renamed={"a": "c"}, removed=["b"], added=["c"]),
+            "'c' both as added and as a new name",
+        ),
     ],
 )
 def test_contradictory_changes_are_rejected(meant: Changes, words: str) -> None:

@@ -176,15 +176,5 @@ def test_tools_see_types_as_text() -> None:
     assert as_json(CLAIM)["host"] == "höst"
 
 
-def test_a_manifest_from_before_there_were_clocks_is_read() -> None:
-    old = json.loads(encode(MANIFEST))
-    del old["clocks"]
-
-    found = decode(json.dumps(old).encode(), "chain/4")
-
-    assert isinstance(found, Manifest) and found.clocks == {}
-    assert found.token == MANIFEST.token
-
-
 def test_manifests_are_hashable() -> None:
     assert len({MANIFEST, replace(MANIFEST, clocks={}), NOTHING, NOTHING}) == 3

@@ -213,7 +213,7 @@ def test_verify_finds_missing_manifests_and_half_written_epochs(
 
 def test_restore_explains_then_claims(folder: Path, say: Say, ask: Ask) -> None:
     reported = say("restore", 0, status=1)
-    assert "epochs 1 to 2 are taken back" in reported and "--yes" in reported
+    assert "epochs 1 to 2 are withdrawn" in reported and "--yes" in reported
     assert ask("ls")["epochs"][-1]["epoch"] == 2
 
     found = ask("restore", 0, "--yes")
@@ -368,7 +368,7 @@ def test_gc_rejects_a_chain_whose_newest_claim_resumes_from_a_missing_epoch(
         store.delete(["chain/000000000000", "chain/000000000001"])
         keys = store.scan()
 
-        assert "manifest of epoch 0, from which incarnation 3 goes" in say("verify", status=1)
+        assert "manifest of epoch 0, from which incarnation 3 resumes" in say("verify", status=1)
         assert main(["checkpoint", "gc", str(folder)]) == 1
         assert "manifest of epoch 0" in capsys.readouterr().err
         assert store.scan() == keys

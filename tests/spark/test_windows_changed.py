@@ -150,20 +150,20 @@ def alone(job: tuple[str, dict[str, Any]]) -> tuple[str, dict[str, Any]]:
         (
             [SHORT, LONG],
             [LONG],
-            ["job 'short' is gone", "job 'long' was led by 'short'"],
+            ["job 'short' is missing", "job 'long' was fused into 'short'"],
         ),
         (
             [SHORT, LONG],
             [LONG, SHORT],
             [
                 "job 'short' had its own state, and is fused into 'long' now",
-                "job 'long' was led by 'short'",
+                "job 'long' was fused into 'short'",
             ],
         ),
         (
             [SHORT, LONG],
             [SHORT, alone(LONG)],
-            ["job 'long' was led by 'short'", "the state of job 'short' (with those of long)"],
+            ["job 'long' was fused into 'short'", "the state of job 'short' (with those of long)"],
         ),
         (
             [SHORT, alone(LONG)],
@@ -186,13 +186,13 @@ def test_the_fusion_of_jobs_cannot_change(old: Any, new: Any, reported: list[str
         ([SHORT], [SHORT, LONG], changes(added=["long"]), "workflow"),
     ],
 )
-def test_words_about_a_led_job_name_its_leader(
+def test_changes_of_a_fused_job_name_the_job_that_it_is_fused_into(
     old: Any, new: Any, meant: Changes, where: str
 ) -> None:
     found = differences(metadata(*old), metadata(*new), meant)
 
     assert found[0] == (
-        f"changes= speaks of job 'long', which has no state of its own in the {where}: job "
+        f"changes= names job 'long', which has no state of its own in the {where}: it is "
         "fused into job 'short'"
     )
     assert found[1].startswith("the state of job 'short'")

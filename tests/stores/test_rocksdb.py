@@ -343,9 +343,12 @@ def test_a_locked_home_is_not_removed(folder: Folder) -> None:
     assert folder.writers() == ["new", "one"]
 
 
-def test_a_home_is_removed_out_of_sight(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_home_is_moved_before_it_is_removed(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one = folder.store("one")
-    one.put_if_absent("a", b"1")
+    one.put({"a": b"1"})
+    one.delete(["a"])
     removing, steps = shutil.rmtree, []
 
     def killed(path: Path, *args: Any, **options: Any) -> None:
@@ -537,7 +540,7 @@ def test_a_part_that_could_not_be_written_is_removed(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", full)
+        patch.setattr(os, "fdatasync", full)
         with pytest.raises(StoreFullError):
             one.put_if_absent("a", b"1")
 
@@ -577,9 +580,9 @@ def test_a_closed_store_raises_a_clear_error(folder: Folder) -> None:
 @pytest.mark.parametrize(
     ("url", "why"),
     [
-        ("rocksdb://", "names no folder"),
-        ("rocksdb:///", "names no folder"),
-        ("rocksdb://host/folder", "names no folder"),
+        ("rocksdb://", "has no folder"),
+        ("rocksdb:///", "has no folder"),
+        ("rocksdb://host/folder", "has no folder"),
         ("rocksdb:///f?colour=red", "no option 'colour'"),
         ("rocksdb:///f?buffer=1KB", "at least 64KB"),
         ("rocksdb:///f?buffer=many", "number of bytes"),

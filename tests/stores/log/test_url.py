@@ -36,7 +36,7 @@ def test_where_a_log_is(url: str, place: str, remote: bool) -> None:
     ("url", "said"),
     [
         ("log://relative/folder", "absolute folder"),
-        ("log+://x", "names no file system"),
+        ("log+://x", "has no file system"),
         ("log:///a?segments=1MB", "'segments'.*flush, grace, orphan, patience, segment"),
         ("log:///a?segment=big", "segment must be a number of bytes"),
         ("log:///a?segment=1", "segment must be at least 4096"),
