@@ -72,7 +72,7 @@ def test_without_backups_nothing_is_serialised(
     def encode(*_: object) -> bytes:
         raise AssertionError("encoded for nobody")
 
-    monkeypatch.setattr(type(scene.machines[ME].slot_store.reducing[JOB]), "encode", encode)
+    monkeypatch.setattr(type(scene.machines[ME].store.reducing[JOB]), "encode", encode)
 
     assert scene.feed(0, [("a", 1)]) == [("a", [1])]
 
@@ -417,7 +417,7 @@ def test_a_backup_that_missed_a_delta_gets_a_snapshot(world: World) -> None:
     scene = Scene(world, durability="interval")
     scene.commit(0, MANY)
     scene.machines[ME].delivered(OTHER, ALL, 0)  # it was not: the backup has only the log of it
-    scene.machines[OTHER].slot_store.shelf.clear()
+    scene.machines[OTHER].store.shelf.clear()
     scene.commit(1, MANY)
 
     scene.call(ME, "checkpoint")
@@ -549,7 +549,7 @@ def test_a_read_does_not_wait_for_ever_for_a_merge_that_stands_still(scene: Scen
     scene.feed(1, MANY)
     machine = scene.machines[ME]
     machine.commit(scene.commit_of(1))
-    machine.slot_store.is_merging = True
+    machine.store.is_merging = True
 
     with pytest.raises(SlotsNotHeldError, match="has not brought all of its slots to epoch 1"):
         scene.call(ME, "get", (JOB, "7", -1))

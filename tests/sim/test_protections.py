@@ -301,7 +301,7 @@ def no_news_with_copies(patch: Patch) -> None:
     """What has come since early results were given is known to the one that took it only."""
 
     def without_news(data: Any, algebra: Any) -> PaneFragment[Any]:
-        return replace(decode_panes(data, algebra), news=[])
+        return replace(decode_panes(data, algebra), dirty=[])
 
     patch.setattr("millstream.work.windows.time_windows.decode_panes", without_news)
 

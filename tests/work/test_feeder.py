@@ -12,7 +12,7 @@ from millstream.coordinator.service import StaleTaskError
 from millstream.errors import MillstreamError
 from millstream.ring.placement import Placement
 from millstream.ring.ring import NodeId, Ring
-from millstream.sim import SimNet, Stalled, World
+from millstream.sim import SimNet, StalledError, World
 from millstream.state.blocks import SLOT, from_bytes, to_bytes
 from millstream.wire.blocks import BLOCK_SCHEMA
 from millstream.wire.calls import UnreachableError
@@ -420,7 +420,7 @@ def test_a_silent_node_is_left_when_another_owns_its_slots(scene: Scene) -> None
 def test_a_silent_node_is_waited_for_as_long_as_it_owns_its_slots(scene: Scene) -> None:
     scene.nodes[ME].silent = True
 
-    with pytest.raises(Stalled):
+    with pytest.raises(StalledError):
         scene.feed()
 
     assert scene.fed() == {ME: [LOW]}
