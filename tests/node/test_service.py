@@ -417,7 +417,7 @@ def test_a_backup_that_missed_a_delta_gets_a_snapshot(world: World) -> None:
     scene = Scene(world, durability="interval")
     scene.commit(0, MANY)
     scene.machines[ME].delivered(OTHER, ALL, 0)  # it was not: the backup has only the log of it
-    scene.machines[OTHER].store.shelf.clear()
+    scene.machines[OTHER].store.pending_epochs.clear()
     scene.commit(1, MANY)
 
     scene.call(ME, "checkpoint")
