@@ -39,6 +39,7 @@ from benchmarks.pair import EXPONENT, Fed, Primary, Words, count, distant_pair, 
 from benchmarks.peers.contender import Measured, trigger_times
 from benchmarks.rounds import rounds
 from millstream.node.machine import Durability
+from millstream.wire.replication import ReplicateDelta
 
 NODES = 3  # two copies of everything need three nodes
 PARTITIONS = 3
@@ -192,7 +193,7 @@ def checkpoint_sizes(size: Size) -> list[Result]:
                     primary.epoch(primary.packed(words.draw(rate // EPOCHS_PER_SECOND)))
                 net.sent.clear()
                 primary.checkpoint()
-                sent.append(net.sent["delta"])
+                sent.append(net.sent[ReplicateDelta])
             share = median(sent) / whole
             row.append(f"{share:.1%}")
             if (rate, seconds) == (WORDS_PER_SECOND, 2):

@@ -30,18 +30,14 @@ from millstream.ring.ring import NodeId, Ring
 from millstream.state.blocks import to_bytes
 from millstream.wire.auth import new_secret
 from millstream.wire.blocks import BLOCK_SCHEMA
+from millstream.wire.commit import NOTHING_COMMITTED, Commit, CommittedUnit, Seal
+from millstream.wire.feed import End, Feed
 from millstream.wire.flight_net import FlightNet
-from millstream.wire.messages import (
-    NOTHING_COMMITTED,
-    Assign,
-    Commit,
-    CommittedUnit,
-    CopyOrder,
-    End,
-    Feed,
-    NodeReport,
-)
+from millstream.wire.membership import Assign
 from millstream.wire.net import Delivery, Net
+from millstream.wire.receipts import CollectReceipts
+from millstream.wire.replication import CopySlots, ReplicateNow
+from millstream.wire.request import Request
 from millstream.work.chunk import Chunk
 from millstream.work.collector import settle_node
 from millstream.work.feeder import end_of
@@ -56,6 +52,7 @@ _PRIMARY, _BACKUP = NodeId("primary"), NodeId("backup")
 _NOBODY = "nobody"  # the coordinator: nothing happens that it would be asked about
 _AT_ONCE = 100_000
 
+A = TypeVar("A")
 T = TypeVar("T")
 Fed = tuple[pa.RecordBatch, End]
 
@@ -82,24 +79,25 @@ class Words:
 
 
 class LocalNet:
-    """A net of one process: calls go to one peer through bytes, which are counted by action."""
+    """A net of one process: calls go to one peer through bytes, which are counted by request."""
 
     def __init__(self) -> None:
         self.peer: NodeService | None = None
-        self.sent: Counter[str] = Counter()
+        self.sent: Counter[type[Request[Any]]] = Counter()
 
-    def call(self, address: str, action: str, body: object = None, timeout: float = 30.0) -> Any:
+    def call(self, address: str, request: Request[A], timeout: float = 30.0) -> A:
         assert self.peer is not None
-        data = pickle.dumps(body, 5)
-        self.sent[action] += len(data)
-        return self.peer.act(action, pickle.loads(data))
+        data = pickle.dumps(request, 5)
+        self.sent[type(request)] += len(data)
+        received: Request[A] = pickle.loads(data)
+        return self.peer.answer(received)
 
     def feed(
         self,
         primary: Delivery,
         copies: Sequence[Delivery],
         rows: pa.Table,
-        end: Any,
+        end: End,
         abandoned: Callable[[], bool],
     ) -> list[pa.RecordBatch]:
         raise NotImplementedError("nodes are fed by hand here")
@@ -127,15 +125,15 @@ class Primary:
         self._job = _job()
         self._machine = _machine(_PRIMARY)
         self.service = _service(self._machine, net, checkpoint_every)
-        self.service.act("assign", _assignment(backup))
+        self.service.answer(_assignment(backup))
         self._epoch = 0
         self._newest = NOTHING_COMMITTED
 
     @property
     def keys(self) -> int:
         """How many keys the state has."""
-        report: NodeReport = self.service.act("receipts", (self._epoch, 0, -1)).report
-        return report.state_keys[_JOB]
+        receipts = self.service.answer(CollectReceipts(self._epoch, 0, -1))
+        return receipts.report.state_keys[_JOB]
 
     def packed(self, words: Sequence[str]) -> Fed:
         """What a map task sends for these words, each of them once."""
@@ -168,7 +166,7 @@ class Primary:
 
     def seal(self) -> None:
         """Commit the newest epoch now."""
-        self.service.act("seal", self._newest)
+        self.service.answer(Seal(self._newest))
 
     def load(self, words: Sequence[str]) -> None:
         """Give every word a count, and the backup a copy of it all."""
@@ -179,19 +177,20 @@ class Primary:
     def copy_all(self) -> None:
         """Give the backup a copy of the whole state; there is nothing to checkpoint after it."""
         self.seal()
-        order = CopyOrder(_INCARNATION, _BACKUP, (range(SLOTS),), self._newest)
-        self.service.act("supply", order)
-        self._machine.delivered(_BACKUP, range(SLOTS), self._newest.epoch)
-        self._machine.evict()
+        request = CopySlots(_INCARNATION, _BACKUP, (range(SLOTS),), self._newest)
+        self.service.answer(request)
+        every = range(SLOTS)
+        self._machine.store.replication.acknowledge(_BACKUP, every, self._newest.epoch)
+        self._machine.deltas.evict()
 
     def checkpoint(self) -> None:
         """Bring the backup up to date, as the clock does in production."""
         self.seal()
-        self.service.act("checkpoint", None)
+        self.service.answer(ReplicateNow())
 
     def state_bytes(self) -> int:
         """The size of the whole state in the form in which it is copied."""
-        return sum(len(pickle.dumps(view, 5)) for view in self._machine.view(range(SLOTS)))
+        return sum(len(pickle.dumps(view, 5)) for view in self._machine.snapshots(range(SLOTS)))
 
 
 def local_pair() -> tuple[Primary, LocalNet]:
@@ -199,7 +198,7 @@ def local_pair() -> tuple[Primary, LocalNet]:
     net = LocalNet()
     machine = _machine(_BACKUP)
     net.peer = _service(machine, LocalNet(), 2.0)
-    net.peer.act("assign", _assignment("backup"))
+    net.peer.answer(_assignment("backup"))
     return Primary(net, "backup"), net
 
 
@@ -223,7 +222,7 @@ def distant_pair(folder: Path, *, checkpoint_every: float = 2.0) -> Iterator[Pri
 
 def _serve_backup(address: str, secret: bytes, ready: Connection) -> None:
     service = _service(_machine(_BACKUP), FlightNet(secret), 2.0)
-    service.act("assign", _assignment(address))
+    service.answer(_assignment(address))
     server = NodeServer(address, secret, service)
     ready.send(True)
     server.serve()
@@ -242,8 +241,10 @@ def _machine(node: NodeId) -> NodeMachine:
 def _service(machine: NodeMachine, net: Net, checkpoint_every: float) -> NodeService:
     options = NodeOptions(checkpoint_every=checkpoint_every)
     # As in a node's own process.
-    tidy = settle_node()
-    return NodeService(machine, net, _NOBODY, options, memory, stop=lambda: None, tidy=tidy)
+    after_merge = settle_node()
+    return NodeService(
+        machine, net, _NOBODY, options, memory, stop=lambda: None, after_merge=after_merge
+    )
 
 
 def _assignment(backup: str) -> Assign:

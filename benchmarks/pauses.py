@@ -28,6 +28,8 @@ from benchmarks.probing import Target, probed, processor_for
 from millstream.errors import Place
 from millstream.flow.reducers import reducer_of
 from millstream.flow.vertices import JobVertex
+from millstream.wire.membership import Ping
+from millstream.wire.state_reads import GetState
 
 MAX_PAUSE_MS = 50
 MAX_GROWTH = 0.02
@@ -100,11 +102,12 @@ def pauses(size: Size, kind: str) -> list[Result]:
             run.blocks([(key, 0) for key in keys[at : at + size.at_once]])
             for at in range(0, size.keys, size.at_once)
         ]
-        asked = [("get", (JOB, key, _ANY_RING)) for key in keys[:: max(1, size.keys // 1000)]]
+        some = keys[:: max(1, size.keys // 1000)]
+        reads = [("get", GetState(JOB, key, _ANY_RING)) for key in some]
         measured, *others = (Target(node.address, node.pid) for node in run.started)
         with (
             processor_for(measured, others),
-            probed([measured], run.secret, [("ping", None), *asked]) as found,
+            probed([measured], run.secret, [("ping", Ping()), *reads]) as found,
         ):
             for phase, epochs in (
                 ("load", loads),

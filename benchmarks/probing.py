@@ -20,6 +20,7 @@ from typing import Any
 
 import millstream as ms
 from millstream.wire.flight_net import FlightNet
+from millstream.wire.request import Request
 
 _EVERY = 0.002
 _LONG = 0.02
@@ -125,38 +126,42 @@ def _pin(pid: int, processors: set[int]) -> None:
             os.sched_setaffinity(int(thread), processors)
 
 
-def probe(target: Target, secret: bytes, asks: Sequence[tuple[str, Any]], pipe: Connection) -> None:
-    """Ask a server all the time, until the pipe says that it is enough."""
+Probes = Sequence[tuple[str, Request[Any]]]
+"""Requests, each with the name under which its waits are counted."""
+
+
+def probe(target: Target, secret: bytes, probes: Probes, pipe: Connection) -> None:
+    """Send requests to a server all the time, until the pipe says that it is enough."""
     net, waits, rng = FlightNet(secret), Waits(), random.Random(target.address)
-    actions = sorted({action for action, _ in asks})
-    bodies = {action: [body for name, body in asks if name == action] for action in actions}
-    net.call(target.address, actions[0], bodies[actions[0]][0])
+    names = sorted({name for name, _ in probes})
+    requests = {name: [request for other, request in probes if other == name] for name in names}
+    net.call(target.address, requests[names[0]][0])
     pipe.send(None)
     while not pipe.poll(_EVERY):
-        for action in actions:
+        for name in names:
             before = Reading.of(target.pid)
-            what = action
+            what = name
             try:
-                net.call(target.address, action, rng.choice(bodies[action]))
+                net.call(target.address, rng.choice(requests[name]))
             except ms.MillstreamError as problem:
-                what = f"{action}: {type(problem).__name__}"
+                what = f"{name}: {type(problem).__name__}"
             after = Reading.of(target.pid)
             waits.add(what, before.wall, after.wall - before.wall, pause_between(before, after))
     pipe.send(waits)
 
 
 @contextmanager
-def probed(
-    targets: Sequence[Target], secret: bytes, asks: Sequence[tuple[str, Any]]
-) -> Iterator[list[Waits]]:
-    """Probe servers meanwhile with all that they can be asked; the waits are there afterwards."""
+def probed(targets: Sequence[Target], secret: bytes, probes: Probes) -> Iterator[list[Waits]]:
+    """Probe servers meanwhile with these requests; the waits are there afterwards."""
     found: list[Waits] = []
     context = multiprocessing.get_context("spawn")
     with ExitStack() as stack:
         pipes = []
         for target in targets:
             ours, theirs = context.Pipe()
-            prober = context.Process(target=probe, args=(target, secret, asks, theirs), daemon=True)
+            prober = context.Process(
+                target=probe, args=(target, secret, probes, theirs), daemon=True
+            )
             prober.start()
             stack.callback(prober.join)
             pipes.append(ours)

@@ -30,10 +30,10 @@ from millstream.checkpoints.records import BadRecordError
 from millstream.checkpoints.spark_logs import EpochNotRetainedError
 from millstream.checkpoints.stored_state import NotInCheckpointError, UnreadableStateError
 from millstream.coordinator.claim import CheckpointDamagedError, WithdrawalRefusedError
-from millstream.coordinator.epoch_folders import OutputLostError
 from millstream.coordinator.journal import CheckpointResult
 from millstream.coordinator.ledger import TypeConflictError
 from millstream.coordinator.roster import StateLostError
+from millstream.coordinator.sink_folders import OutputLostError
 from millstream.coordinator.sink_layout import SinkBusyError
 from millstream.coordinator.state_reader import RunEndedError
 from millstream.errors import ConfigError, DataError, MillstreamError, WorkflowError
@@ -78,7 +78,8 @@ from millstream.stores.store import (
     StoreUnavailableError,
 )
 from millstream.wire.calls import InternalError
-from millstream.wire.messages import NotDeterministicError, ScanBrokenError
+from millstream.wire.feed import NotDeterministicError
+from millstream.wire.state_reads import ScanBrokenError
 from millstream.work.failures import RecordError, UserFunctionError
 from millstream.work.windows.forms import CountedWindow, EndlessWindow, Window
 

@@ -18,9 +18,11 @@ from benchmarks.probing import Reading, Target, pause_between, probed, processor
 from millstream.wire.auth import new_secret
 from millstream.wire.flight_net import FlightNet
 from millstream.wire.serving import RunServer
+from tests.wire.requests import Sent
 
 SECRET = new_secret()
 HELD = 0.1
+PROBES = [(name, Sent(name)) for name in ("ping", "get")]
 
 
 def serve(address: str, secret: bytes, pipe: Any) -> None:
@@ -42,14 +44,14 @@ def serve(address: str, secret: bytes, pipe: Any) -> None:
     ways = {f.__name__: f for f in (work_with_the_interpreter, sleep_with_a_lock)}
     ways["do_nothing"] = lambda: None
 
-    def act(name: str, body: Any) -> None:
-        if name == "pause":
-            ways[body]()
-        elif name == "get":
+    def answer(request: Sent) -> None:
+        if request.action == "pause":
+            ways[request.body]()
+        elif request.action == "get":
             with lock:
                 return
 
-    with RunServer(address, secret, act):
+    with RunServer(address, secret, answer):
         pipe.send(None)
         pipe.recv()
 
@@ -71,9 +73,9 @@ def target() -> Iterator[Target]:
 
 @pytest.mark.parametrize("way", ["work_with_the_interpreter", "sleep_with_a_lock"])
 def test_a_pause_of_a_server_is_found(target: Target, way: str) -> None:
-    with probed([target], SECRET, [("ping", None), ("get", None)]) as found:
+    with probed([target], SECRET, PROBES) as found:
         for _ in range(5):
-            FlightNet(SECRET).call(target.address, "pause", way)
+            FlightNet(SECRET).call(target.address, Sent("pause", way))
 
     [waits] = found
     assert waits.longest["get"] > 0.8 * HELD
@@ -82,10 +84,10 @@ def test_a_pause_of_a_server_is_found(target: Target, way: str) -> None:
 
 
 def test_a_server_that_does_nothing_has_no_pause(target: Target) -> None:
-    with probed([target], SECRET, [("ping", None), ("get", None)]) as found:
+    with probed([target], SECRET, PROBES) as found:
         until = time.monotonic() + 0.5
         while time.monotonic() < until:
-            FlightNet(SECRET).call(target.address, "pause", "do_nothing")
+            FlightNet(SECRET).call(target.address, Sent("pause", "do_nothing"))
             time.sleep(0.01)
 
     assert max(found[0].longest.values()) < 0.8 * HELD

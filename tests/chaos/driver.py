@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import millstream as ms
-from millstream.node.durability.unit_writer import BaseOptions
+from millstream.node.durability.base_writer import BaseOptions
 from millstream.spark import checkpoint, startup
 from tests.chaos.driver_plans import DriverPlan, Start
 from tests.chaos.moments import arrange, wrap
@@ -62,7 +62,7 @@ def _hurry() -> None:
     """Have bases, and deletion of what is old, every other epoch."""
     for module, name, changed in (
         (startup, "NodeOptions", {"bases": BaseOptions(epochs=2)}),
-        (checkpoint, "Journal", {"tidy_every": 2}),
+        (checkpoint, "Journal", {"garbage_every": 2}),
     ):
         setattr(module, name, partial(getattr(module, name), **changed))
 

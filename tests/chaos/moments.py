@@ -49,7 +49,7 @@ class Point:
 
 _CHECKPOINT = "millstream.spark.checkpoint"
 _SERVICE = "millstream.coordinator.service:Coordinator"
-_INTERVALS = "millstream.coordinator.interval_commits:Intervals"
+_INTERVALS = "millstream.coordinator.interval_commits:IntervalCommits"
 _JOURNAL = "millstream.coordinator.journal"
 _CHAIN = "millstream.checkpoints.chain:Chain"
 _SINK = "millstream.spark.sink_writers:FileWriter"
@@ -60,7 +60,7 @@ _EPOCH = {
     "admitted": Point(f"{_SERVICE}.admit", "after"),
     "staging": Point(f"{_SINK}.stage", "before", 0.4),
     "staged": Point(f"{_SINK}.stage", "after"),
-    "received": Point(f"{_SERVICE}.make_whole", "after"),
+    "received": Point(f"{_SERVICE}.collect_receipts", "after"),
     "committing": Point(f"{_CHAIN}.commit", "before"),
     "committed": Point(f"{_CHAIN}.commit", "after"),
     "publishing": Point(f"{_SINK}.publish", "before"),
@@ -75,7 +75,7 @@ _EPOCH = {
 }
 _INTERVAL = {
     **{name: point for name, point in _EPOCH.items() if name not in ("sealing", "committing")},
-    "persisting": Point(f"{_INTERVALS}._gathered", "before", 0.1),
+    "persisting": Point(f"{_INTERVALS}._persist_on_nodes", "before", 0.1),
     "persisted": Point(f"{_JOURNAL}:Journal.commit", "before"),
 }
 RESTART = {

@@ -255,7 +255,7 @@ class _Chaos:
             return True
         roster, nodes = run._coordinator.roster, [NodeId(node.node) for node in hit]
         for _ in range(3):  # a commit may be just changing what is known
-            if roster.survives(nodes):
+            if roster.survives_without(nodes):
                 return True
             time.sleep(0.1)
         if is_complete(run.status(), self._plan.replicas, SLOTS):

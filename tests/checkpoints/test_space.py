@@ -12,8 +12,10 @@ import pytest
 from millstream.checkpoints.evolution import begin
 from millstream.checkpoints.manifest import JobMetadata, WorkflowMetadata
 from millstream.coordinator.journal import Journal
-from millstream.node.durability.unit_writer import BaseOptions, Locks, UnitWriter
+from millstream.node.durability.base_writer import BaseOptions, BaseWriter
+from millstream.node.durability.unit_writer import UnitWriter
 from millstream.node.durability.write_queue import WriteQueue
+from millstream.node.locks import Locks
 from millstream.stores.log.store import LogStore
 from millstream.wire.epoch_record import JobTypes
 from millstream.wire.net import Net
@@ -61,8 +63,9 @@ class Checkpoint:
         )
         assert workflow.jobs[0].id == self.id
         locks = Locks(net.lock(), net.lock())
-        keeper = WriteQueue(net, self.logs[0])
-        self.keeping = UnitWriter(self.node.machine, keeper, locks, BaseOptions(), net)
+        queue = WriteQueue(net, self.logs[0])
+        self.bases = BaseWriter(self.node.machine, queue, locks, BaseOptions())
+        self.units = UnitWriter(self.node.machine, queue, self.bases, locks, net)
         store = self.logs[1]
         self.journal = Journal(store, claimed(store), workflow, {"newest": JOB}, retain)
 
@@ -70,17 +73,17 @@ class Checkpoint:
         """Run an epoch, and do all that follows from its commit."""
         machine = self.node.machine
         self.node.run(epoch, pairs)
-        self.keeping.keep(self.node.units)
+        self.units.enqueue(self.node.units)
         receipts = self.node.receipts(epoch).receipts
-        assert all(receipt.kept is not None and receipt.kept.key for receipt in receipts)
+        assert all(receipt.stored is not None and receipt.stored.key for receipt in receipts)
         deltas = self.journal.deltas_of(receipts)
         self.journal.commit(record(epoch), deltas, machine.bases, {JOB: JobTypes()}, [])
         self.journal.published = epoch
         self.node.seal(epoch)
-        if self.keeping.base_is_due:
-            self.keeping.write_bases()
-        if not self.journal.is_tidy:
-            self.journal.tidy()
+        if self.bases.is_due:
+            self.bases.write_all()
+        if self.journal.is_garbage_due:
+            self.journal.collect_garbage()
 
     @property
     def alive(self) -> int:
@@ -111,7 +114,7 @@ def test_the_space_of_steady_keys_does_not_grow_with_epochs() -> None:
             peak = max(peak, used)
     written = sum(log._writer.appended for log in checkpoint.logs)
     assert written > 5 * peak  # else the bound would say nothing
-    needed = checkpoint.journal.restore()
+    needed = checkpoint.journal.restore_plan()
     keys = {base.key for base in needed.bases} | {delta.key for delta in needed.deltas}
     assert open_log(disk, "reader").get(keys).keys() == keys
 

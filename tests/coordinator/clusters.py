@@ -14,7 +14,7 @@ from millstream.node.machine import Durability
 from millstream.ring.ring import NodeId
 from millstream.sim import World
 from millstream.sim.cluster import DRIVER, Cluster, Size
-from millstream.sim.sink_models import Shown
+from millstream.sim.sink_models import MemorySink
 from millstream.sim.spark import Malice, Shape, SparkAttempt, SparkBody
 from millstream.sim.workload import Pair, Reference, records
 from millstream.wire.epoch_record import EpochRecord
@@ -47,7 +47,7 @@ class Run:
         self.cluster = Cluster(world, size, world.process(DRIVER))
         self.coordinator = self.cluster.coordinator
         self.reference = Reference()
-        self.sink = Shown()
+        self.sink = MemorySink()
         self.at: dict[str, Callable[[], None]] = {}
         self.events: list[str] = []
         self._input = random.Random(7)

@@ -21,8 +21,8 @@ from millstream.coordinator.roster import Roster
 from millstream.ring.ring import NodeId
 from millstream.ring.zones import Domain
 from millstream.stores.store import Store
+from millstream.wire.commit import NOTHING_COMMITTED
 from millstream.wire.epoch_record import EpochRecord, JobTypes
-from millstream.wire.messages import NOTHING_COMMITTED
 
 SLOTS = 4
 ALL, LEFT, RIGHT = range(SLOTS), range(0, 2), range(2, 4)

@@ -9,7 +9,7 @@ from millstream.coordinator.roster import Roster
 from millstream.ring.ring import NodeId
 from millstream.ring.zones import Domain
 from millstream.wire.epoch_record import JobTypes
-from millstream.wire.messages import CopyReceipt, NodeReport, Receipt, Receipts
+from millstream.wire.receipts import CopyReceipt, NodeReport, Receipt, Receipts
 
 A, B, GONE = NodeId("a"), NodeId("b"), NodeId("gone")
 SLOTS = 8

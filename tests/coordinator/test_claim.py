@@ -108,7 +108,7 @@ def test_an_empty_store_is_begun(store: MemoryStore) -> None:
     assert found is not None and (found.host, found.pid) == (socket.gethostname(), os.getpid())
 
 
-def test_a_run_goes_on_from_the_newest_epoch(store: MemoryStore) -> None:
+def test_a_run_resumes_from_the_newest_epoch(store: MemoryStore) -> None:
     run_of(store, 3)
     claimed = take(store)
 
@@ -125,7 +125,7 @@ def test_a_run_that_committed_nothing_leaves_no_trace_but_its_number(store: Memo
     assert (claimed.after, claimed.by, claimed.lineage.incarnation) == (1, 1, 3)
 
 
-def test_who_wrote_the_epoch_is_told_not_who_claimed_last(store: MemoryStore) -> None:
+def test_a_claim_names_the_incarnation_that_committed_the_epoch(store: MemoryStore) -> None:
     run_of(store, 2)
     run_of(store, 1)
 
@@ -141,7 +141,7 @@ def test_a_workflow_that_changed_claims_nothing(store: MemoryStore) -> None:
     assert store.scan("chain/") == links
 
 
-def test_changes_said_from_the_very_beginning_are_done(store: MemoryStore) -> None:
+def test_changes_given_at_the_first_start_are_recorded(store: MemoryStore) -> None:
     meant = changes(added=["count"])
     claimed = take(store, meant=meant)
     commit(store, claimed)
@@ -161,7 +161,7 @@ def drop(store: MemoryStore, key: str) -> None:
 
 
 @pytest.mark.parametrize("spoil", [flip, drop])
-def test_a_damaged_record_makes_a_run_go_on_from_the_newest_whole_epoch(
+def test_a_damaged_record_makes_a_run_resume_from_the_newest_complete_epoch(
     store: MemoryStore, spoil: Callable[[MemoryStore, str], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     run_of(store, 4)
@@ -172,11 +172,11 @@ def test_a_damaged_record_makes_a_run_go_on_from_the_newest_whole_epoch(
 
     assert (claimed.after, claimed.withdrawn, claimed.by) == (1, True, 1)
     assert claimed.lineage.epoch == 1
-    assert "newest epoch 3 cannot be brought back" in caplog.text
-    assert piece_of(store, 0) and "going on from epoch 1" in caplog.text
+    assert "newest epoch 3 cannot be restored" in caplog.text
+    assert piece_of(store, 0) and "resuming from epoch 1" in caplog.text
 
 
-def test_lazily_a_record_that_is_gone_is_noticed_and_its_content_is_not_read(
+def test_lazy_recovery_checks_that_records_exist_without_reading_them(
     store: MemoryStore,
 ) -> None:
     run_of(store, 3)
@@ -212,7 +212,7 @@ def test_a_base_bridges_a_lost_manifest(store: MemoryStore) -> None:
 
 
 @pytest.mark.parametrize("spoil", [flip, drop])
-def test_a_sink_that_cannot_take_back_is_asked_for(
+def test_a_rewind_is_refused_for_a_sink_that_cannot_withdraw(
     store: MemoryStore, spoil: Callable[[MemoryStore, str], None]
 ) -> None:
     run_of(store, 3)
@@ -229,13 +229,13 @@ def test_a_sink_that_cannot_take_back_is_asked_for(
     assert take(store, can_withdraw=False, restore_epoch=1).after == 1
 
 
-def test_if_no_epoch_is_whole_nothing_is_claimed(store: MemoryStore) -> None:
+def test_without_a_complete_epoch_nothing_is_claimed(store: MemoryStore) -> None:
     run_of(store, 3)
     flip(store, piece_of(store, 0))
     links = store.scan("chain/")
 
     with pytest.raises(
-        CheckpointDamagedError, match=r"memory:// is whole: .*checkpoint verify"
+        CheckpointDamagedError, match=r"memory:// is complete: .*checkpoint verify"
     ) as caught:
         take(store)
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
@@ -273,7 +273,7 @@ def test_the_number_of_a_claim_that_cannot_be_read_is_not_used_again(store: Memo
     assert take(store).lineage.incarnation > unread.lineage.incarnation
 
 
-def test_a_chain_of_which_no_manifest_can_be_read_is_not_begun_anew(store: MemoryStore) -> None:
+def test_a_chain_without_a_readable_manifest_is_not_restarted(store: MemoryStore) -> None:
     run_of(store, 2)
     for position in (1, 2):
         flip(store, key_of(position))
@@ -282,7 +282,7 @@ def test_a_chain_of_which_no_manifest_can_be_read_is_not_begun_anew(store: Memor
         take(store)
 
 
-def test_a_chain_of_a_newer_version_is_not_begun_anew(store: MemoryStore) -> None:
+def test_a_chain_of_a_newer_version_is_not_restarted(store: MemoryStore) -> None:
     store.put_if_absent(key_of(0), b'{"format":99,"kind":"claim"}')
 
     with pytest.raises(CheckpointDamagedError, match="has format 99"):
@@ -292,7 +292,7 @@ def test_a_chain_of_a_newer_version_is_not_begun_anew(store: MemoryStore) -> Non
 # -- going back in time ------------------------------------------------------------------------
 
 
-def test_a_run_goes_back_to_the_epoch_that_was_asked_for(store: MemoryStore) -> None:
+def test_a_run_rewinds_to_the_requested_epoch(store: MemoryStore) -> None:
     run_of(store, 4)
     claimed, lineage = run_of(store, 1, restore_epoch=1)
 
@@ -309,7 +309,7 @@ def test_an_epoch_that_there_is_not_is_refused(store: MemoryStore, epoch: int) -
         take(store, restore_epoch=epoch)
 
 
-def test_an_epoch_that_is_damaged_is_refused_if_it_was_asked_for(store: MemoryStore) -> None:
+def test_a_requested_epoch_that_is_damaged_is_refused(store: MemoryStore) -> None:
     run_of(store, 4)
     flip(store, piece_of(store, 1))
 
@@ -318,7 +318,7 @@ def test_an_epoch_that_is_damaged_is_refused_if_it_was_asked_for(store: MemorySt
     assert take(store, restore_epoch=0).after == 0
 
 
-def test_an_epoch_that_was_taken_back_cannot_be_asked_for(store: MemoryStore) -> None:
+def test_a_discarded_epoch_cannot_be_requested(store: MemoryStore) -> None:
     run_of(store, 4)
     run_of(store, 1, restore_epoch=0)
 
@@ -391,7 +391,7 @@ class _Overtaken(MemoryStore):
         return won
 
 
-def test_what_a_claim_went_back_to_and_somebody_deleted_is_missed(store: MemoryStore) -> None:
+def test_a_claim_notices_that_its_epoch_was_deleted(store: MemoryStore) -> None:
     _, lineage = run_of(store, 12, note=FLEETING)
     decided = garbage(lineage, store.scan(DATA), 3)
     assert take(store, FLEETING, restore_epoch=4).after == 4
@@ -406,7 +406,7 @@ def test_what_a_claim_went_back_to_and_somebody_deleted_is_missed(store: MemoryS
     assert store.scan("chain/") == links
 
 
-def test_what_was_deleted_while_it_was_claimed_is_not_gone_back_to() -> None:
+def test_an_epoch_deleted_during_the_claim_is_not_resumed_from() -> None:
     store = _Overtaken()
     _, lineage = run_of(store, 12, note=FLEETING)
     decided = garbage(lineage, store.scan(DATA), 3)
@@ -485,7 +485,7 @@ class Driver:
             return
 
 
-def test_what_is_committed_beside_a_claimant_is_seen_by_it_or_refused() -> None:
+def test_a_concurrent_commit_is_seen_by_the_claim_or_refused() -> None:
     for schedule in schedules("claimant", "driver", 10):
         store = MemoryStore()
         driver = Driver(*run_of(store, 2))
@@ -509,7 +509,7 @@ def test_what_is_committed_beside_a_claimant_is_seen_by_it_or_refused() -> None:
 @pytest.mark.parametrize("recovery", ["eager", "lazy"])
 @pytest.mark.parametrize("can_withdraw", [True, False])
 @pytest.mark.parametrize("epochs", [1, 2])
-def test_what_a_running_driver_deletes_meanwhile_is_not_taken_for_damage(
+def test_concurrent_garbage_collection_is_not_taken_for_damage(
     recovery: str, can_withdraw: bool, epochs: int
 ) -> None:
     store = _Meanwhile()

@@ -1,4 +1,4 @@
-"""The coordinator of a run with a checkpoint; its nodes only say what a test wants."""
+"""The coordinator of a run with a checkpoint; its nodes are stubs."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ import pyarrow as pa
 import pytest
 
 from millstream.coordinator.interval_commits import Triggers
-from millstream.coordinator.ledger import Closing
+from millstream.coordinator.ledger import PreparedEpoch
 from millstream.coordinator.service import Coordinator, Member
 from millstream.ring.ring import NodeId
 from millstream.ring.zones import Domain
 from millstream.sim import World
 from millstream.wire.epoch_record import JobTypes
-from millstream.wire.messages import NodeReport, NotReadyError, Persist, Persisted, Receipts
+from millstream.wire.membership import Ping
+from millstream.wire.persistence import NotReadyError, Persist, Persisted
+from millstream.wire.receipts import CollectReceipts, NodeReport, Receipts
+from millstream.wire.request import Request
 from tests.checkpoints.memory_store import MemoryStore
 from tests.coordinator.journals import COUNT, JOBS, SLOTS, SUM, A, B, commit, delta, journal_of
 from tests.coordinator.journals import record as record_of
@@ -42,18 +45,18 @@ class Scene:
         self.coordinator = Coordinator(world.process("driver"))
         for node in (A, B):
             world.process(node)
-            world.serve(node, node, self._act_of(node))
+            world.serve(node, node, self._answer_of(node))
         self.options = {"logs": logs, "triggers": Triggers(seconds=1.0), **options}
 
-    def _act_of(self, node: NodeId) -> Callable[[str, Any], Any]:
-        def act(action: str, body: Any) -> Any:
-            if action == "receipts":
+    def _answer_of(self, node: NodeId) -> Callable[[Request[Any]], Any]:
+        def answer(request: Request[Any]) -> Any:
+            if isinstance(request, CollectReceipts):
                 return Receipts((), (), ((0, -2),), False, NodeReport())
-            if action == "persist":
-                return self._persist(node, body)
-            return node if action == "ping" else None
+            if isinstance(request, Persist):
+                return self._persist(node, request)
+            return node if isinstance(request, Ping) else None
 
-        return act
+        return answer
 
     def _persist(self, node: NodeId, order: Persist) -> Persisted:
         self.orders.append((node, order))
@@ -82,11 +85,11 @@ class Scene:
 
     def hold(self, epoch: int) -> None:
         """An epoch is committed in memory."""
-        closing = Closing(record_of(epoch), [], {}, [], {})
-        assert not self.coordinator._commits.commit(closing, staged_of(epoch))
+        prepared = PreparedEpoch(record_of(epoch), [], {}, [], {})
+        assert not self.coordinator.commits.commit(prepared, staged_of(epoch))
 
 
-def test_outputs_become_visible_when_their_time_has_come_without_another_epoch(
+def test_outputs_are_published_after_the_interval_without_another_epoch(
     world: World,
 ) -> None:
     scene = Scene(world)
@@ -99,7 +102,7 @@ def test_outputs_become_visible_when_their_time_has_come_without_another_epoch(
     assert scene.published == [0]
 
 
-def test_a_node_that_falls_silent_during_a_checkpoint_holds_it_up_no_longer_than_it_is_believed(
+def test_a_node_that_falls_silent_during_a_checkpoint_delays_it_until_declared_dead(
     world: World,
 ) -> None:
     scene = Scene(world)
@@ -116,7 +119,7 @@ def test_a_node_that_falls_silent_during_a_checkpoint_holds_it_up_no_longer_than
 
 
 @pytest.mark.parametrize("durable", [True, False])
-def test_slots_without_a_copy_come_from_the_store_only_if_it_has_all_of_their_state(
+def test_slots_without_a_copy_are_restored_only_if_all_their_state_is_stored(
     world: World, durable: bool
 ) -> None:
     scene = Scene(world, logs=False)
@@ -124,7 +127,7 @@ def test_slots_without_a_copy_come_from_the_store_only_if_it_has_all_of_their_st
 
     def main() -> None:
         scene.coordinator.net.sleep(1.0)
-        assert not scene.coordinator.roster.survives([B])  # nobody has made copies yet
+        assert not scene.coordinator.roster.survives_without([B])  # no copies were made yet
         world.crash(B)
         scene.coordinator.net.sleep(30.0)
 
@@ -133,7 +136,7 @@ def test_slots_without_a_copy_come_from_the_store_only_if_it_has_all_of_their_st
     assert (scene.coordinator.roster.nodes == (A,)) == durable
 
 
-def test_types_are_as_declared_now_or_else_as_shown_before(world: World) -> None:
+def test_types_are_as_declared_or_else_as_inferred_before(world: World) -> None:
     scene = Scene(world, logs=False)
     before = journal_of(scene.store)
     shown = {COUNT: JobTypes(pa.string(), OUTPUT), SUM: JobTypes(pa.int64(), OUTPUT)}

@@ -9,10 +9,16 @@ import pytest
 
 from millstream.checkpoints.manifest import Staged
 from millstream.coordinator.epochs import EpochResult, run_epoch
-from millstream.coordinator.ledger import Closing, Ledger, MissingReceiptsError, TypeConflictError
+from millstream.coordinator.ledger import (
+    Ledger,
+    MissingReceiptsError,
+    PreparedEpoch,
+    TypeConflictError,
+)
 from millstream.coordinator.service import Coordinator
 from millstream.wire.epoch_record import EpochRecord
-from millstream.wire.messages import NodeReport, NotDeterministicError
+from millstream.wire.feed import NotDeterministicError
+from millstream.wire.receipts import NodeReport
 from tests.coordinator.receipts import A, B, give, ledger_of
 
 MISSING = MissingReceiptsError(0, {"words": 1})
@@ -42,7 +48,7 @@ class Speaker:
         self.does("retry")
         return self.ledger.retry()
 
-    def make_whole(self, evaluate: Callable[[], None]) -> dict[Any, NodeReport]:
+    def collect_receipts(self, evaluate: Callable[[], None]) -> dict[Any, NodeReport]:
         self.does("receipts")
         give(self.ledger)
         return {A: NodeReport(memory=self.events.count("receipts")), B: NodeReport()}
@@ -50,11 +56,11 @@ class Speaker:
     def is_retryable(self, problem: Exception) -> bool:
         return problem in self.excused
 
-    def commit(self, staged: Staged) -> tuple[Closing, bool]:
+    def commit(self, staged: Staged) -> tuple[PreparedEpoch, bool]:
         self.does("commit")
-        closing = self.ledger.closing()
-        self.ledger.commit(closing)
-        return closing, True
+        prepared = self.ledger.prepare()
+        self.ledger.commit(prepared)
+        return prepared, True
 
     def published(self, epoch: int) -> None:
         self.does("published")
@@ -115,7 +121,7 @@ GOES_WELL = ["begin", "stage", "receipts", "call back", "commit", "end"]
 PUBLISHED = ["publish", "published", "seal"]
 
 
-def test_an_epoch_is_staged_collected_shown_committed_published_and_sealed_in_this_order(
+def test_an_epoch_is_staged_collected_called_back_committed_published_and_sealed(
     speaker: Speaker,
 ) -> None:
     result = run(speaker)
@@ -138,7 +144,7 @@ def test_a_try_that_fails_is_discarded_and_the_error_raised(speaker: Speaker, wh
     assert body.discarded == [0] and speaker.ledger.committed.epoch == -1
 
 
-def test_types_that_do_not_agree_are_found_before_anything_is_shown(
+def test_type_conflicts_are_raised_before_callbacks_run(
     speaker: Speaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def conflict(ledger: Ledger) -> None:
@@ -189,7 +195,7 @@ def test_tries_that_takeovers_have_disturbed_do_not_count(speaker: Speaker) -> N
     assert run(speaker, body).record.try_ == disturbed
 
 
-def test_what_is_excused_or_worth_it_makes_another_try(speaker: Speaker) -> None:
+def test_a_retryable_error_makes_another_try(speaker: Speaker) -> None:
     excused, worth = NotDeterministicError("words", 0, "0 to 3"), RuntimeError("blocks were lost")
     speaker.problems["stage"] = [excused, worth]
     speaker.excused = [excused]
@@ -199,7 +205,7 @@ def test_what_is_excused_or_worth_it_makes_another_try(speaker: Speaker) -> None
     assert result.record.try_ == 2
 
 
-def test_what_is_not_excused_is_raised(speaker: Speaker) -> None:
+def test_an_error_that_is_not_retryable_is_raised(speaker: Speaker) -> None:
     speaker.problems["stage"] = [NotDeterministicError("words", 0, "0 to 3")]
 
     with pytest.raises(NotDeterministicError):
@@ -208,7 +214,7 @@ def test_what_is_not_excused_is_raised(speaker: Speaker) -> None:
     assert "retry" not in speaker.events
 
 
-def test_an_owner_that_goes_before_the_commit_is_made_up_for_within_the_try(
+def test_an_owner_that_dies_before_the_commit_is_replaced_within_the_try(
     speaker: Speaker,
 ) -> None:
     speaker.problems["commit"] = [MISSING, MISSING]
@@ -224,21 +230,21 @@ def test_an_owner_that_goes_before_the_commit_is_made_up_for_within_the_try(
 def test_an_owner_that_cannot_be_made_up_for_makes_another_try(speaker: Speaker) -> None:
     speaker.problems["commit"] = [MISSING]
     body = Body(speaker)
-    whole = speaker.make_whole
+    whole = speaker.collect_receipts
 
     def second_fails(evaluate: Callable[[], None]) -> dict[Any, NodeReport]:
         if speaker.events[-1] == "commit":
             raise MISSING
         return whole(evaluate)
 
-    speaker.make_whole = second_fails  # type: ignore[method-assign]
+    speaker.collect_receipts = second_fails  # type: ignore[method-assign]
 
     assert run(speaker, body).record.try_ == 1
     assert body.discarded == [0]
 
 
 @pytest.mark.parametrize("where", PUBLISHED)
-def test_what_fails_after_the_commit_discards_nothing(speaker: Speaker, where: str) -> None:
+def test_a_failure_after_the_commit_discards_nothing(speaker: Speaker, where: str) -> None:
     speaker.problems[where] = [OSError("disk full")]
     body = Body(speaker)
 

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from millstream.coordinator.commit_modes import CommitMode, EpochCommits
 from millstream.coordinator.interval_commits import IntervalCommits, Triggers
 from millstream.coordinator.journal import Journal
-from millstream.coordinator.ledger import Closing, Ledger
+from millstream.coordinator.ledger import Ledger, PreparedEpoch
 from millstream.coordinator.roster import Roster
+from millstream.coordinator.run_context import RunContext
 from millstream.coordinator.wait_log import WaitLog
 from millstream.coordinator.watermarks import Counted, Watermarks
 from millstream.ring.ring import NodeId
 from millstream.ring.zones import Domain
 from millstream.sim import World
-from millstream.wire.messages import Persist, Persisted, Receipt
+from millstream.wire.persistence import Persist, Persisted
+from millstream.wire.receipts import Receipt
 from millstream.work.job_clock import BEGINNING, END, JobClock, Tally
 from tests.checkpoints.memory_store import MemoryStore
 from tests.coordinator import journals
@@ -40,15 +42,15 @@ def ledger_of(roster: Roster | None = None, **options: Any) -> Ledger:
     )
 
 
-def commit(ledger: Ledger, *low: Tally, high: tuple[Tally, ...] = ()) -> Closing:
+def commit(ledger: Ledger, *low: Tally, high: tuple[Tally, ...] = ()) -> PreparedEpoch:
     record = ledger.record
     assert record is not None
     at = {"epoch": record.epoch, "try_": record.try_}
     ledger.receive(A, said(receipt(LOW, tallies=low, keys=3, **at)))
     ledger.receive(B, said(receipt(HIGH, tallies=high, keys=4, **at)))
-    closing = ledger.closing()
-    ledger.commit(closing)
-    return closing
+    prepared = ledger.prepare()
+    ledger.commit(prepared)
+    return prepared
 
 
 # -- records -----------------------------------------------------------------------------------
@@ -79,7 +81,7 @@ def test_an_advance_is_for_the_next_epoch_to_be_admitted() -> None:
     assert ledger.admit(2, SECOND).clocks[WORDS].watermark == 600 * SECOND - LATENESS
 
 
-def test_the_time_of_epochs_never_goes_back() -> None:
+def test_the_time_of_epochs_is_monotonic() -> None:
     ledger = ledger_of()
     ledger.admit(0, 50)
     commit(ledger)
@@ -95,7 +97,7 @@ def test_an_epoch_that_does_not_commit_counts_for_nothing() -> None:
     at = {"epoch": 0, "try_": 0}
     ledger.receive(A, said(receipt(LOW, tallies=(seen(LEFT, 900),), **at)))
     ledger.receive(B, said(receipt(HIGH, **at)))
-    ledger.closing()
+    ledger.prepare()
     ledger.retry()
     commit(ledger, seen(LEFT, 100))
 
@@ -105,17 +107,17 @@ def test_an_epoch_that_does_not_commit_counts_for_nothing() -> None:
 # -- receipts ----------------------------------------------------------------------------------
 
 
-def test_what_owners_counted_is_put_together() -> None:
+def test_counts_of_owners_are_summed() -> None:
     ledger = ledger_of()
     ledger.admit(0, 0)
 
-    closing = commit(ledger, seen(LEFT, 100, late=2), high=(seen(LEFT, 70, ahead=1, rows=4),))
+    prepared = commit(ledger, seen(LEFT, 100, late=2), high=(seen(LEFT, 70, ahead=1, rows=4),))
 
-    assert closing.counted == {WORDS: Counted((Tally(LEFT, 5, 100 * SECOND, 2, 1),), 7)}
-    assert closing.counted[WORDS].total == Tally(-1, 5, 100 * SECOND, 2, 1)
+    assert prepared.counted == {WORDS: Counted((Tally(LEFT, 5, 100 * SECOND, 2, 1),), 7)}
+    assert prepared.counted[WORDS].total == Tally(-1, 5, 100 * SECOND, 2, 1)
 
 
-def test_who_no_longer_owns_the_first_slot_of_a_unit_does_not_count_it() -> None:
+def test_only_the_owner_of_the_first_slot_counts_a_unit() -> None:
     ledger = ledger_of()
     ledger.admit(0, 0)
     at = {"epoch": 0, "try_": 0}
@@ -123,7 +125,7 @@ def test_who_no_longer_owns_the_first_slot_of_a_unit_does_not_count_it() -> None
     ledger.receive(A, said(everything))
     ledger.receive(B, said(everything))  # owns only the upper half
 
-    assert ledger.closing().counted[WORDS].total.rows == 1
+    assert ledger.prepare().counted[WORDS].total.rows == 1
 
 
 # -- the store ---------------------------------------------------------------------------------
@@ -141,7 +143,7 @@ class Driver:
         self.roster, self.waits = Roster(nodes, journals.SLOTS, 0), WaitLog(self.net)
         self.is_over = False
         self.commits: CommitMode = (
-            IntervalCommits(self, journal, Triggers(seconds=1e9), lambda _: None)
+            IntervalCommits(cast(RunContext, self), journal, Triggers(seconds=1e9), lambda _: None)
             if intervals
             else EpochCommits(self.net, journal)
         )
@@ -155,10 +157,13 @@ class Driver:
             clocks=self.commits.clocks(DURABLE),
         )
 
-    def ask_living(
-        self, nodes: Iterable[NodeId], action: str, body: object, timeout: float
+    @property
+    def rpc(self) -> Driver:
+        return self
+
+    def call_living(
+        self, nodes: Iterable[NodeId], living: object, request: Persist, timeout: float
     ) -> dict[NodeId, Any]:
-        assert isinstance(body, Persist)
         return {journals.A: Persisted((), (), (journals.ALL,))}
 
     def epoch(self, at: float, event: float) -> JobClock:
@@ -170,9 +175,9 @@ class Driver:
             counted = (seen(LEFT, event),) if slots.start == 0 else ()
             mine = Receipt(FIRST, record.epoch, 0, slots, "digest", 1, tallies=counted)
             ledger.receive(node, said(mine, reach=record.epoch - 1))
-        closing = ledger.closing()
-        self.commits.commit(closing, journals.staged(record.epoch, ledger.incarnation))
-        ledger.commit(closing)
+        prepared = ledger.prepare()
+        self.commits.commit(prepared, journals.staged(record.epoch, ledger.incarnation))
+        ledger.commit(prepared)
         return record.clocks[FIRST]
 
     def finish(self) -> None:
@@ -186,7 +191,7 @@ def world() -> Iterator[World]:
 
 
 @pytest.mark.parametrize("intervals", [False, True])
-def test_a_restart_goes_on_with_the_clocks_of_the_newest_manifest(
+def test_a_restart_resumes_with_the_clocks_of_the_newest_manifest(
     world: World, intervals: bool
 ) -> None:
     store = MemoryStore()
@@ -221,7 +226,7 @@ def test_epochs_that_were_committed_in_memory_alone_run_again_with_the_same_cloc
     assert [second.epoch(at, 100 + at) for at in range(3, 6)] == lost
 
 
-def test_going_back_in_time_takes_the_clocks_back(world: World) -> None:
+def test_a_rewind_restores_the_clocks(world: World) -> None:
     store = MemoryStore()
     first = Driver(world, journals.journal_of(store), intervals=False)
     clocks = [first.epoch(at, 100 + at) for at in range(4)]
@@ -231,7 +236,7 @@ def test_going_back_in_time_takes_the_clocks_back(world: World) -> None:
     assert second.epoch(2, 102) == clocks[2]
 
 
-def test_after_the_end_time_goes_on_behind_the_windows_that_were_closed(world: World) -> None:
+def test_after_the_end_time_continues_after_the_closed_windows(world: World) -> None:
     store = MemoryStore()
     first = Driver(world, journals.journal_of(store), intervals=False)
     first.ledger.advance(END)

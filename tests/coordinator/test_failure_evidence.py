@@ -4,7 +4,7 @@ from millstream.coordinator.failure_evidence import FailureEvidence, Patience, V
 from millstream.ring.ring import NodeId
 
 A, B, C, D = (NodeId(name) for name in "abcd")
-ALIVE, ASK_AGAIN = Verdict.ALIVE, Verdict.ASK_AGAIN
+ALIVE, UNDECIDED = Verdict.ALIVE, Verdict.UNDECIDED
 DEAD, SILENT = Verdict.DEAD, Verdict.SILENT
 
 
@@ -14,7 +14,7 @@ def suspicions() -> FailureEvidence:
 
 def silent_for(found: FailureEvidence, node: NodeId, seconds: float) -> Verdict:
     """Ping a node that does not answer, as the coordinator would."""
-    verdict, waited = ASK_AGAIN, 0.0
+    verdict, waited = UNDECIDED, 0.0
     while waited < seconds:
         timeout = min(found.ping_timeout(node), seconds - waited)
         waited += timeout
@@ -32,15 +32,15 @@ def test_a_node_that_answers_is_alive() -> None:
 def test_a_node_that_refuses_twice_is_dead() -> None:
     found = suspicions()
 
-    assert found.failed(A, True, 0.0) is ASK_AGAIN
-    assert found.failed(B, True, 0.0) is ASK_AGAIN  # not the second of one node
+    assert found.failed(A, True, 0.0) is UNDECIDED
+    assert found.failed(B, True, 0.0) is UNDECIDED  # not the second of one node
     assert found.failed(A, True, 0.0) is DEAD
 
 
-def test_a_node_is_silent_after_pings_that_waited_for_the_whole_patience() -> None:
+def test_a_node_is_silent_after_unanswered_pings_of_node_timeout() -> None:
     found, timeouts = suspicions(), []
-    verdict = ASK_AGAIN
-    while verdict is ASK_AGAIN:
+    verdict = UNDECIDED
+    while verdict is UNDECIDED:
         timeouts.append(found.ping_timeout(A))
         verdict = found.failed(A, False, timeouts[-1])
 
@@ -61,7 +61,7 @@ def test_a_refusal_between_silences_counts_as_one_refusal() -> None:
 
     verdicts = [found.failed(A, refused, 0.1) for refused in (True, False, False, True)]
 
-    assert verdicts == [ASK_AGAIN, ASK_AGAIN, ASK_AGAIN, DEAD]
+    assert verdicts == [UNDECIDED, UNDECIDED, UNDECIDED, DEAD]
 
 
 def test_an_answer_clears_refusals_and_silence() -> None:
@@ -70,8 +70,8 @@ def test_an_answer_clears_refusals_and_silence() -> None:
 
     assert found.answered(A) is ALIVE
 
-    assert found.failed(A, True, 0.0) is ASK_AGAIN  # the first refusal, and silent since now
-    assert found.failed(A, False, 9.9) is ASK_AGAIN
+    assert found.failed(A, True, 0.0) is UNDECIDED  # the first refusal, and silent since now
+    assert found.failed(A, False, 9.9) is UNDECIDED
     assert found.failed(A, False, 0.1) is SILENT
 
 
@@ -86,7 +86,7 @@ def test_nodes_that_were_silent_for_half_of_the_patience_are_known() -> None:
 # -- links -------------------------------------------------------------------------------------
 
 
-def test_a_link_is_broken_after_rounds_over_the_whole_patience() -> None:
+def test_a_link_is_broken_after_rounds_over_node_timeout() -> None:
     found = suspicions()
 
     broken = [found.unreached(A, B, at + 1, 3.5 * at) for at in range(5)]
@@ -101,7 +101,7 @@ def test_reports_in_quick_succession_are_one_round() -> None:
     assert not found.unreached(A, B, 901, 10.5)  # the second round
 
 
-def test_a_reporter_that_has_reached_the_node_in_between_begins_anew() -> None:
+def test_a_reporter_that_reached_the_node_in_between_counts_from_one() -> None:
     found = suspicions()
     for at in range(3):
         found.unreached(A, B, at + 1, 4.0 * at)
@@ -142,6 +142,6 @@ def test_a_node_that_is_out_of_the_run_leaves_nothing_behind() -> None:
 
     found.forget(A)
 
-    assert found.failed(A, True, 0.0) is ASK_AGAIN
+    assert found.failed(A, True, 0.0) is UNDECIDED
     # Links are judged anew in the ring that follows: a chain of suspicions needs as long again.
     assert not found.unreached(C, B, 4, 12.0)

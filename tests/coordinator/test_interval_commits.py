@@ -1,17 +1,18 @@
-"""Checkpoints every now and then: when, of what, and what becomes visible with them."""
+"""Checkpoints at intervals: when, of which epochs, and what is published with them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import pytest
 
 from millstream.checkpoints.chain import Chain, CommitUnknownError, SupersededError
 from millstream.checkpoints.manifest import Staged
 from millstream.coordinator.interval_commits import IntervalCommits, Triggers
-from millstream.coordinator.ledger import Closing
+from millstream.coordinator.ledger import PreparedEpoch
 from millstream.coordinator.roster import Roster
+from millstream.coordinator.run_context import RunContext
 from millstream.coordinator.wait_log import WaitLog
 from millstream.node.durability.write_queue import EntryReplacedError
 from millstream.ring.ring import NodeId
@@ -19,14 +20,9 @@ from millstream.ring.zones import Domain
 from millstream.sim import World
 from millstream.stores.store import StoreFullError, StoreUnavailableError
 from millstream.wire.calls import UnreachableError
-from millstream.wire.messages import (
-    Commit,
-    NotReadyError,
-    Persist,
-    Persisted,
-    RebasedError,
-    Receipt,
-)
+from millstream.wire.commit import Commit
+from millstream.wire.persistence import NotReadyError, Persist, Persisted, RebasedError
+from millstream.wire.receipts import Receipt
 from tests.checkpoints.memory_store import MemoryStore
 from tests.coordinator.journals import (
     LEFT,
@@ -46,7 +42,7 @@ T = TypeVar("T")
 
 
 class Scene:
-    """Epochs committed in memory, and two nodes that answer as a test wants."""
+    """Epochs committed in memory, and two nodes that are stubs."""
 
     def __init__(self, world: World, **triggers: Any) -> None:
         self.world = world
@@ -61,17 +57,21 @@ class Scene:
         self.seconds = 0.0
         self.published: list[int] = []
         self.problem: Exception | None = None
-        self.intervals = IntervalCommits(self, self.journal, Triggers(**triggers), self.publish)
+        run = cast(RunContext, self)
+        self.intervals = IntervalCommits(run, self.journal, Triggers(**triggers), self.publish)
         self.epoch = -1
 
-    def ask_living(
-        self, nodes: Iterable[NodeId], action: str, body: object, timeout: float
+    @property
+    def rpc(self) -> Scene:
+        return self
+
+    def call_living(
+        self, nodes: Iterable[NodeId], living: object, request: Persist, timeout: float
     ) -> dict[NodeId, Any]:
-        assert action == "persist" and isinstance(body, Persist)
-        self.orders.append(body)
+        self.orders.append(request)
         self.asked.append(list(nodes))
         self.net.sleep(self.seconds)
-        made = (delta(body.committed.epoch, body.since),)
+        made = (delta(request.committed.epoch, request.since),)
         usual = {A: Persisted(made, (), (LEFT,)), B: Persisted((), (), (RIGHT,))}
         answers = self.answers.pop(0) if self.answers else usual
         return {node: answers[node] for node in self.asked[-1] if node in answers}
@@ -86,8 +86,8 @@ class Scene:
     def hold(self, changes: int = 1) -> None:
         self.epoch += 1
         said = Receipt(0, self.epoch, 0, LEFT, "digest", rows=changes, keys=changes)
-        closing = Closing(record(self.epoch), [said], {}, [], {})
-        assert not self.intervals.commit(closing, staged(self.epoch))
+        prepared = PreparedEpoch(record(self.epoch), [said], {}, [], {})
+        assert not self.intervals.commit(prepared, staged(self.epoch))
 
     def run(self, main: Callable[[], T], seconds: float = 1000.0) -> T:
         return self.world.run(main, "driver", self.world.now + seconds)
@@ -122,7 +122,7 @@ def test_without_epochs_there_is_nothing_to_do(world: World) -> None:
     assert scene.orders == [] and scene.durable == []
 
 
-def test_a_checkpoint_is_due_when_its_time_has_come(world: World) -> None:
+def test_a_checkpoint_is_due_after_the_interval(world: World) -> None:
     scene = Scene(world, seconds=2.0)
     scene.hold()
     scene.consider(1.0)
@@ -157,7 +157,7 @@ def test_a_checkpoint_is_due_after_so_many_epochs(world: World) -> None:
     assert scene.durable == [(-1, 2)]
 
 
-def test_changes_of_epochs_that_come_during_a_checkpoint_count_for_the_next(world: World) -> None:
+def test_changes_during_a_checkpoint_count_for_the_next(world: World) -> None:
     scene = Scene(world, seconds=1e9, changes=5, when_full="replace")
     scene.seconds = 1.0
     scene.hold(5)
@@ -175,10 +175,10 @@ def test_a_look_begins_a_checkpoint_that_is_due_without_another_epoch(world: Wor
     scene.hold()
 
     def main() -> None:
-        scene.intervals.look()
+        scene.intervals.poll()
         assert scene.orders == []
         scene.net.sleep(2.0)
-        scene.intervals.look()
+        scene.intervals.poll()
         scene.net.sleep(0.5)
 
     scene.run(main)
@@ -191,21 +191,21 @@ def test_a_look_neither_waits_nor_raises(world: World) -> None:
     scene.hold()
 
     def main() -> float:
-        scene.intervals.look()
+        scene.intervals.poll()
         scene.net.sleep(0.1)
         began = scene.net.now()
-        scene.intervals.look()
+        scene.intervals.poll()
         return scene.net.now() - began
 
     assert scene.run(main) < 1.0 and len(scene.orders) == 1
     scene.intervals.problem = StoreFullError("full")
-    scene.run(scene.intervals.look)
+    scene.run(scene.intervals.poll)
 
 
 # -- of what -----------------------------------------------------------------------------------
 
 
-def test_each_order_says_what_the_store_has_and_what_it_is_to_have(world: World) -> None:
+def test_each_request_names_the_stored_epoch_and_the_commit(world: World) -> None:
     scene = Scene(world, seconds=0.0)
     for _ in range(2):
         scene.hold()
@@ -228,7 +228,7 @@ def test_each_order_says_what_the_store_has_and_what_it_is_to_have(world: World)
         Persisted((), (), ()),
     ],
 )
-def test_while_a_slot_is_not_covered_there_is_no_manifest_and_its_owner_is_asked_again(
+def test_without_all_slots_there_is_no_manifest_and_owners_are_called_again(
     world: World, answer: Any
 ) -> None:
     scene = Scene(world, seconds=0.0)
@@ -271,7 +271,7 @@ def test_a_node_that_dies_during_a_checkpoint_is_done_without(world: World) -> N
         scene.intervals.after_commit()
         scene.net.sleep(0.01)
         scene.hold()  # the run goes on meanwhile
-        scene.roster.lose([B])
+        scene.roster.remove([B])
         scene.net.sleep(1.0)
 
     scene.run(main)
@@ -295,7 +295,7 @@ def test_a_run_that_ends_gives_up_a_checkpoint_with_an_error(world: World) -> No
 # -- what goes wrong ---------------------------------------------------------------------------
 
 
-def test_what_goes_wrong_in_the_background_is_told_with_the_next_epoch(world: World) -> None:
+def test_a_background_error_is_raised_with_the_next_epoch(world: World) -> None:
     scene = Scene(world, seconds=0.0)
     scene.answers = [{A: StoreFullError("no space")}]
     scene.hold()
@@ -307,7 +307,7 @@ def test_what_goes_wrong_in_the_background_is_told_with_the_next_epoch(world: Wo
     assert scene.durable == [] and scene.published == []
 
 
-def test_who_was_replaced_publishes_nothing(world: World) -> None:
+def test_a_superseded_driver_publishes_nothing(world: World) -> None:
     scene = Scene(world, seconds=0.0)
     scene.hold()
     claimed(scene.store)
@@ -371,7 +371,7 @@ def test_with_block_an_epoch_waits_for_a_checkpoint_that_is_late(world: World) -
     assert scene.durable == [(-1, 0)]
 
 
-def test_with_replace_it_goes_on_and_the_next_checkpoint_covers_more(world: World) -> None:
+def test_with_replace_epochs_do_not_wait_and_the_next_checkpoint_covers_more(world: World) -> None:
     scene = Scene(world, seconds=0.0, when_full="replace")
     assert waited(scene) < 1.0 and scene.intervals.skipped == 1
     scene.consider(6.0)
@@ -391,7 +391,7 @@ def test_too_many_epochs_are_waited_for_in_any_case(world: World) -> None:
     assert scene.world.now - began > 4.0
 
 
-def test_at_the_end_the_rest_is_put_into_the_store_behind_what_is_under_way(world: World) -> None:
+def test_finish_waits_for_the_checkpoint_under_way_and_writes_the_rest(world: World) -> None:
     scene = Scene(world, seconds=0.0)
     scene.seconds = 1.0
     scene.hold()

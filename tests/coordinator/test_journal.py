@@ -16,8 +16,9 @@ from millstream.checkpoints.manifest import DeltaRecord
 from millstream.checkpoints.records import DATA
 from millstream.coordinator.journal import CheckpointResult, Journal
 from millstream.stores.store import StoreUnavailableError
+from millstream.wire.commit import NOTHING_COMMITTED, Commit
 from millstream.wire.epoch_record import JobTypes
-from millstream.wire.messages import NOTHING_COMMITTED, Commit, Kept, Receipt
+from millstream.wire.receipts import Receipt, StoredRecord
 from tests.checkpoints.memory_store import MemoryStore
 from tests.coordinator.journals import (
     COUNT,
@@ -53,10 +54,10 @@ def test_before_the_first_commit_there_is_nothing(store: MemoryStore) -> None:
     assert journal.committed == NOTHING_COMMITTED and journal.unpublished == []
     assert journal.types() == {}
     with pytest.raises(EpochIncompleteError):
-        journal.restore()
+        journal.restore_plan()
 
 
-def test_a_manifest_says_all_about_an_epoch(store: MemoryStore) -> None:
+def test_a_manifest_describes_an_epoch_completely(store: MemoryStore) -> None:
     journal = journal_of(store)
     types = {COUNT: JobTypes(pa.string(), pa.schema([("n", pa.int64())])), SUM: JobTypes()}
     journal.commit(record(0, try_=2), [delta(0)], [], types, [staged(0)])
@@ -98,7 +99,7 @@ def named(journal: Journal) -> set[str]:
     return {found.key for found in journal.lineage.newest.bases}
 
 
-def test_who_was_replaced_knows_no_more_than_before(store: MemoryStore) -> None:
+def test_a_superseded_journal_does_not_change(store: MemoryStore) -> None:
     journal = journal_of(store)
     commit(journal, 0)
     claimed(store)
@@ -110,7 +111,7 @@ def test_who_was_replaced_knows_no_more_than_before(store: MemoryStore) -> None:
         journal.require_claim()
 
 
-def test_a_commit_of_which_nothing_is_known_is_not_taken_for_one(
+def test_a_commit_with_unknown_outcome_does_not_count(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = journal_of(store)
@@ -126,14 +127,14 @@ def test_a_commit_of_which_nothing_is_known_is_not_taken_for_one(
     commit(journal, 0)
 
 
-def test_receipts_become_pieces_unless_nothing_was_kept(store: MemoryStore) -> None:
+def test_receipts_become_deltas_unless_the_unit_is_empty(store: MemoryStore) -> None:
     journal = journal_of(store)
     plain = Receipt(SUM, 4, 0, LEFT, "digest", 1)
     receipts = [
-        replace(plain, kept=Kept("data/x", 12)),
-        replace(plain, kept=Kept("", 0)),
+        replace(plain, stored=StoredRecord("data/x", 12)),
+        replace(plain, stored=StoredRecord("", 0)),
         plain,
-        replace(plain, job=COUNT, slots=RIGHT, kept=Kept("data/y", 3)),
+        replace(plain, job=COUNT, slots=RIGHT, stored=StoredRecord("data/y", 3)),
     ]
 
     assert journal.deltas_of(receipts) == [
@@ -142,22 +143,22 @@ def test_receipts_become_pieces_unless_nothing_was_kept(store: MemoryStore) -> N
     ]
 
 
-def test_results_are_told_and_what_hears_them_cannot_spoil_them(
+def test_an_error_of_on_checkpoint_does_not_fail_the_commit(
     store: MemoryStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told: list[CheckpointResult] = []
+    results: list[CheckpointResult] = []
 
-    def hear(result: CheckpointResult) -> None:
-        told.append(result)
+    def on_result(result: CheckpointResult) -> None:
+        results.append(result)
         raise ValueError("no good")
 
-    journal = journal_of(store, on_result=hear)
+    journal = journal_of(store, on_result=on_result)
     commit(journal, 0)
     commit(journal, 1)
-    assert not told  # nobody is called while locks are held
+    assert not results  # not while locks are held
 
-    journal.tell()
-    assert [(one.epoch, one.parent, one.records, one.bytes) for one in told] == [
+    journal.report_results()
+    assert [(one.epoch, one.parent, one.records, one.bytes) for one in results] == [
         (0, -1, 1, 10),
         (1, 0, 1, 10),
     ]
@@ -167,7 +168,7 @@ def test_results_are_told_and_what_hears_them_cannot_spoil_them(
 # -- after a restart -----------------------------------------------------------------------------
 
 
-def test_what_may_not_be_in_sight_yet_is_known_after_a_restart(store: MemoryStore) -> None:
+def test_outputs_that_may_be_unpublished_are_known_after_a_restart(store: MemoryStore) -> None:
     journal = journal_of(store)
     commit(journal, 0)
     journal.published = 0
@@ -182,16 +183,16 @@ def test_what_may_not_be_in_sight_yet_is_known_after_a_restart(store: MemoryStor
     assert journal_of(store).unpublished == [staged(2, incarnation=2)]
 
 
-def test_what_was_never_published_is_not_forgotten_with_later_commits(store: MemoryStore) -> None:
+def test_unpublished_outputs_survive_garbage_collection(store: MemoryStore) -> None:
     journal = journal_of(store, retain=1)
     for epoch in range(4):
         commit(journal, epoch, *([base(epoch - 1)] if epoch else []))
-    journal.collect()
+    journal.collect_garbage()
 
     assert [one.epoch for one in journal_of(store).unpublished] == [0, 1, 2, 3]
 
 
-def test_after_going_back_only_what_is_left_counts(store: MemoryStore) -> None:
+def test_after_a_rewind_only_earlier_epochs_count(store: MemoryStore) -> None:
     journal = journal_of(store)
     for epoch in range(4):
         commit(journal, epoch)
@@ -216,21 +217,21 @@ def test_types_follow_the_ids_of_jobs(store: MemoryStore) -> None:
 
     again = Journal(store, lineage, note, {"words": 8, "sum": 9}, 3)
     assert again.types() == {8: JobTypes(pa.string(), output)}
-    assert again.restore().jobs == {"count@1": 8, "sum@2": 9}
-    assert again.restore().key_types == {8: pa.string()}
+    assert again.restore_plan().jobs == {"count@1": 8, "sum@2": 9}
+    assert again.restore_plan().key_types == {8: pa.string()}
 
 
-def test_an_order_to_restore_names_the_records_of_the_newest_commit(store: MemoryStore) -> None:
+def test_a_restore_plan_names_the_records_of_the_newest_commit(store: MemoryStore) -> None:
     journal = journal_of(store)
     for epoch in range(3):
         commit(journal, epoch, *([base(1)] if epoch == 2 else []))
 
-    found = journal_of(store).restore()
+    found = journal_of(store).restore_plan()
     assert (found.incarnation, found.committed) == (2, Commit(2, 0))
     assert found.bases == (base(1),) and found.deltas == (delta(2),)
 
 
-def test_an_order_to_restore_is_of_one_epoch_also_if_another_is_committed_meanwhile(
+def test_a_restore_plan_is_of_one_epoch_if_another_is_committed_meanwhile(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = journal_of(store)
@@ -242,11 +243,11 @@ def test_an_order_to_restore_is_of_one_epoch_also_if_another_is_committed_meanwh
         return found
 
     monkeypatch.setattr("millstream.coordinator.journal.contents_of", meanwhile)
-    found = journal.restore()
+    found = journal.restore_plan()
     assert found.committed.epoch == max(one.through for one in found.deltas) == 0
 
 
-# -- what is not needed any more -------------------------------------------------------------------
+# -- garbage -------------------------------------------------------------------------------------
 
 
 def filled(store: MemoryStore, retain: int = 2, number: int = 6, **options: int) -> Journal:
@@ -259,63 +260,63 @@ def filled(store: MemoryStore, retain: int = 2, number: int = 6, **options: int)
 
 
 @pytest.mark.parametrize("retain", [1, 2])
-def test_what_no_retained_epoch_needs_is_deleted_and_the_run_goes_on(
+def test_garbage_of_retained_epochs_is_deleted_while_epochs_are_committed(
     store: MemoryStore, retain: int
 ) -> None:
     journal = filled(store, retain)
-    journal.collect()
+    journal.collect_garbage()
 
     assert [one.epoch for one in Chain(store).read().manifests] == list(range(6 - retain, 6))
     assert {key.split("/")[1] for key in store.scan("data/")} == {
         f"{epoch:012d}" for epoch in range(5 - retain, 6)
     }
     commit(journal, 6, base(5))
-    journal.collect()
+    journal.collect_garbage()
     assert epochs(journal)[-1] == 6 and Chain(store).read().epoch == 6
-    assert set(journal.restore().deltas) == {delta(6)}
+    assert set(journal.restore_plan().deltas) == {delta(6)}
     missing = [key for key in contents_keys(journal) if key not in store.scan("data/")]
     assert missing == []
-    assert journal_of(store).restore().deltas == journal.restore().deltas
+    assert journal_of(store).restore_plan().deltas == journal.restore_plan().deltas
 
 
 def contents_keys(journal: Journal) -> list[str]:
-    found = journal.restore()
+    found = journal.restore_plan()
     return [*(one.key for one in found.bases), *(one.key for one in found.deltas)]
 
 
-def test_it_is_tidied_up_now_and_then(store: MemoryStore) -> None:
-    journal = journal_of(store, retain=1, tidy_every=3)
-    tidy = []
+def test_garbage_is_collected_every_few_epochs(store: MemoryStore) -> None:
+    journal = journal_of(store, retain=1, garbage_every=3)
+    due = []
     for epoch in range(6):
         commit(journal, epoch, *([base(epoch - 1)] if epoch else []))
-        tidy.append(journal.is_tidy)
-        if not journal.is_tidy:
-            journal.tidy()
-    assert tidy == [True, True, False, True, True, False]
-    assert journal_of(store, tidy_every=3).is_tidy
+        due.append(journal.is_garbage_due)
+        if journal.is_garbage_due:
+            journal.collect_garbage()
+    assert due == [False, False, True, False, False, True]
+    assert not journal_of(store, garbage_every=3).is_garbage_due
 
 
-def test_a_store_that_is_away_is_no_matter(
+def test_garbage_collection_ignores_an_unavailable_store(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    journal = filled(store, tidy_every=1)
+    journal = filled(store, garbage_every=1)
 
-    def away(prefix: str = "") -> list[str]:
-        raise StoreUnavailableError("gone")
+    def unavailable(prefix: str = "") -> list[str]:
+        raise StoreUnavailableError("no answer")
 
-    monkeypatch.setattr(store, "scan", away)
+    monkeypatch.setattr(store, "scan", unavailable)
     with caplog.at_level(logging.WARNING, "millstream"):
-        journal.tidy()
-    assert "could not delete" in caplog.text and not journal._receipts_of_epoch
+        journal.collect_garbage()
+    assert "garbage collection failed" in caplog.text and not journal._is_collecting
 
 
-def test_who_was_replaced_deletes_nothing_that_its_successor_may_have_gone_back_to(
+def test_a_superseded_driver_deletes_nothing_that_its_successor_may_need(
     store: MemoryStore,
 ) -> None:
     journal = filled(store, retain=1)
     again = journal_of(store, after=1)
 
-    journal.tidy()
+    journal.collect_garbage()
 
     assert [key for key in contents_keys(again) if key not in store.scan("data/")] == []
     assert journal_of(store).committed.epoch == 1
@@ -336,19 +337,19 @@ class _Meanwhile(MemoryStore):
         return found
 
 
-def test_own_commits_do_not_keep_it_from_being_tidied_up() -> None:
+def test_garbage_is_collected_despite_concurrent_commits() -> None:
     store = _Meanwhile()
     journal = filled(store, retain=2)
     store.then = lambda: commit(journal, journal.committed.epoch + 1)
 
-    journal.collect()
+    journal.collect_garbage()
 
     assert journal.committed.epoch == 7
     assert epochs(journal_of(store)) == [4, 5, 6, 7]
     assert [key for key in contents_keys(journal) if key not in store.scan(DATA)] == []
 
 
-def test_a_commit_that_is_only_just_in_the_store_is_known_as_an_own_one(
+def test_a_commit_of_this_driver_is_not_taken_for_a_claim(
     store: MemoryStore,
 ) -> None:
     journal = filled(store, retain=2)
@@ -356,25 +357,25 @@ def test_a_commit_that_is_only_just_in_the_store_is_known_as_an_own_one(
     assert newest is not None
     Chain(store).commit(journal.lineage, replace(newest, epoch=6, parent=5))
 
-    journal.collect()
+    journal.collect_garbage()
 
     assert epochs(journal_of(store)) == [4, 5, 6]
 
 
-def test_who_goes_back_while_records_are_listed_finds_all_of_them() -> None:
+def test_a_rewind_during_garbage_collection_finds_all_records() -> None:
     store = _Meanwhile()
     journal = filled(store, retain=1)
     commit(journal, 6, base(5))
-    gone_back: list[Journal] = []
+    rewound: list[Journal] = []
 
-    def go_back() -> None:
-        if not gone_back:
-            gone_back.append(journal_of(store, after=1))
+    def rewind() -> None:
+        if not rewound:
+            rewound.append(journal_of(store, after=1))
 
-    store.then = go_back
+    store.then = rewind
 
-    journal.collect()
+    journal.collect_garbage()
 
-    [again] = gone_back
+    [again] = rewound
     assert [key for key in contents_keys(again) if key not in store.scan(DATA)] == []
     assert journal_of(store).committed.epoch == 1

@@ -15,14 +15,8 @@ from millstream.coordinator.ledger import (
     TypeConflictError,
 )
 from millstream.ring.ring import NodeId
-from millstream.wire.messages import (
-    NOTHING_COMMITTED,
-    Commit,
-    CommittedUnit,
-    CopyReceipt,
-    Receipt,
-    Receipts,
-)
+from millstream.wire.commit import NOTHING_COMMITTED, Commit, CommittedUnit
+from millstream.wire.receipts import CopyReceipt, Receipt, Receipts
 from tests.coordinator.receipts import (
     GONE,
     HIGH,
@@ -58,7 +52,7 @@ def test_the_record_fixes_what_every_copy_must_agree_on() -> None:
     assert record.at == (0, 0)
 
 
-def test_the_record_says_whether_backups_are_fed() -> None:
+def test_the_record_names_whether_backups_are_fed() -> None:
     assert Ledger(1, {}, roster_of(A), {}, {}, logs=True).admit(0, 0).logs
 
 
@@ -66,7 +60,7 @@ def test_the_record_says_whether_backups_are_fed() -> None:
 def test_epochs_are_admitted_in_order(epoch: int) -> None:
     ledger = Ledger(1, {}, roster_of(A), {}, {})
     ledger.admit(0, 0)
-    ledger.commit(ledger.closing())
+    ledger.commit(ledger.prepare())
 
     with pytest.raises(EpochOrderError) as caught:
         ledger.admit(epoch, 0)
@@ -75,7 +69,7 @@ def test_epochs_are_admitted_in_order(epoch: int) -> None:
     assert ledger.admit(1, 0).epoch == 1
 
 
-def test_a_retry_keeps_everything_but_the_try() -> None:
+def test_a_retry_changes_only_the_try() -> None:
     ledger = ledger_of()
     first = ledger.admit(0, 123)
 
@@ -85,11 +79,11 @@ def test_a_retry_keeps_everything_but_the_try() -> None:
     assert ledger.record is second
 
 
-def test_a_retry_goes_on_with_the_placement_in_force() -> None:
+def test_a_retry_uses_the_placement_in_force() -> None:
     roster = roster_of(A, B, replicas=1)
     ledger = ledger_of(roster=roster)
     ledger.admit(0, 123)
-    roster.lose([A])
+    roster.remove([A])
 
     assert ledger.retry().placement is roster.placement
 
@@ -99,7 +93,7 @@ def test_a_takeover_replaces_the_placement_of_the_epoch_under_way_and_nothing_el
     ledger = ledger_of(roster=roster)
     ledger.replace_placement()  # no epoch is under way
     record = ledger.admit(0, 123)
-    roster.lose([A])
+    roster.remove([A])
     assert ledger.record is record
 
     ledger.replace_placement()
@@ -118,7 +112,7 @@ def test_an_epoch_commits_when_every_slot_of_every_job_has_a_receipt_of_its_owne
         ledger.receive(node, said(*(receipt(slots, job) for job in JOBS)))
 
     assert ledger.missing() == {}
-    ledger.commit(ledger.closing())
+    ledger.commit(ledger.prepare())
     assert ledger.committed.epoch == 0
     assert (ledger.committed, ledger.record, ledger.receipts) == (Commit(0, 0), None, [])
     assert ledger.admit(1, 0).committed == Commit(0, 0)
@@ -130,7 +124,7 @@ def test_a_commit_names_the_try() -> None:
     ledger.retry()
     give(ledger)
 
-    ledger.commit(ledger.closing())
+    ledger.commit(ledger.prepare())
 
     assert ledger.committed == Commit(0, 1)
 
@@ -148,17 +142,17 @@ def test_a_commit_names_the_units_of_present_owners() -> None:
         ),
     )
 
-    closing = ledger.closing()
+    prepared = ledger.prepare()
 
-    assert closing.commit.units == (
+    assert prepared.commit.units == (
         CommittedUnit(WORDS, 0, 4, "x"),
         CommittedUnit(WORDS, 4, 6, "y"),
         CommittedUnit(WORDS, 6, 8, "z"),
         CommittedUnit(PAIRS, 0, 4, "v"),
         CommittedUnit(PAIRS, 4, 8, "w"),
     )
-    ledger.commit(closing)
-    assert ledger.admit(1, 0).committed.units == closing.units
+    ledger.commit(prepared)
+    assert ledger.admit(1, 0).committed.units == prepared.units
 
 
 def test_the_units_of_a_commit_are_pickled_once_and_not_with_every_message() -> None:
@@ -172,25 +166,25 @@ def test_the_units_of_a_commit_are_pickled_once_and_not_with_every_message() -> 
     assert Commit(3, 1).units == ()
 
 
-def test_receipts_from_before_a_change_of_the_ring_are_asked_for_again() -> None:
+def test_receipts_from_before_a_change_of_the_ring_do_not_count() -> None:
     roster = roster_of(A, B, GONE, replicas=1)
     ledger = ledger_of(roster=roster)
     ledger.admit(0, 0)
     for node in (A, B, GONE):
         owned = range(*[int(at) for at in roster.placement.ring.slots_of(node)[[0, -1]] + [0, 1]])
         ledger.receive(node, said(receipt(owned)))
-    ledger.closing()
+    ledger.prepare()
     roster.placement = roster.placement.at(roster.placement.version + 1)
 
-    with pytest.raises(MissingReceiptsError, match="the ring that is in force now"):
-        ledger.closing()
+    with pytest.raises(MissingReceiptsError, match="the ring in force"):
+        ledger.prepare()
 
 
 def test_a_takeover_is_known_until_the_next_try() -> None:
     roster = roster_of(A, B, replicas=1)
     ledger = ledger_of(roster=roster)
     assert ledger.admit(0, 0).cuts == (HIGH.start,)
-    roster.lose([A])
+    roster.remove([A])
     ledger.replace_placement()
     assert ledger.taken_over and not ledger.recut
 
@@ -206,7 +200,7 @@ def missing_after(given: Mapping[NodeId, Receipts], jobs: dict[int, str] | None 
         ledger.receive(node, found)
     missing = ledger.missing()
     with pytest.raises(MissingReceiptsError) as caught:
-        ledger.commit(ledger.closing())
+        ledger.commit(ledger.prepare())
     assert ledger.committed == NOTHING_COMMITTED and ledger.record is not None
     assert caught.value.missing == {JOBS[job]: count for job, count in missing.items()}
     return missing
@@ -223,7 +217,7 @@ def test_a_receipt_for_some_slots_is_not_enough() -> None:
     assert missing_after(given) == {WORDS: 1}
 
 
-def test_a_receipt_for_one_job_says_nothing_of_another() -> None:
+def test_a_receipt_for_one_job_does_not_count_for_another() -> None:
     given = {A: said(receipt(LOW), receipt(LOW, PAIRS)), B: said(receipt(HIGH))}
 
     assert missing_after(given, jobs=JOBS) == {PAIRS: 4}
@@ -258,7 +252,7 @@ def test_a_slot_that_changed_owner_needs_a_new_receipt() -> None:
     give(ledger)
     assert ledger.missing() == {}
 
-    roster.lose([A])
+    roster.remove([A])
 
     assert ledger.missing() == {WORDS: 4}
     ledger.receive(B, said(receipt(LOW), receipt(HIGH)))
@@ -286,7 +280,7 @@ def test_a_retry_voids_the_receipts_so_far() -> None:
     assert ledger.missing() == {WORDS: 8}
 
 
-def test_receipts_before_any_epoch_are_not_kept() -> None:
+def test_receipts_before_any_epoch_do_not_count() -> None:
     ledger = ledger_of()
     ledger.receive(A, said(receipt(LOW)))
 
@@ -295,7 +289,7 @@ def test_receipts_before_any_epoch_are_not_kept() -> None:
     assert ledger.missing() == {WORDS: 8}
 
 
-def test_receipts_that_are_asked_for_again_are_counted_once() -> None:
+def test_repeated_receipts_are_counted_once() -> None:
     ledger = ledger_of()
     ledger.admit(0, 0)
     for _ in range(2):
@@ -305,7 +299,7 @@ def test_receipts_that_are_asked_for_again_are_counted_once() -> None:
     assert sum(found.rows for found in ledger.receipts) == 7
 
 
-def test_what_a_node_says_replaces_what_it_said_before() -> None:
+def test_new_receipts_of_a_node_replace_the_old_ones() -> None:
     ledger = ledger_of()
     ledger.admit(0, 0)
     give(ledger)
@@ -345,7 +339,7 @@ def backed_up(*given: CopyReceipt, reach: int = -1, jobs: dict[int, str] | None 
 
 
 def in_sync_after_commit(ledger: Ledger, node: NodeId) -> list[int]:
-    ledger.commit(ledger.closing())
+    ledger.commit(ledger.prepare())
     slots: list[int] = np.flatnonzero(ledger._roster.in_sync(node)).tolist()
     return slots
 
@@ -355,18 +349,18 @@ def test_a_backup_with_a_copy_of_what_was_frozen_is_in_sync_after_the_commit() -
 
     assert ledger.lagging() == []
     assert in_sync_after_commit(ledger, B) == list(range(SLOTS))
-    assert ledger._roster.copies().tolist() == [2] * SLOTS
+    assert ledger._roster.copy_counts().tolist() == [2] * SLOTS
 
 
 def test_a_backup_without_a_copy_lags_and_is_not_in_sync_after_the_commit() -> None:
     ledger = backed_up(copy(range(0, 3)))
 
     assert ledger.lagging() == [(A, B)]
-    assert ledger.copied()[B].tolist() == [True] * 3 + [False] + [True] * 4
+    assert ledger.in_sync()[B].tolist() == [True] * 3 + [False] + [True] * 4
     assert in_sync_after_commit(ledger, B) == [0, 1, 2, *HIGH]
 
 
-def test_a_copy_of_other_input_than_what_was_frozen_does_not_count() -> None:
+def test_a_copy_with_another_digest_does_not_count() -> None:
     ledger = backed_up(copy(LOW, digest="of a lost attempt"))
 
     assert ledger.lagging() == [(A, B)]

@@ -20,10 +20,10 @@ def test_types_are_learnt_from_the_first_epoch_that_has_data() -> None:
     ledger = ledger_of()
     assert ledger.admit(0, 0).types == {}
     give(ledger)
-    ledger.commit(ledger.closing())
+    ledger.commit(ledger.prepare())
     assert learnt(ledger, 1) == JobTypes()
     give(ledger, key_type={A: None, B: pa.string()}, output={A: None, B: outputs(("a", 1))})
-    ledger.commit(ledger.closing())
+    ledger.commit(ledger.prepare())
 
     types = learnt(ledger, 2)
 
@@ -44,7 +44,7 @@ def test_null_gives_way_and_integers_go_with_floats() -> None:
         output={A: outputs((1, 1)), B: outputs((None, 1.5))},
     )
     ledger.check_types()
-    ledger.commit(ledger.closing())
+    ledger.commit(ledger.prepare())
 
     types = learnt(ledger, 1)
 
@@ -59,11 +59,11 @@ def test_items_of_tuple_keys_that_were_none_are_filled_in_later() -> None:
     ledger = ledger_of()
     ledger.admit(0, 0)
     give(ledger, key_type={A: pair(pa.null()), B: None})
-    ledger.commit(ledger.closing())
+    ledger.commit(ledger.prepare())
     assert learnt(ledger, 1).key == pair(pa.null())
     give(ledger, key_type={A: pair(pa.null()), B: pair(pa.string())})
     ledger.check_types()
-    ledger.commit(ledger.closing())
+    ledger.commit(ledger.prepare())
 
     assert learnt(ledger, 2).key == pair(pa.string())
 
@@ -96,7 +96,7 @@ def test_keys_among_outputs_are_not_widened_to_floats() -> None:
     ledger = ledger_of()
     ledger.admit(0, 0)
     give(ledger, output={A: outputs((1.5, 1)), B: outputs((2.5, 1))})
-    ledger.commit(ledger.closing())
+    ledger.commit(ledger.prepare())
 
     assert learnt(ledger, 1).output is None
 
@@ -127,23 +127,23 @@ def test_outputs_of_several_types_are_a_typed_error() -> None:
     [outputs(("a", {1})), outputs({"a": 1}), outputs(("a", None))],
     ids=["pickled", "other columns", "only None"],
 )
-def test_outputs_that_tell_no_type_teach_nothing(other: pa.Schema) -> None:
+def test_outputs_without_a_type_are_ignored(other: pa.Schema) -> None:
     ledger = ledger_of()
     ledger.admit(0, 0)
     give(ledger, output={A: other, B: other if "a" not in other.names else outputs(("a", 1))})
     ledger.check_types()
-    ledger.commit(ledger.closing())
+    ledger.commit(ledger.prepare())
 
     assert learnt(ledger, 1).output is None
 
 
-def test_declared_types_are_kept() -> None:
+def test_declared_types_do_not_change() -> None:
     declared = JobTypes(pa.int64(), pa.schema([("n", pa.float64())]))
     ledger = ledger_of(words=declared)
     assert learnt(ledger, 0) == declared
     give(ledger, output={A: outputs(("a", 1)), B: None})
     ledger.check_types()
-    ledger.commit(ledger.closing())
+    ledger.commit(ledger.prepare())
 
     assert learnt(ledger, 1) == declared
 
@@ -153,6 +153,6 @@ def test_a_record_does_not_change_when_types_are_learnt() -> None:
     record = ledger.admit(0, 0)
     give(ledger, key_type={A: pa.string(), B: None})
 
-    ledger.commit(ledger.closing())
+    ledger.commit(ledger.prepare())
 
     assert record.types == {}

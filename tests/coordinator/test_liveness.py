@@ -9,7 +9,7 @@ import pytest
 from millstream.coordinator.failure_evidence import Patience
 from millstream.ring.ring import NodeId
 from millstream.sim import World
-from millstream.wire.messages import UnitCopy
+from millstream.wire.replication import ReplicateUnit
 from tests.coordinator.clusters import N0, N1, SLOTS, Run
 
 SILENCE = Patience().silence
@@ -26,7 +26,7 @@ def takes_copies_slowly(run: Run, node: NodeId, seconds: float) -> None:
     machine = run.cluster.machines[node]
     take = machine.take_copy
 
-    def slowly(copy: UnitCopy) -> None:
+    def slowly(copy: ReplicateUnit) -> None:
         run.world.wait("for a busy core", seconds)
         take(copy)
 
@@ -63,7 +63,7 @@ def test_of_two_nodes_that_cannot_reach_each_other_one_is_fenced(world: World) -
         run.epoch()
         assert len(run.coordinator.roster.lost) == 1
         assert run.coordinator.roster.lost[0] in (N0, N1)
-        assert run.coordinator.roster.copies().tolist() == [2] * SLOTS
+        assert run.coordinator.roster.copy_counts().tolist() == [2] * SLOTS
         assert run.states() == run.expected()
 
     run.main(main, until=2000.0)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.coordinator.roster import Missing, Roster, StateLostError, from_runs
+from millstream.coordinator.roster import MissingCopy, Roster, StateLostError, from_runs
 from millstream.ring.masks import SlotMask
 from millstream.ring.placement import Placement
 from millstream.ring.ring import NodeId, RingError
@@ -26,7 +26,7 @@ def fresh_roster_of(nodes: Iterable[NodeId], replicas: int = 1) -> Roster:
 def roster_of(nodes: Iterable[NodeId], replicas: int = 1) -> Roster:
     """The same after a commit that found every copy complete."""
     roster = fresh_roster_of(nodes, replicas)
-    roster.confirm({node: roster.placement.held(node) for node in roster.nodes})
+    roster.set_in_sync({node: roster.placement.held(node) for node in roster.nodes})
     return roster
 
 
@@ -47,7 +47,7 @@ def copies(roster: Roster) -> list[str]:
 def complete(roster: Roster) -> None:
     """All copies that are to be made have been made."""
     for node in roster.nodes:
-        roster.reached(node, ((0, 0),), committed=0)
+        roster.report_reach(node, ((0, 0),), committed=0)
 
 
 def only(roster: Roster, **in_sync: SlotMask) -> None:
@@ -55,7 +55,7 @@ def only(roster: Roster, **in_sync: SlotMask) -> None:
     said = {node: roster.placement.owned(node) for node in roster.nodes}
     for name, slots in in_sync.items():
         said[NodeId(name)] |= slots
-    roster.confirm(said)
+    roster.set_in_sync(said)
 
 
 # -- the first placement ---------------------------------------------------------------------
@@ -86,20 +86,20 @@ def test_before_the_first_commit_every_copy_is_in_sync_and_none_is_missing() -> 
 
     for node in roster.nodes:
         assert roster.in_sync(node)[roster.placement.held(node)].all()
-    assert roster.missing(spare_owners=True) == [] and roster.lost == ()
+    assert roster.missing_copies(spare_owners=True) == [] and roster.lost == ()
 
 
 def test_before_the_first_commit_nothing_can_be_lost() -> None:
     roster = fresh_roster_of([A, B, C, D], replicas=0)
-    assert roster.survives([A, B, C])
+    assert roster.survives_without([A, B, C])
 
-    roster.lose([A, C])
-    roster.lose([B])
+    roster.remove([A, C])
+    roster.remove([B])
 
-    assert owners(roster) == "dddddddd" and roster.missing(spare_owners=False) == []
+    assert owners(roster) == "dddddddd" and roster.missing_copies(spare_owners=False) == []
     only(roster)
     with pytest.raises(StateLostError):
-        roster.lose([D])
+        roster.remove([D])
 
 
 # -- what nodes said -------------------------------------------------------------------------
@@ -108,39 +108,39 @@ def test_before_the_first_commit_nothing_can_be_lost() -> None:
 def test_after_a_commit_only_the_copies_that_were_confirmed_are_in_sync() -> None:
     roster = roster_of([A, B])
 
-    roster.confirm({A: mask(0, 1, 2, 3), B: mask(0, 4, 5, 6, 7)})
+    roster.set_in_sync({A: mask(0, 1, 2, 3), B: mask(0, 4, 5, 6, 7)})
 
-    assert roster.copies().tolist() == [2, 1, 1, 1, 1, 1, 1, 1]
-    roster.confirm({A: mask(0, 1, 2, 3)})
+    assert roster.copy_counts().tolist() == [2, 1, 1, 1, 1, 1, 1, 1]
+    roster.set_in_sync({A: mask(0, 1, 2, 3)})
     assert not roster.in_sync(B).any()
 
 
-def test_a_node_cannot_be_in_sync_for_what_it_does_not_hold() -> None:
+def test_a_node_is_not_in_sync_for_slots_that_it_does_not_hold() -> None:
     roster = roster_of([A, B, C, D])
     everything = np.ones(SLOTS, dtype=bool)
 
-    roster.confirm(dict.fromkeys(roster.nodes, everything))
-    roster.reached(A, ((0, 99),), committed=3)
+    roster.set_in_sync(dict.fromkeys(roster.nodes, everything))
+    roster.report_reach(A, ((0, 99),), committed=3)
 
     assert (roster.in_sync(A) == mask(0, 1, 6, 7)).all()
 
 
-def test_a_copy_that_has_come_as_far_as_the_commit_is_in_sync_between_commits() -> None:
+def test_a_copy_that_reaches_the_commit_is_in_sync_between_commits() -> None:
     roster = roster_of([A, B])
     only(roster)
 
-    roster.reached(B, ((0, 5), (2, 4), (3, 6), (4, -2)), committed=5)
+    roster.report_reach(B, ((0, 5), (2, 4), (3, 6), (4, -2)), committed=5)
 
     assert (roster.in_sync(B) == mask(0, 1, 3, 4, 5, 6, 7)).all()
-    roster.reached(NodeId("gone"), ((0, 9),), committed=5)
+    roster.report_reach(NodeId("gone"), ((0, 9),), committed=5)
 
 
-def test_what_was_asked_can_be_changed_without_harm() -> None:
+def test_a_returned_mask_is_a_copy() -> None:
     roster = roster_of([A, B])
 
     roster.in_sync(A)[:] = False
 
-    assert roster.copies().tolist() == [2] * SLOTS
+    assert roster.copy_counts().tolist() == [2] * SLOTS
 
 
 # -- nodes that go ---------------------------------------------------------------------------
@@ -148,12 +148,12 @@ def test_what_was_asked_can_be_changed_without_harm() -> None:
 
 def test_the_first_copy_clockwise_that_is_in_sync_becomes_the_owner() -> None:
     roster = roster_of([A, B, C, D], replicas=2)
-    roster.lose([A])
+    roster.remove([A])
     assert owners(roster) == "bbbbccdd" and roster.placement.version == 1
 
     roster = roster_of([A, B, C, D], replicas=2)
     only(roster, b=mask(), c=mask(0, 1))
-    roster.lose([A])
+    roster.remove([A])
     assert owners(roster) == "ccbbccdd"
 
 
@@ -161,7 +161,7 @@ def test_the_slots_of_one_node_may_go_to_several() -> None:
     roster = roster_of([A, B, C, D], replicas=2)
     only(roster, b=mask(1), c=mask(0, 1))
 
-    roster.lose([A])
+    roster.remove([A])
 
     assert owners(roster) == "cbbbccdd"
 
@@ -169,7 +169,7 @@ def test_the_slots_of_one_node_may_go_to_several() -> None:
 def test_several_nodes_go_at_once() -> None:
     roster = roster_of([A, B, C, D], replicas=2)
 
-    roster.lose([A, B])
+    roster.remove([A, B])
 
     assert owners(roster) == "ccccccdd"
     assert roster.nodes == (C, D) and roster.lost == (A, B)
@@ -177,67 +177,67 @@ def test_several_nodes_go_at_once() -> None:
     assert set(roster.placement.nodes) == {C, D}
 
 
-def test_a_node_that_goes_does_not_inherit_from_another_that_goes_with_it() -> None:
+def test_slots_are_not_reassigned_to_a_node_that_dies_as_well() -> None:
     roster = roster_of([A, B, C])
 
     with pytest.raises(StateLostError):
-        roster.lose([A, B])
+        roster.remove([A, B])
 
 
-def test_losing_nobody_or_somebody_unknown_changes_nothing() -> None:
+def test_removing_no_node_or_an_unknown_node_changes_nothing() -> None:
     roster = roster_of([A, B])
     before = roster.placement
 
-    roster.lose([])
-    roster.lose([C])
+    roster.remove([])
+    roster.remove([C])
 
     assert roster.placement is before and roster.lost == ()
 
 
-def test_new_backups_are_fed_at_once_but_not_in_sync_until_they_say_so() -> None:
+def test_new_backups_are_fed_at_once_but_not_in_sync_until_they_report_it() -> None:
     roster = roster_of([A, B, C, D])
 
-    roster.lose([A])
+    roster.remove([A])
 
     assert owners(roster) == "bbbbccdd"
     assert copies(roster) == ["c"] * 4 + ["d"] * 2 + ["b"] * 2
-    assert roster.copies().tolist() == [1, 1, 2, 2, 2, 2, 1, 1]
+    assert roster.copy_counts().tolist() == [1, 1, 2, 2, 2, 2, 1, 1]
     complete(roster)
-    assert roster.copies().tolist() == [2] * SLOTS
+    assert roster.copy_counts().tolist() == [2] * SLOTS
 
 
-def test_state_is_lost_with_the_last_complete_copy_and_the_error_says_what_and_with_whom() -> None:
+def test_losing_the_last_complete_copy_raises_with_slots_and_nodes() -> None:
     roster = roster_of([A, B, C, D], replicas=1)
     only(roster, b=mask(1))
 
     with pytest.raises(StateLostError) as caught:
-        roster.lose([A])
+        roster.remove([A])
 
     lost = caught.value
     assert (lost.slots, lost.of, lost.nodes, lost.replicas) == (1, SLOTS, (A,), 1)
     assert "the state of 1 of 8 slots is lost with the nodes a:" in str(lost)
-    assert "all copies went before new ones were made (replicas=1)" in str(lost)
+    assert "all copies failed before new ones were made (replicas=1)" in str(lost)
     copy = pickle.loads(pickle.dumps(lost))
     assert (type(copy), str(copy)) == (StateLostError, str(lost))
 
 
 def test_the_error_names_all_nodes_that_went_and_advises_copies_where_there_were_none() -> None:
     roster = roster_of([A, B, C, D], replicas=1)
-    roster.lose([C])
+    roster.remove([C])
     with pytest.raises(StateLostError, match="2 of 8 slots is lost with the nodes c, d"):
-        roster.lose([D])
+        roster.remove([D])
 
     alone = roster_of([A, B], replicas=0)
     with pytest.raises(StateLostError, match=r"4 of 8 .* nodes b: state had no second copy"):
-        alone.lose([B])
+        alone.remove([B])
 
 
-def test_survival_is_foretold_without_a_change() -> None:
+def test_survives_without_changes_nothing() -> None:
     roster = roster_of([A, B, C, D])
     only(roster, b=mask(0, 1), c=mask(2, 3), d=mask(4, 5))
 
-    assert roster.survives([A]) and roster.survives([A, C])
-    assert not roster.survives([D]) and not roster.survives([A, B])
+    assert roster.survives_without([A]) and roster.survives_without([A, C])
+    assert not roster.survives_without([D]) and not roster.survives_without([A, B])
     assert roster.nodes == (A, B, C, D) and roster.placement.version == 0
 
 
@@ -247,7 +247,7 @@ def test_survival_is_foretold_without_a_change() -> None:
 def test_slots_that_the_store_has_are_spread_over_the_nodes_that_live() -> None:
     roster = roster_of([A, B, C, D], replicas=0)
 
-    roster.lose([B], restorable=True)
+    roster.remove([B], restorable=True)
 
     assert owners(roster) == "aacdccdd" and roster.lost == (B,)  # clockwise from b
     assert roster.placement.version == 1 and set(roster.nodes) == {A, C, D}
@@ -258,28 +258,28 @@ def test_a_copy_in_memory_is_taken_before_the_store() -> None:
     roster = roster_of([A, B, C, D])
     only(roster, b=mask(1))  # of a's slots 0 and 1
 
-    roster.lose([A], restorable=True)
+    roster.remove([A], restorable=True)
 
     assert owners(roster) == "bbbbccdd"
     assert not roster.in_sync(C)[:2].any()
 
 
-def test_several_nodes_and_all_their_copies_can_come_from_the_store() -> None:
+def test_slots_of_several_dead_nodes_can_be_restored() -> None:
     roster = roster_of([A, B, C, D])
 
-    roster.lose([A, B], restorable=True)
+    roster.remove([A, B], restorable=True)
 
     # What b held of its own is at c; what both a and b had is at nobody.
     assert owners(roster) == "cdccccdd"
     complete(roster)
-    assert roster.copies().tolist() == [2] * SLOTS
+    assert roster.copy_counts().tolist() == [2] * SLOTS
 
 
-def test_who_was_given_slots_from_the_store_can_be_lost_in_turn() -> None:
+def test_an_owner_of_restored_slots_can_die_as_well() -> None:
     roster = roster_of([A, B, C], replicas=0)
 
     for gone in (A, B):
-        roster.lose([gone], restorable=True)
+        roster.remove([gone], restorable=True)
 
     assert owners(roster) == "c" * SLOTS and roster.lost == (A, B)
 
@@ -288,23 +288,23 @@ def test_without_anybody_left_even_a_store_does_not_help() -> None:
     roster = roster_of([A, B])
 
     with pytest.raises(StateLostError, match="8 of 8 slots is lost with the nodes a, b"):
-        roster.lose([A, B], restorable=True)
+        roster.remove([A, B], restorable=True)
 
 
 def test_after_a_restart_owners_have_their_slots_from_the_store_and_backups_have_none() -> None:
     domains = {node: Domain("zone", node, node) for node in (A, B, C)}
     roster = Roster(domains, SLOTS, 1, empty=False)
 
-    assert roster.copies().tolist() == [1] * SLOTS and roster.is_short
-    assert not roster.survives([A])
-    assert {(order.donor, order.to) for order in roster.missing(spare_owners=True)} == {
+    assert roster.copy_counts().tolist() == [1] * SLOTS and roster.is_under_replicated
+    assert not roster.survives_without([A])
+    assert {(order.donor, order.to) for order in roster.missing_copies(spare_owners=True)} == {
         (A, B),
         (B, C),
         (C, A),
     }
     with pytest.raises(StateLostError):
-        roster.lose([A])
-    roster.lose([A], restorable=True)
+        roster.remove([A])
+    roster.remove([A], restorable=True)
     assert "a" not in owners(roster)
 
 
@@ -313,36 +313,36 @@ def test_after_a_restart_owners_have_their_slots_from_the_store_and_backups_have
 
 def test_an_epoch_without_news_asks_for_no_new_placement(monkeypatch: pytest.MonkeyPatch) -> None:
     roster = roster_of((A, B, C))
-    roster.settle(between_epochs=True)
+    roster.enact(between_epochs=True)
     monkeypatch.delattr(Roster, "_mint")
 
-    roster.confirm({node: roster.placement.held(node) for node in roster.nodes})
+    roster.set_in_sync({node: roster.placement.held(node) for node in roster.nodes})
 
-    assert roster.settle(between_epochs=True) is False
+    assert roster.enact(between_epochs=True) is False
 
 
 def test_settling_mints_nothing_when_all_is_where_it_should_be() -> None:
     roster = roster_of([A, B, C])
     before = roster.placement
 
-    assert not roster.settle(between_epochs=True)
-    assert not roster.settle(between_epochs=False)
+    assert not roster.enact(between_epochs=True)
+    assert not roster.enact(between_epochs=False)
 
     assert roster.placement is before
 
 
-def test_a_copy_that_is_needed_no_more_is_kept_until_the_backups_are_in_sync() -> None:
+def test_a_former_backup_is_retained_until_the_new_ones_are_in_sync() -> None:
     roster = roster_of([A, B, C, D], replicas=2)
     roster.move(range(0, 2), C)
-    assert roster.settle(between_epochs=True)
+    assert roster.enact(between_epochs=True)
     assert copies(roster)[0] == "bda"  # wanted: b and d; a is kept until d is in sync
 
-    assert not roster.settle(between_epochs=False)
+    assert not roster.enact(between_epochs=False)
     complete(roster)
-    assert roster.settle(between_epochs=False)
+    assert roster.enact(between_epochs=False)
 
     assert copies(roster)[0] == "bd"
-    assert roster.copies().tolist() == [3] * SLOTS
+    assert roster.copy_counts().tolist() == [3] * SLOTS
 
 
 def test_a_move_swaps_the_roles_of_owner_and_backup_at_the_next_boundary() -> None:
@@ -351,9 +351,9 @@ def test_a_move_swaps_the_roles_of_owner_and_backup_at_the_next_boundary() -> No
     taken = [slot for slot in range(SLOTS) if before[slot] == "a"][:2]
 
     roster.move(taken, B)
-    assert not roster.settle(between_epochs=False)
+    assert not roster.enact(between_epochs=False)
     assert owners(roster) == before
-    assert roster.settle(between_epochs=True)
+    assert roster.enact(between_epochs=True)
 
     assert [slot for slot in range(SLOTS) if owners(roster)[slot] != before[slot]] == taken
     for slot in taken:
@@ -361,7 +361,7 @@ def test_a_move_swaps_the_roles_of_owner_and_backup_at_the_next_boundary() -> No
         assert A in roster.placement.copies(slot)  # fed until c, the new backup, is in sync
         assert C in roster.placement.copies(slot)
     complete(roster)
-    roster.settle(between_epochs=False)
+    roster.enact(between_epochs=False)
     assert [roster.placement.copies(slot) for slot in taken] == [(C,), (C,)]
 
 
@@ -371,20 +371,20 @@ def test_a_move_to_a_node_that_is_not_in_sync_does_not_happen() -> None:
     only(roster, b=mask(0))
     roster.move([0, 1], B)
 
-    roster.settle(between_epochs=True)
+    roster.enact(between_epochs=True)
 
     assert owners(roster) == "babbccdd"
-    roster.reached(B, ((0, 0),), committed=0)
-    assert not roster.settle(between_epochs=True)  # it was asked for one boundary
+    roster.report_reach(B, ((0, 0),), committed=0)
+    assert not roster.enact(between_epochs=True)  # it was asked for one boundary
 
 
 def test_a_move_to_a_node_that_died_meanwhile_is_dropped_and_to_an_unknown_one_refused() -> None:
     roster = roster_of([A, B, C], replicas=2)
     roster.move([0], B)
-    roster.lose([B])
+    roster.remove([B])
     before = owners(roster)
 
-    roster.settle(between_epochs=True)
+    roster.enact(between_epochs=True)
 
     assert owners(roster) == before
     with pytest.raises(RingError):
@@ -396,11 +396,11 @@ def test_a_move_to_a_node_that_died_meanwhile_is_dropped_and_to_an_unknown_one_r
 
 def test_missing_copies_are_made_by_owners() -> None:
     roster = roster_of([A, B, C, D])
-    roster.lose([A])
+    roster.remove([A])
 
-    assert roster.missing(spare_owners=False) == [
-        Missing(D, B, (range(6, 8),)),
-        Missing(B, C, (range(0, 2),)),
+    assert roster.missing_copies(spare_owners=False) == [
+        MissingCopy(D, B, (range(6, 8),)),
+        MissingCopy(B, C, (range(0, 2),)),
     ]
 
 
@@ -410,13 +410,13 @@ def test_owners_are_spared_where_another_copy_is_in_sync() -> None:
     lacking = (roster.placement.fed(B) & ~roster.in_sync(B)).nonzero()[0].tolist()
     assert lacking == [1, 6, 7]
 
-    assert roster.missing(spare_owners=True) == [
-        Missing(A, B, (range(6, 8),)),
-        Missing(C, B, (range(1, 2),)),
+    assert roster.missing_copies(spare_owners=True) == [
+        MissingCopy(A, B, (range(6, 8),)),
+        MissingCopy(C, B, (range(1, 2),)),
     ]
-    assert roster.missing(spare_owners=False) == [
-        Missing(A, B, (range(1, 2),)),
-        Missing(D, B, (range(6, 8),)),
+    assert roster.missing_copies(spare_owners=False) == [
+        MissingCopy(A, B, (range(1, 2),)),
+        MissingCopy(D, B, (range(6, 8),)),
     ]
 
 
@@ -449,27 +449,27 @@ def test_whatever_happens_owners_are_in_sync_and_no_copy_is_dropped_that_is_need
     roster = (fresh_roster_of if fresh else roster_of)(NODES[:nodes], replicas)
     asked = np.zeros(SLOTS, dtype=bool)
     for kind, one, other in changes:
-        before, had = roster.placement, roster.copies()
+        before, had = roster.placement, roster.copy_counts()
         chosen = np.array([one >> bit & 1 for bit in range(SLOTS)], dtype=bool)
         gone: set[NodeId] = set()
         if kind == "lose":
             gone = {roster.nodes[other % len(roster.nodes)]}
-            if len(roster.nodes) == 1 or not (stored or roster.survives(gone)):
+            if len(roster.nodes) == 1 or not (stored or roster.survives_without(gone)):
                 with pytest.raises(StateLostError):
-                    roster.lose(gone, restorable=stored)
+                    roster.remove(gone, restorable=stored)
                 return
-            roster.lose(gone, restorable=stored)
+            roster.remove(gone, restorable=stored)
         elif kind == "confirm":
             only(roster, **{roster.nodes[other % len(roster.nodes)]: chosen})
         elif kind == "reach":
             runs = tuple((slot, int(flag)) for slot, flag in enumerate(chosen))
-            roster.reached(roster.nodes[other % len(roster.nodes)], runs, committed=1)
+            roster.report_reach(roster.nodes[other % len(roster.nodes)], runs, committed=1)
         elif kind == "move":
             asked |= chosen
             roster.move(np.flatnonzero(chosen).tolist(), roster.nodes[other % len(roster.nodes)])
         else:
-            roster.settle(between_epochs=kind == "boundary")
-            assert (roster.copies() >= np.minimum(had, replicas + 1)).all()
+            roster.enact(between_epochs=kind == "boundary")
+            assert (roster.copy_counts() >= np.minimum(had, replicas + 1)).all()
         check(roster, before, gone, asked if kind == "boundary" else mask())
         asked &= kind != "boundary"
 

@@ -1,8 +1,9 @@
-"""The coordinator with real nodes, in a simulated world in which tests make things go wrong."""
+"""The coordinator with real nodes, in a simulated world in which tests inject faults."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -11,23 +12,30 @@ import pytest
 from millstream.checkpoints.manifest import Staged
 from millstream.coordinator import state_reader
 from millstream.coordinator.ledger import MissingReceiptsError
+from millstream.coordinator.request_service import StaleTaskError
 from millstream.coordinator.roster import StateLostError
-from millstream.coordinator.service import StaleTaskError
 from millstream.coordinator.state_reader import RunEndedError, StateReader
 from millstream.ring.ring import NodeId
 from millstream.sim import World
 from millstream.sim.workload import JOBS
-from millstream.wire.messages import (
-    NOTHING_COMMITTED,
+from millstream.wire.commit import NOTHING_COMMITTED, Commit
+from millstream.wire.epoch_record import FetchRecord, ReportFailure
+from millstream.wire.feed import (
     BrokenFeedError,
-    Commit,
     FeedRefusedError,
-    FencedError,
     NotDeterministicError,
     RecutError,
-    SlotsNotHeldError,
-    UnitCopy,
 )
+from millstream.wire.membership import (
+    EnterStartBarrier,
+    FencedError,
+    FetchAssignment,
+    Heartbeat,
+    Ping,
+    ReportUnreachable,
+)
+from millstream.wire.replication import ReplicateUnit, SlotsNotHeldError
+from millstream.wire.request import Request, UnknownRequestError
 from tests.coordinator.clusters import N0, N1, N2, N3, SLOTS, Run
 
 
@@ -50,7 +58,7 @@ def whole(run: Run) -> None:
 # -- epochs ----------------------------------------------------------------------------------
 
 
-def test_every_node_is_told_the_first_placement(run: Run) -> None:
+def test_every_node_gets_the_first_placement(run: Run) -> None:
     run.main(lambda: None)
 
     placement = run.coordinator.roster.placement
@@ -81,7 +89,7 @@ def test_a_scan_is_of_one_epoch_while_others_are_committed(
     run.main(main)
 
 
-def test_a_scan_goes_on_when_a_node_dies(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scan_continues_when_a_node_dies(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_reader, "_SLOTS_AT_ONCE", 1)
 
     def main() -> None:
@@ -135,16 +143,16 @@ def test_epochs_are_committed_one_after_the_other_and_can_be_read(run: Run) -> N
     run.main(main)
 
 
-def test_state_is_read_from_a_new_owner_that_was_not_told_of_the_takeover(
+def test_state_is_read_from_a_new_owner_that_missed_the_placement(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def main() -> None:
         for _ in range(3):
             run.epoch()
         run.rest(1.0)
-        monkeypatch.setattr(run.coordinator, "tell", lambda: None)
+        monkeypatch.setattr(run.coordinator, "publish_placement", lambda: None)
         run.world.crash(N0)
-        run.coordinator.suspect(N0)
+        run.coordinator.investigate(N0)
         for key, state in run.expected()[1].items():
             assert StateReader(run.coordinator).get(1, key) == state
         assert run.states() == run.expected()
@@ -155,7 +163,7 @@ def test_state_is_read_from_a_new_owner_that_was_not_told_of_the_takeover(
 def test_after_a_commit_every_backup_is_in_sync(run: Run) -> None:
     run.main(lambda: [run.epoch() for _ in range(2)])
 
-    assert run.coordinator.roster.copies().tolist() == [2] * SLOTS
+    assert run.coordinator.roster.copy_counts().tolist() == [2] * SLOTS
 
 
 def test_the_result_has_a_report_of_every_node_and_the_receipts_of_every_job(run: Run) -> None:
@@ -167,12 +175,12 @@ def test_the_result_has_a_report_of_every_node_and_the_receipts_of_every_job(run
         assert sorted(slots) == list(range(SLOTS))
 
 
-def test_what_no_sink_looked_at_is_evaluated_before_the_commit(run: Run) -> None:
+def test_partitions_that_no_sink_read_are_evaluated_before_the_commit(run: Run) -> None:
     def main() -> None:
         record = run.coordinator.admit(0, 0)
         body = run.body([[("a0", 1)], [("b1", 2)]])
         with body.attempt(record) as attempt:
-            run.coordinator.make_whole(attempt.evaluate)  # nothing was staged
+            run.coordinator.collect_receipts(attempt.evaluate)  # nothing was staged
         assert run.coordinator.ledger.missing() == {}
 
     run.main(main)
@@ -184,7 +192,7 @@ def test_a_body_that_never_feeds_cannot_commit(run: Run) -> None:
         run.coordinator.admit(0, 0)
         evaluated: list[int] = []
         with pytest.raises(MissingReceiptsError, match="12 slots of job 'remember'"):
-            run.coordinator.make_whole(lambda: evaluated.append(1))
+            run.coordinator.collect_receipts(lambda: evaluated.append(1))
         assert len(evaluated) == 3
 
     run.main(main)
@@ -195,7 +203,7 @@ def losing_copies(run: Run, node: NodeId) -> Callable[[], None]:
     machine = run.cluster.machines[node]
     take = machine.take_copy
 
-    def lose(copy: UnitCopy) -> None:
+    def lose(copy: ReplicateUnit) -> None:
         raise FeedRefusedError("lost", stale=False)
 
     def end() -> None:
@@ -205,28 +213,28 @@ def losing_copies(run: Run, node: NodeId) -> Callable[[], None]:
     return end
 
 
-def test_a_copy_that_did_not_arrive_is_sent_again_before_the_commit(run: Run) -> None:
+def test_a_lost_copy_is_resent_before_the_commit(run: Run) -> None:
     def main() -> None:
         run.epoch()
         run.at["staged"] = losing_copies(run, N1)
         run.epoch()
-        assert run.coordinator.roster.copies().tolist() == [2] * SLOTS
+        assert run.coordinator.roster.copy_counts().tolist() == [2] * SLOTS
         whole(run)
 
     run.main(main)
 
 
-def test_a_backup_that_stays_behind_is_brought_up_to_date_after_the_commit(run: Run) -> None:
+def test_a_backup_that_falls_behind_is_copied_to_after_the_commit(run: Run) -> None:
     def main() -> None:
         run.epoch()
         backed_up = run.coordinator.roster.placement.fed(N1)
         end = losing_copies(run, N1)
-        run.at["publish"] = lambda: counts.append(run.coordinator.roster.copies())
+        run.at["publish"] = lambda: counts.append(run.coordinator.roster.copy_counts())
         run.epoch()
         end()
         assert (counts[0] == np.where(backed_up, 1, 2)).all()
         run.rest(1.0)  # the coordinator's watch, which would see to it as well, comes later
-        assert run.coordinator.roster.copies().tolist() == [2] * SLOTS
+        assert run.coordinator.roster.copy_counts().tolist() == [2] * SLOTS
         run.world.crash(N0)
         run.world.crash(N2)
         whole(run)
@@ -235,7 +243,7 @@ def test_a_backup_that_stays_behind_is_brought_up_to_date_after_the_commit(run: 
     run.main(main)
 
 
-# -- nodes that go ---------------------------------------------------------------------------
+# -- failures of nodes -----------------------------------------------------------------------
 
 POINTS = ["stage", "staged", "call back", "publish"]
 
@@ -253,14 +261,14 @@ def test_a_node_may_die_at_any_point_of_an_epoch(world: World, point: str, durab
         assert run.coordinator.roster.lost == (N1,)
         run.rest(10.0)
         whole(run)
-        assert run.coordinator.roster.copies().tolist() == [2] * SLOTS
+        assert run.coordinator.roster.copy_counts().tolist() == [2] * SLOTS
 
     run.main(main)
     assert [epoch for epoch, _ in run.sink.published] == [0, 1, 2, 3]
     assert [outputs for _, outputs in run.sink.published] == run.reference.outputs
 
 
-def test_an_owner_that_goes_after_its_receipts_is_missed_at_the_commit(run: Run) -> None:
+def test_the_commit_notices_an_owner_that_died_after_its_receipts(run: Run) -> None:
     def main() -> None:
         run.epoch()
         run.at["call back"] = lambda: take_over(run)
@@ -272,7 +280,7 @@ def test_an_owner_that_goes_after_its_receipts_is_missed_at_the_commit(run: Run)
     assert run.events.count("call back") == 2  # once in each epoch
 
 
-def test_what_a_lost_owner_alone_had_is_not_evaluated_again_within_the_try(world: World) -> None:
+def test_units_lost_with_their_owner_are_retried_in_the_next_try(world: World) -> None:
     run = Run(world, replicas=1)
 
     def main() -> None:
@@ -290,7 +298,7 @@ def test_what_a_lost_owner_alone_had_is_not_evaluated_again_within_the_try(world
 
 def take_over(run: Run) -> None:
     run.world.crash(N1)
-    run.coordinator.suspect(N1)
+    run.coordinator.investigate(N1)
     assert run.coordinator.ledger.missing() != {}
     with pytest.raises(MissingReceiptsError):
         run.coordinator.commit(Staged(0, "1.0"))
@@ -301,7 +309,7 @@ def test_only_the_slots_of_a_lost_node_change_owner_and_versions_grow_by_one(run
         run.epoch()
         before = run.coordinator.roster.placement
         run.world.crash(N2)
-        run.coordinator.suspect(N2)
+        run.coordinator.investigate(N2)
         after = run.coordinator.roster.placement
         assert after.version == before.version + 1
         for slot in range(SLOTS):
@@ -313,7 +321,7 @@ def test_only_the_slots_of_a_lost_node_change_owner_and_versions_grow_by_one(run
     run.main(main)
 
 
-def test_nodes_that_go_together_are_found_together(world: World) -> None:
+def test_nodes_that_fail_together_are_declared_dead_together(world: World) -> None:
     run = Run(world, nodes=4, replicas=1, executors=2)
 
     def main() -> None:
@@ -321,7 +329,7 @@ def test_nodes_that_go_together_are_found_together(world: World) -> None:
         gone = run.cluster.executors["executor-1"]
         for node in gone:
             world.crash(node)
-        run.coordinator.suspect(gone[0])
+        run.coordinator.investigate(gone[0])
         assert set(run.coordinator.roster.lost) == set(gone)
         assert run.coordinator.roster.placement.version == 1
         run.epoch()
@@ -330,12 +338,12 @@ def test_nodes_that_go_together_are_found_together(world: World) -> None:
     run.main(main)
 
 
-def test_a_node_that_is_silent_for_a_while_is_not_taken_for_dead(run: Run) -> None:
+def test_a_node_that_is_silent_for_a_while_is_not_declared_dead(run: Run) -> None:
     def main() -> None:
         run.epoch()
         run.world.pause(N1)
         run.world.at(6.0, lambda: run.world.resume(N1))
-        run.coordinator.suspect(N1)
+        run.coordinator.investigate(N1)
         assert run.coordinator.roster.lost == () and run.world.now > 6.0
         run.epoch()
         whole(run)
@@ -343,36 +351,41 @@ def test_a_node_that_is_silent_for_a_while_is_not_taken_for_dead(run: Run) -> No
     run.main(main)
 
 
-def test_a_node_that_stays_silent_is_replaced_and_fenced_when_it_comes_back(run: Run) -> None:
+def test_a_node_that_stays_silent_is_declared_dead_and_fenced_when_it_returns(run: Run) -> None:
     def main() -> None:
         run.epoch()
         started = run.world.now
         run.world.pause(N1)
-        run.coordinator.suspect(N1)
+        run.coordinator.investigate(N1)
         assert run.coordinator.roster.lost == (N1,)
         assert 10.0 <= run.world.now - started < 14.0
-        for action, body in [("ping", N1), ("assign", N1), ("suspect", (N0, N1, 1))]:
+        requests: list[Request[Any]] = [
+            Heartbeat(N1),
+            FetchAssignment(N1),
+            ReportUnreachable(N0, N1, 1),
+        ]
+        for request in requests:
             with pytest.raises(FencedError):
-                run.coordinator.act(action, body)
+                run.coordinator.answer(request)
         run.world.resume(N1)
         run.epoch()
         run.rest(10.0)
-        assert not run.world.alive(N1)  # it was told to stop
+        assert not run.world.alive(N1)  # it got a Stop
         whole(run)
 
     run.main(main)
 
 
 def report(run: Run, node: NodeId, by: str, seconds: float = 20.0) -> None:
-    """Report a node as out of reach, again and again for so long."""
+    """Report a node as unreachable, once a second for so long."""
     began, rounds = run.world.now, 0
     while run.world.now - began < seconds and node in run.coordinator.roster.domains:
         rounds += 1
-        run.coordinator.suspect(node, by, rounds)
+        run.coordinator.answer(ReportUnreachable(node, by, rounds))
         run.rest(1.0)
 
 
-def test_a_node_that_others_cannot_reach_is_fenced_if_its_slots_have_other_copies(
+def test_a_node_that_peers_cannot_reach_is_fenced_if_its_slots_have_other_copies(
     run: Run,
 ) -> None:
     def main() -> None:
@@ -388,17 +401,17 @@ def test_a_node_that_others_cannot_reach_is_fenced_if_its_slots_have_other_copie
     run.main(main)
 
 
-def test_many_reports_at_once_are_no_reason_to_fence_a_node_that_answers(run: Run) -> None:
+def test_many_reports_at_once_do_not_fence_a_node_that_answers(run: Run) -> None:
     def main() -> None:
         run.epoch()
         for rounds in range(200):
-            run.coordinator.suspect(N1, N0, rounds)
+            run.coordinator.answer(ReportUnreachable(N1, N0, rounds))
         assert run.coordinator.roster.lost == ()
 
     run.main(main)
 
 
-def test_a_node_with_the_only_copy_is_kept_though_others_cannot_reach_it(world: World) -> None:
+def test_a_node_with_the_only_copy_is_not_fenced_if_peers_cannot_reach_it(world: World) -> None:
     run = Run(world, replicas=0)
 
     def main() -> None:
@@ -411,7 +424,7 @@ def test_a_node_with_the_only_copy_is_kept_though_others_cannot_reach_it(world: 
     run.main(main)
 
 
-def test_a_node_whose_peers_do_not_answer_is_kept_though_others_cannot_reach_it(
+def test_a_node_is_not_fenced_if_its_peers_do_not_answer(
     world: World,
 ) -> None:
     run = Run(world, nodes=2)
@@ -420,7 +433,7 @@ def test_a_node_whose_peers_do_not_answer_is_kept_though_others_cannot_reach_it(
         run.epoch()
         report(run, N1, N0, seconds=9.5)
         world.pause(N0)
-        run.coordinator.suspect(N1, N0, 99)
+        run.coordinator.answer(ReportUnreachable(N1, N0, 99))
         assert run.coordinator.roster.lost == ()
         world.resume(N0)
         run.epoch()
@@ -429,14 +442,15 @@ def test_a_node_whose_peers_do_not_answer_is_kept_though_others_cannot_reach_it(
     run.main(main)
 
 
-def test_a_node_that_reaches_nobody_is_fenced_and_not_the_others(world: World) -> None:
+def test_a_node_that_reaches_no_peer_is_fenced_and_not_the_others(world: World) -> None:
     run = Run(world, nodes=4, replicas=2)
 
     def main() -> None:
         run.epoch()
         for rounds in range(1, 16):
-            for other in (N0, N2, N3):
-                run.coordinator.suspect(other, N1, rounds)
+            with suppress(FencedError):
+                for other in (N0, N2, N3):
+                    run.coordinator.answer(ReportUnreachable(other, N1, rounds))
             run.rest(1.0)
         assert run.coordinator.roster.lost == (N1,)
         run.epoch()
@@ -445,11 +459,11 @@ def test_a_node_that_reaches_nobody_is_fenced_and_not_the_others(world: World) -
     run.main(main)
 
 
-def test_no_more_living_nodes_are_fenced_than_there_are_copies_until_those_are_made_anew(
+def test_at_most_one_living_node_is_fenced_for_each_replica_until_copies_are_complete(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = Run(world, nodes=4, replicas=1)
-    monkeypatch.setattr(run.coordinator._rereplication, "heal", lambda: None)
+    monkeypatch.setattr(run.coordinator._rereplication, "begin", lambda: None)
 
     def main() -> None:
         run.epoch()
@@ -460,14 +474,14 @@ def test_no_more_living_nodes_are_fenced_than_there_are_copies_until_those_are_m
     run.main(main)
 
 
-def test_a_silent_node_whose_slots_have_no_other_copy_is_waited_for_longer(world: World) -> None:
+def test_a_silent_node_with_the_only_copies_gets_a_longer_timeout(world: World) -> None:
     run = Run(world, replicas=0)
 
     def main() -> None:
         run.epoch()
         world.pause(N1)
         world.at(25.0, lambda: world.resume(N1))
-        run.coordinator.suspect(N1)
+        run.coordinator.investigate(N1)
         assert run.coordinator.roster.lost == () and world.now > 25.0
         run.epoch()
         whole(run)
@@ -475,7 +489,7 @@ def test_a_silent_node_whose_slots_have_no_other_copy_is_waited_for_longer(world
     run.main(main)
 
 
-def test_when_nobody_answers_nobody_is_fenced(world: World) -> None:
+def test_no_node_is_fenced_if_none_answers(world: World) -> None:
     run = Run(world, replicas=2)
 
     def main() -> None:
@@ -485,7 +499,7 @@ def test_when_nobody_answers_nobody_is_fenced(world: World) -> None:
         run.rest(20.0)
         assert run.coordinator.roster.lost == ()
         for node in (N0, N1, N2):
-            world.heal("driver", node)
+            world.mend("driver", node)
         run.epoch()
         whole(run)
 
@@ -498,7 +512,7 @@ def test_a_node_without_a_neighbour_is_watched_by_the_coordinator(world: World) 
     def main() -> None:
         run.epoch()
         for node in (N0, N1):
-            world.cut(node, "driver")  # nobody can tell
+            world.cut(node, "driver")  # no node can report it
         world.crash(N1)
         run.rest(8.0)
         assert run.coordinator.roster.lost == (N1,)
@@ -506,7 +520,7 @@ def test_a_node_without_a_neighbour_is_watched_by_the_coordinator(world: World) 
     run.main(main)
 
 
-def test_the_last_complete_copy_that_goes_ends_the_run_with_the_error_that_says_so(
+def test_losing_the_last_complete_copy_ends_the_run_with_state_lost(
     world: World,
 ) -> None:
     run = Run(world, replicas=0)
@@ -519,24 +533,25 @@ def test_the_last_complete_copy_that_goes_ends_the_run_with_the_error_that_says_
         lost = run.coordinator.lost
         assert isinstance(lost, StateLostError) and lost.nodes == (N1,)
         assert run.coordinator.failure() is lost
-        for action, body in [("record", (1, 0)), ("suspect", (N2, None, 1))]:
+        requests: list[Request[Any]] = [FetchRecord(1, 0), ReportUnreachable(N2, "task 1", 1)]
+        for request in requests:
             with pytest.raises(StateLostError):
-                run.coordinator.act(action, body)
+                run.coordinator.answer(request)
 
     run.main(main)
 
 
-def test_a_copy_that_was_completed_since_the_last_commit_counts_when_a_node_goes(
+def test_a_copy_completed_since_the_last_commit_counts_when_a_node_dies(
     run: Run,
 ) -> None:
     def main() -> None:
         run.epoch()
         roster = run.coordinator.roster
         nothing = np.zeros(SLOTS, dtype=bool)
-        roster.confirm({n: roster.placement.owned(n) | nothing for n in roster.nodes})
-        assert not roster.survives([N1])  # as far as was told
+        roster.set_in_sync({n: roster.placement.owned(n) | nothing for n in roster.nodes})
+        assert not roster.survives_without([N1])  # as far as is known
         run.world.crash(N1)
-        run.coordinator.suspect(N1)
+        run.coordinator.investigate(N1)
         assert roster.lost == (N1,)
         whole(run)
 
@@ -550,21 +565,21 @@ def test_new_copies_are_made_between_epochs_and_survive_the_next_loss(world: Wor
         for victim in (N3, N1, N0):
             run.epoch()
             world.crash(victim)
-            run.coordinator.suspect(victim)
+            run.coordinator.investigate(victim)
             run.rest(3.0)
             if len(run.coordinator.roster.nodes) > 1:
-                assert run.coordinator.roster.copies().tolist() == [2] * SLOTS
+                assert run.coordinator.roster.copy_counts().tolist() == [2] * SLOTS
         run.epoch()
         whole(run)
 
     run.main(main)
 
 
-def test_a_node_that_missed_the_first_ring_takes_part_after_a_takeover(run: Run) -> None:
+def test_a_node_that_missed_the_first_ring_joins_after_a_takeover(run: Run) -> None:
     def main() -> None:
-        run.world.heal("driver", N1)
+        run.world.mend("driver", N1)
         run.world.crash(N0)
-        run.coordinator.suspect(N0)
+        run.coordinator.investigate(N0)
         run.epoch()
         whole(run)
 
@@ -572,17 +587,17 @@ def test_a_node_that_missed_the_first_ring_takes_part_after_a_takeover(run: Run)
     run.main(main, until=60.0)
 
 
-def test_the_watch_goes_on_after_an_error(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_watch_survives_an_error(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken() -> None:
         raise RuntimeError("on the way")
 
     def main() -> None:
         run.epoch()
         with monkeypatch.context() as patch:
-            patch.setattr(run.coordinator._commits, "look", broken)
+            patch.setattr(run.coordinator.commits, "poll", broken)
             run.rest(5.0)
         for node in (N0, N2):
-            run.world.cut(node, "driver")  # nobody can tell
+            run.world.cut(node, "driver")  # no node can report it
         run.world.crash(N1)
         run.rest(8.0)
         assert run.coordinator.roster.lost == (N1,)
@@ -593,32 +608,32 @@ def test_the_watch_goes_on_after_an_error(run: Run, monkeypatch: pytest.MonkeyPa
 def test_a_node_that_answers_with_an_error_is_alive(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = run.coordinator._rpc.ask
+    real = run.coordinator.rpc.call
 
-    def ask(node: NodeId, action: str, body: object, timeout: float = 5.0) -> Any:
-        if (node, action) == (N1, "ping"):
-            raise BrokenFeedError("it has trouble of its own")
-        return asked(node, action, body, timeout)
+    def call(node: NodeId, request: Request[Any], timeout: float = 5.0) -> Any:
+        if (node, request) == (N1, Ping()):
+            raise BrokenFeedError("an error of its own")
+        return real(node, request, timeout)
 
     def main() -> None:
         run.epoch()
-        monkeypatch.setattr(run.coordinator._rpc, "ask", ask)
-        run.coordinator.suspect(N1)
+        monkeypatch.setattr(run.coordinator.rpc, "call", call)
+        run.coordinator.investigate(N1)
         assert run.coordinator.roster.lost == ()
 
     run.main(main)
 
 
-def test_a_read_that_waits_says_why_and_ends_with_the_run(
+def test_a_waiting_read_logs_its_reason_and_ends_with_the_run(
     run: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
     def require_current(slots: range) -> None:
-        raise SlotsNotHeldError("it replays what it took over")
+        raise SlotsNotHeldError("it replays logs")
 
     def main() -> None:
         run.epoch()
         run.cluster.machines[N1].require_current = require_current  # type: ignore[method-assign]
-        run.world.at(30.0, lambda: setattr(run.coordinator, "_closed", True))
+        run.world.at(30.0, lambda: setattr(run.coordinator, "is_closed", True))
         with pytest.raises(RunEndedError):
             StateReader(run.coordinator).get(1, "a0")
 
@@ -629,7 +644,7 @@ def test_a_read_that_waits_says_why_and_ends_with_the_run(
 # -- moves -----------------------------------------------------------------------------------
 
 
-def test_slots_move_to_a_backup_at_the_next_epoch_and_state_goes_with_them(run: Run) -> None:
+def test_slots_move_to_a_backup_with_their_state_at_the_next_epoch(run: Run) -> None:
     def main() -> None:
         run.epoch()
         slots = run.owned_by(N0)
@@ -640,7 +655,7 @@ def test_slots_move_to_a_backup_at_the_next_epoch_and_state_goes_with_them(run: 
         assert run.owned_by(N0) == [] and set(slots) < set(run.owned_by(to))
         whole(run)
         run.rest(5.0)
-        assert run.coordinator.roster.copies().tolist() == [2] * SLOTS
+        assert run.coordinator.roster.copy_counts().tolist() == [2] * SLOTS
 
     run.main(main)
 
@@ -650,30 +665,30 @@ def test_slots_move_to_a_backup_at_the_next_epoch_and_state_goes_with_them(run: 
 
 def test_tasks_get_the_record_of_the_try_under_way_only(run: Run) -> None:
     def main() -> None:
-        act = run.coordinator.act
+        answer = run.coordinator.answer
         with pytest.raises(StaleTaskError):
-            act("record", (0, 0))
+            answer(FetchRecord(0, 0))
         record = run.coordinator.admit(0, 5)
-        assert act("record", (0, 0)) is record
+        assert answer(FetchRecord(0, 0)) is record
         run.coordinator.retry()
         with pytest.raises(StaleTaskError):
-            act("record", (0, 0))
-        assert act("record", (0, 1)).try_ == 1
+            answer(FetchRecord(0, 0))
+        assert answer(FetchRecord(0, 1)).try_ == 1
 
     run.main(main)
 
 
-def test_failures_of_the_try_under_way_explain_it_and_others_do_not(run: Run) -> None:
+def test_only_failures_of_the_try_under_way_are_reported(run: Run) -> None:
     def main() -> None:
         coordinator = run.coordinator
         first, second = BrokenFeedError("first"), BrokenFeedError("second")
-        coordinator.act("failed", (0, 0, first))
+        coordinator.answer(ReportFailure(0, 0, first))
         assert coordinator.failure() is None
         coordinator.admit(0, 0)
-        coordinator.act("failed", (0, 1, first))
+        coordinator.answer(ReportFailure(0, 1, first))
         assert coordinator.failure() is None
         for problem in (first, second):
-            coordinator.act("failed", (0, 0, problem))
+            coordinator.answer(ReportFailure(0, 0, problem))
         assert coordinator.failure() is second
         coordinator.retry()
         assert coordinator.failure() is None
@@ -681,7 +696,7 @@ def test_failures_of_the_try_under_way_explain_it_and_others_do_not(run: Run) ->
     run.main(main)
 
 
-def test_a_takeover_that_cuts_units_in_two_explains_other_input_behind_another_job(
+def test_a_takeover_that_cuts_units_makes_differing_input_downstream_retryable(
     world: World,
 ) -> None:
     run = Run(world, nodes=4, replicas=2)
@@ -692,18 +707,18 @@ def test_a_takeover_that_cuts_units_in_two_explains_other_input_behind_another_j
         coordinator.admit(0, 0)
         assert not coordinator.is_retryable(behind)
         run.world.crash(N1)
-        coordinator.suspect(N1)
+        coordinator.investigate(N1)
         assert coordinator.ledger.taken_over
         assert not coordinator.is_retryable(behind), "its slots went to one node, as they were"
 
         owned = run.owned_by(N2)
         coordinator.roster._in_sync[N3][owned[0]] = False
         run.world.crash(N2)
-        coordinator.suspect(N2)
+        coordinator.investigate(N2)
         assert coordinator.is_retryable(behind)
         assert not coordinator.is_retryable(first), "its input comes from sources alone"
         assert not coordinator.is_retryable(ValueError("x"))
-        coordinator.act("failed", (0, 0, behind))
+        coordinator.answer(ReportFailure(0, 0, behind))
         assert coordinator.is_retryable(RuntimeError("Spark's words for it"))
         coordinator.retry()
         assert not coordinator.is_retryable(behind)
@@ -711,29 +726,29 @@ def test_a_takeover_that_cuts_units_in_two_explains_other_input_behind_another_j
     run.main(main)
 
 
-def test_units_that_cannot_be_compared_are_worth_another_try(run: Run) -> None:
+def test_units_that_cannot_be_compared_are_retryable(run: Run) -> None:
     def main() -> None:
         run.coordinator.admit(0, 0)
         recut = RecutError("remember", 0, "0 to 3")
         assert run.coordinator.is_retryable(recut)
         for problem in (recut, BrokenFeedError("another task's")):
-            run.coordinator.act("failed", (0, 0, problem))
+            run.coordinator.answer(ReportFailure(0, 0, problem))
         assert run.coordinator.is_retryable(RuntimeError("Spark's words for it"))
 
     run.main(main)
 
 
-def test_nodes_that_arrive_are_counted_once(run: Run) -> None:
-    assert [run.coordinator.act("arrived", node) for node in (N0, N1, N0)] == [1, 2, 2]
+def test_the_start_barrier_counts_each_node_once(run: Run) -> None:
+    assert [run.coordinator.answer(EnterStartBarrier(node)) for node in (N0, N1, N0)] == [1, 2, 2]
 
 
-def test_an_unknown_action_is_refused(run: Run) -> None:
-    with pytest.raises(StaleTaskError, match="no action 'dance'"):
-        run.coordinator.act("dance", None)
-    assert run.coordinator.act("ping", N0) is None
+def test_a_request_for_a_node_is_rejected(run: Run) -> None:
+    with pytest.raises(UnknownRequestError, match="the coordinator does not serve Ping"):
+        run.coordinator.answer(Ping())
+    run.coordinator.answer(Heartbeat(N0))
 
 
-def test_the_end_stops_all_nodes_and_state_cannot_be_read_any_more(run: Run) -> None:
+def test_close_stops_all_nodes_and_rejects_reads(run: Run) -> None:
     def main() -> None:
         run.epoch()
         run.coordinator.close()
@@ -744,11 +759,11 @@ def test_the_end_stops_all_nodes_and_state_cannot_be_read_any_more(run: Run) -> 
             StateReader(run.coordinator).get(1, "a0")
         with pytest.raises(RunEndedError):
             next(StateReader(run.coordinator).items(1))
-        run.coordinator.suspect(N0)  # nobody is looked for any more
+        run.coordinator.investigate(N0)  # a closed run investigates no node
         assert run.coordinator.roster.lost == ()
 
     run.main(main)
 
 
-def test_an_end_before_the_beginning_is_nothing_special(run: Run) -> None:
+def test_close_before_begin_does_nothing(run: Run) -> None:
     run.coordinator.close()

@@ -64,7 +64,7 @@ def test_the_watermark_follows_the_newest_event_time_of_earlier_epochs() -> None
     assert story.watermark(2) == 105 - LATE
 
 
-def test_what_is_closed_is_what_the_epoch_before_has_closed() -> None:
+def test_windows_are_closed_up_to_the_watermark_of_the_epoch_before() -> None:
     story = one()
     clocks = [story.epoch(at, seen(LEFT, 100 + at)) for at in range(4)]
 
@@ -124,7 +124,7 @@ def test_an_origin_that_never_had_data_holds_the_job_back_for_a_while() -> None:
     assert story.watermark(31) == 130 - LATE
 
 
-def test_before_anybody_had_data_nothing_goes_on() -> None:
+def test_without_data_no_watermark_advances() -> None:
     story = two()
 
     assert [story.watermark(at) for at in (0, 100, 200)] == [None, None, None]
@@ -142,7 +142,7 @@ def test_an_idle_origin_does_not_hold_others_back() -> None:
     assert story.watermark(31) == 130 - LATE
 
 
-def test_a_slow_epoch_is_no_silence_of_those_who_could_not_be_heard() -> None:
+def test_a_slow_epoch_does_not_make_origins_idle() -> None:
     story = two()
     story.epoch(0, seen(LEFT, 100), seen(RIGHT, 50))
     assert story.watermark(45, seen(LEFT, 145), seen(RIGHT, 95)) == 50 - LATE
@@ -168,7 +168,7 @@ def test_an_origin_that_wakes_up_counts_again_but_puts_nothing_back() -> None:
     assert story.watermark(43) == 200 - LATE
 
 
-def test_when_all_are_idle_the_watermark_goes_on_with_the_clock() -> None:
+def test_when_all_origins_are_idle_the_watermark_advances_with_the_clock() -> None:
     story = one()
     story.epoch(0, seen(LEFT, 100))
 
@@ -177,7 +177,7 @@ def test_when_all_are_idle_the_watermark_goes_on_with_the_clock() -> None:
     assert story.watermark(77) == 177 - LATE
 
 
-def test_the_one_that_was_furthest_goes_on_when_all_are_idle() -> None:
+def test_when_all_are_idle_the_furthest_origin_advances() -> None:
     story = two(lateness=0)
     story.epoch(0, seen(LEFT, 1000), seen(RIGHT, 50))
     story.epoch(5, seen(RIGHT, 60))
@@ -224,7 +224,7 @@ def test_a_watermark_is_inherited_in_the_same_epoch() -> None:
     assert story.record.clocks[SECOND_JOB].watermark == clock.watermark == 98 * SECOND
 
 
-def test_what_is_inherited_counts_among_the_origins() -> None:
+def test_inherited_watermarks_count_among_the_origins() -> None:
     story = chain(tracked(RIGHT, lateness=0))
     other = {SECOND_JOB: Counted((seen(RIGHT, 60),))}
     story.epoch(0, seen(LEFT, 100), others=other)
@@ -238,7 +238,7 @@ def test_what_is_inherited_counts_among_the_origins() -> None:
     assert story.record.clocks[SECOND_JOB].watermark == (100 + 101 - 2) * SECOND
 
 
-def test_an_idle_origin_does_not_hold_back_what_is_inherited() -> None:
+def test_an_idle_origin_does_not_hold_back_inherited_watermarks() -> None:
     story = chain(tracked(RIGHT, lateness=0))
     story.epoch(0, seen(LEFT, 100), others={SECOND_JOB: Counted((seen(RIGHT, 60),))})
     for at in range(10, 200, 10):
@@ -278,7 +278,7 @@ def test_after_the_end_a_job_rests_where_older_results_still_count() -> None:
     assert second == TUMBLING.last_end(first - 3600 * SECOND - 1) < first
 
 
-def test_a_job_waits_for_results_that_may_be_older_than_the_watermark_they_come_with() -> None:
+def test_a_watermark_is_delayed_by_results_older_than_the_upstream_watermark() -> None:
     late = timing(job=SECOND_JOB, inherited=(FIRST,), delays={FIRST: 30 * SECOND})
     story = Story(timing(tracked(LEFT)), late)
     story.epoch(0, seen(LEFT, 100))
@@ -298,7 +298,7 @@ def test_processing_time_is_the_time_of_the_records() -> None:
     assert story.epoch(9, seen(LEFT, 700)) == JobClock(5 * SECOND, 9 * SECOND)
 
 
-def test_a_clock_that_is_put_back_stands_still() -> None:
+def test_a_clock_that_is_set_back_does_not_move_time_back() -> None:
     story = Story(timing(windowing=PROCESSING))
     story.epoch(9)
 
@@ -335,7 +335,7 @@ def test_a_time_at_the_limit_does_not_raise_the_limit_of_the_next_epoch() -> Non
         assert clock.limits == {LEFT: at * SECOND + AHEAD}
 
 
-def test_an_origin_whose_values_are_all_ahead_twice_is_believed_once() -> None:
+def test_an_origin_that_is_ahead_in_two_epochs_is_accepted_in_the_next() -> None:
     story = one()
     story.epoch(0, seen(LEFT, 100))
     story.epoch(1, tally(LEFT, ahead=3))
@@ -370,7 +370,7 @@ def test_values_ahead_beside_others_do_not_move_an_origin() -> None:
     assert story.epoch(5).limits[LEFT] < END
 
 
-def test_values_without_time_say_nothing() -> None:
+def test_values_without_time_do_not_advance_the_watermark() -> None:
     story = one()
     story.epoch(0, seen(LEFT, 100))
     story.epoch(20, tally(LEFT, untimed=9))
@@ -401,7 +401,7 @@ def test_an_advance_behind_the_watermark_changes_nothing() -> None:
     assert story.watermark(1, asked=5 * SECOND) == 100 - LATE
 
 
-def test_windows_of_processing_time_go_on_after_the_end() -> None:
+def test_processing_time_windows_reopen_after_the_end() -> None:
     story = Story(timing(windowing=PROCESSING))
     story.epoch(5)
 
@@ -412,7 +412,7 @@ def test_windows_of_processing_time_go_on_after_the_end() -> None:
 # -- restarts ----------------------------------------------------------------------------------
 
 
-def test_the_time_in_which_nobody_listened_is_no_silence() -> None:
+def test_time_between_incarnations_does_not_make_origins_idle() -> None:
     story = one()
     story.epoch(0, seen(LEFT, 100))
     story.restart()
@@ -431,7 +431,7 @@ def test_after_a_restart_an_origin_without_data_is_waited_for_again() -> None:
     assert story.watermark(3631, seen(LEFT, 110)) is not None
 
 
-def test_what_comes_after_a_long_pause_is_not_too_far_ahead() -> None:
+def test_values_after_a_long_pause_are_not_too_far_ahead() -> None:
     story = one()
     story.epoch(0, seen(LEFT, 100))
     story.restart()
@@ -439,7 +439,7 @@ def test_what_comes_after_a_long_pause_is_not_too_far_ahead() -> None:
     assert story.epoch(10_000).limits == {LEFT: 10_000 * SECOND + AHEAD}
 
 
-def test_a_note_from_before_there_were_windows_begins_anew() -> None:
+def test_a_manifest_without_clocks_starts_from_the_beginning() -> None:
     timings = (timing(tracked(LEFT)),)
 
     assert Watermarks.from_note(timings, {}, IDS) == Watermarks(timings)
@@ -452,7 +452,7 @@ def test_time_does_not_go_back_after_a_restart_also_without_windows() -> None:
     assert Watermarks.from_note((), note, {}).moment(2 * SECOND) == 7 * SECOND
 
 
-def test_a_note_survives_other_positions_and_forgets_what_is_gone() -> None:
+def test_clocks_survive_other_job_positions_and_drop_removed_jobs() -> None:
     story = Story(timing(tracked(LEFT), tracked(RIGHT), inherited=()))
     story.epoch(0, seen(LEFT, 100), seen(RIGHT, 200))
     story.epoch(1)
@@ -552,7 +552,7 @@ def test_decisions_change_with_the_rate_and_not_with_its_noise() -> None:
         ({"windowing": SLIDING, "foldable": False}, True),
     ],
 )
-def test_what_is_not_measured_stays_as_it_is(options: dict[str, Any], folded: bool) -> None:
+def test_jobs_without_measured_rates_do_not_change(options: dict[str, Any], folded: bool) -> None:
     story = folding(1, 10, Story(timing(tracked(LEFT), **options)))
 
     assert folds_now(story) is folded
@@ -642,7 +642,7 @@ def test_epochs_that_run_again_from_a_note_have_the_same_clocks(
 
 
 @given(EPOCHS)
-def test_no_active_origin_is_overtaken_unless_it_is_asked_for(epochs: list[Any]) -> None:
+def test_no_watermark_overtakes_an_active_origin_unless_requested(epochs: list[Any]) -> None:
     """Beyond what was reached before, an origin with values a moment ago bounds the watermark."""
     plain = [(wait, first, second, BEGINNING, keys) for wait, first, second, _, keys in epochs]
     found, states = told(plain, Watermarks(FLOW))

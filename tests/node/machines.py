@@ -20,15 +20,10 @@ from millstream.ring.ring import NodeId, Ring
 from millstream.state.blocks import Origin, slices, to_bytes
 from millstream.state.records import decode_records
 from millstream.state.spill import Spilling
-from millstream.wire.messages import (
-    Assign,
-    Commit,
-    CommittedUnit,
-    End,
-    Feed,
-    NodeReport,
-    Receipts,
-)
+from millstream.wire.commit import Commit, CommittedUnit
+from millstream.wire.feed import End, Feed
+from millstream.wire.membership import Assign
+from millstream.wire.receipts import NodeReport, Receipts
 from tests.work.running import SLOTS, blocks_of_pairs, job_of
 
 ME, OTHER, THIRD = NodeId("me"), NodeId("other"), NodeId("third")
@@ -79,7 +74,7 @@ def commit_of(machines: Iterable[NodeMachine], epoch: int, try_: int = 0) -> Com
     units = {
         CommittedUnit(unit.job, unit.slots.start, unit.slots.stop, unit.digest)
         for machine in machines
-        for unit in machine._units
+        for unit in machine.current.units
         if unit.receipt.epoch == epoch
     }
     return Commit.of(epoch, try_, units)
@@ -175,8 +170,8 @@ class Node:
     def replay(self) -> int:
         """Replay the logs of slots that were taken over; says how many there were."""
         count = 0
-        while (replay := self.machine.next_replay()) is not None:
-            self.machine.replayed(replay, *self.machine.reduce(replay.work))
+        while (replay := self.machine.replays.next()) is not None:
+            self.machine.replays.finish(replay, *self.machine.reduce(replay.work))
             count += 1
         return count
 

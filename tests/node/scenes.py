@@ -1,4 +1,4 @@
-"""Nodes that speak to each other in a simulated world, with a driver that only tells."""
+"""Nodes that call each other in a simulated world, with a stub of the coordinator."""
 
 from __future__ import annotations
 
@@ -21,12 +21,18 @@ from millstream.state.blocks import slices, to_bytes
 from millstream.state.records import decode_records
 from millstream.stores.store import Store
 from millstream.wire.blocks import BLOCK_SCHEMA
-from millstream.wire.messages import Assign, Commit, Feed, Receipts, Restore
+from millstream.wire.commit import Commit, Seal
+from millstream.wire.feed import Feed
+from millstream.wire.membership import Assign, FetchAssignment, ReportSlow, ReportUnreachable
 from millstream.wire.net import Delivery
+from millstream.wire.persistence import FetchRestorePlan, RestorePlan
+from millstream.wire.receipts import CollectReceipts, Receipts
+from millstream.wire.request import Request
 from millstream.work.feeder import end_of
 from tests.node.machines import ALL, HISTORY, JOB, ME, OTHER, THIRD, commit_of, placed
 from tests.work.running import SLOTS, blocks_of_pairs
 
+A = TypeVar("A")
 T = TypeVar("T")
 BACKED_UP = placed([ME], other=ALL)
 MEMORY = 12_345
@@ -34,7 +40,7 @@ ID = "history@1"
 
 
 class Scene:
-    """Three nodes, a driver, and a task that feeds; ``placement`` is what the driver tells."""
+    """Three nodes, a driver, and a task that feeds; ``placement`` is what the driver assigns."""
 
     def __init__(
         self,
@@ -48,15 +54,15 @@ class Scene:
         self.world, self.placement, self.store = world, placement, store
         self.spool = spool
         self.incarnation = 1
-        self.order: Restore | None = None
+        self.plan: RestorePlan | None = None
         self.durability, self.options = durability, NodeOptions(**options)
         self.committed = Commit(-1, 0)
-        self.asked: list[tuple[str, Any]] = []
-        self.calls: list[tuple[NodeId, str]] = []
+        self.requests: list[Request[Any]] = []  # to the driver
+        self.calls: list[tuple[NodeId, type[Request[Any]]]] = []
         self.stopped: list[NodeId] = []
         self.problem: MillstreamError | None = None
         self.driver, self.task = world.process("driver"), world.process("task")
-        world.serve("driver", "driver", self.act)
+        world.serve("driver", "driver", self.answer)
         self.machines: dict[NodeId, NodeMachine] = {}
         self.services = {node: self._start(node) for node in (ME, OTHER, THIRD)}
         for machine in self.machines.values():
@@ -81,28 +87,28 @@ class Scene:
             self.options,
             memory=lambda: MEMORY,
             stop=lambda: self.stopped.append(node),
-            keeper=None if self.store is None else WriteQueue(net, self.store),
+            queue=None if self.store is None else WriteQueue(net, self.store),
             spool=self.spool,
         )
 
-        def act(action: str, body: Any) -> Any:
-            self.calls.append((node, action))
-            return service.act(action, body)
+        def answer(request: Request[A]) -> A:
+            self.calls.append((node, type(request)))
+            return service.answer(request)
 
-        self.world.serve(node, node, act, service.exchange)
+        self.world.serve(node, node, answer, service.exchange)
         return service
 
     def assignment(self) -> Assign:
         addresses = {node: str(node) for node in (ME, OTHER, THIRD)}
         return Assign(self.incarnation, self.placement, addresses, self.committed)
 
-    def act(self, action: str, body: Any) -> Any:
-        self.asked.append((action, body))
+    def answer(self, request: Request[Any]) -> Any:
+        self.requests.append(request)
         if self.problem is not None:
             raise self.problem
-        if action == "restore":
-            return self.order
-        return self.assignment() if action == "assign" else None
+        if isinstance(request, FetchRestorePlan):
+            return self.plan
+        return self.assignment() if isinstance(request, FetchAssignment) else None
 
     def run(self, main: Callable[[], T], process: str = "task", seconds: float = 100.0) -> T:
         return self.world.run(main, process, self.world.now + seconds)
@@ -110,8 +116,8 @@ class Scene:
     def rest(self, seconds: float) -> None:
         self.run(lambda: self.task.sleep(seconds), seconds=seconds + 1)
 
-    def call(self, node: NodeId, action: str, body: object = None) -> Any:
-        return self.run(lambda: self.task.call(node, action, body))
+    def call(self, node: NodeId, request: Request[A]) -> A:
+        return self.run(lambda: self.task.call(node, request))
 
     def header(self, epoch: int, **options: Any) -> Feed:
         version, committed = self.placement.version, self.commit_of(epoch - 1)
@@ -133,35 +139,34 @@ class Scene:
         return [record for batch in outputs for record in decode_records(batch)]
 
     def commit_of(self, epoch: int) -> Commit:
-        """The commit of all that nodes have of an epoch under way."""
+        """The commit of all units of an epoch under way."""
         return commit_of(self.machines.values(), epoch)
 
     def commit(self, epoch: int, pairs: list[Any]) -> None:
-        """Run an epoch and tell all nodes that it is committed."""
+        """Run an epoch and seal it on all nodes."""
         self.feed(epoch, pairs)
-        self.rest(0.2)  # copies of logs are on their own
+        self.rest(0.2)  # for the copies of logs
         self.committed = self.commit_of(epoch)
         for node in self.machines:
             if self.world.alive(node):
-                self.call(node, "seal", self.committed)
+                self.call(node, Seal(self.committed))
 
     def receipts(self, node: NodeId, epoch: int) -> Receipts:
-        found: Receipts = self.call(node, "receipts", (epoch, 0, -1))
-        return found
+        return self.call(node, CollectReceipts(epoch, 0, -1))
 
     def held(self, node: NodeId) -> dict[Any, Any]:
-        [view] = self.machines[node].view(ALL)
+        [snapshot] = self.machines[node].snapshots(ALL)
         scratch = NodeMachine(ME, {JOB: HISTORY}, SLOTS, digest_blocks, lambda: 0.0)
         scratch.assign(Assign(1, placed([OTHER], me=ALL), {}))
-        scratch.install(replace(view, through=0))
+        scratch.install(replace(snapshot, through=0))
         scratch.assign(Assign(1, placed([ME], 1), {}))
         return {key: state["seen"] for key, state in scratch.store.items(JOB, ALL)}
 
-    def suspicions(self) -> list[Any]:
-        return [body for action, body in self.asked if action == "suspect"]
+    def unreachable(self) -> list[ReportUnreachable]:
+        return [r for r in self.requests if isinstance(r, ReportUnreachable)]
 
-    def slow(self) -> list[Any]:
-        return [body for action, body in self.asked if action == "slow"]
+    def slow(self) -> list[ReportSlow]:
+        return [r for r in self.requests if isinstance(r, ReportSlow)]
 
 
 def rows_of(pairs: list[Any], slots: range = ALL) -> pa.Table:

@@ -10,15 +10,15 @@ import pytest
 
 from millstream.flow.vertices import JobVertex
 from millstream.ring.ring import Ring
-from millstream.wire.messages import (
+from millstream.wire.commit import Commit
+from millstream.wire.feed import (
     BrokenFeedError,
-    Commit,
-    CopyReceipt,
     End,
     FeedRefusedError,
     NotDeterministicError,
     RecutError,
 )
+from millstream.wire.receipts import CopyReceipt
 from tests.node.machines import (
     ALL,
     HIGH,
@@ -64,9 +64,9 @@ def logging_pair() -> tuple[Node, Node]:
 def bring(primary: Node, backup: Node) -> list[int]:
     """Make a background checkpoint; gives what the backup answers."""
     answers = []
-    for due in primary.machine.due():
-        answers.append(backup.machine.take_delta(primary.machine.delta(due, due.slots)))
-        primary.machine.delivered(backup.machine.node, due.slots, answers[-1])
+    for due in primary.machine.deltas.due():
+        answers.append(backup.machine.take_delta(primary.machine.deltas.request(due, due.slots)))
+        primary.machine.store.replication.acknowledge(backup.machine.node, due.slots, answers[-1])
     return answers
 
 
@@ -89,7 +89,7 @@ def test_a_copy_gives_the_backup_the_same_state_once_the_epoch_is_committed() ->
     assert backup.state() == {} and backup.store.get(JOB, "1") is None
 
 
-def test_a_copy_goes_to_every_backup_of_its_slots_and_to_nobody_else() -> None:
+def test_a_unit_is_replicated_to_the_backups_of_its_slots_only() -> None:
     node = Node(placement=placed([ME], other=LOW, third=HIGH))
 
     for slots, expected in [(LOW, (OTHER,)), (HIGH, (THIRD,)), (ALL, (OTHER, THIRD))]:
@@ -98,7 +98,7 @@ def test_a_copy_goes_to_every_backup_of_its_slots_and_to_nobody_else() -> None:
         assert tuple(node.machine.backups_of(unit)) == expected
 
 
-def test_a_copy_that_comes_twice_counts_once() -> None:
+def test_a_duplicate_copy_counts_once() -> None:
     primary, backup = pair()
     for epoch in (0, 1):
         primary.run(epoch, [("a", epoch)])
@@ -187,7 +187,7 @@ def test_after_a_takeover_a_feed_gets_its_outputs_though_the_unit_was_copied() -
 
 
 @pytest.mark.parametrize("slots", [ALL, range(2, 5)])
-def test_a_feed_that_is_cut_otherwise_than_what_was_copied_is_not_taken(slots: range) -> None:
+def test_a_feed_cut_differently_from_the_copy_is_rejected(slots: range) -> None:
     primary, heir = pair()
     primary.run(0, MANY, slots=LOW)
     primary.copy_to(heir)
@@ -201,7 +201,7 @@ def test_a_feed_that_is_cut_otherwise_than_what_was_copied_is_not_taken(slots: r
     assert heir.state().keys() <= {key for key, _ in MANY}
 
 
-def test_what_leaves_a_takeover_in_two_cuts_is_not_committed() -> None:
+def test_units_cut_differently_by_a_takeover_are_not_committed() -> None:
     halves = placed([ME, OTHER], third=ALL)
     heir = Node(node=THIRD, placement=halves)
     whole = Node(placement=placed([ME], third=ALL))
@@ -248,7 +248,7 @@ def test_a_copy_that_the_commit_does_not_name_leaves_its_slots_out_of_sync() -> 
         node.machine.seal(commit)
     assert backup.held() == {} and backup.receipts(1).reach == ((0, -1),)
 
-    for snapshot in heir.machine.view(ALL):
+    for snapshot in heir.machine.snapshots(ALL):
         backup.machine.install(snapshot)
 
     assert backup.held() == {"a": [2]} and backup.receipts(1).reach == ((0, 0),)
@@ -266,7 +266,7 @@ def test_a_commit_may_name_a_unit_for_a_part_of_its_slots() -> None:
     assert 0 < len(backup.held()) < len(MANY)
 
 
-def test_an_owner_with_two_versions_of_a_unit_says_so() -> None:
+def test_an_owner_with_two_versions_of_a_unit_raises() -> None:
     before = placed([ME], other=ALL, third=ALL)
     lost, heir, last = (Node(node=node, placement=before) for node in (ME, OTHER, THIRD))
     lost.run(0, [("a", 1)])
@@ -360,8 +360,8 @@ def test_logs_that_a_slot_has_passed_are_not_replayed_though_others_need_them() 
         for slots in (LOW, HIGH):
             backup.log(epoch, MANY, slots=slots)
         backup.seal(epoch)
-    [due] = primary.machine.due()
-    backup.machine.take_delta(primary.machine.delta(due, LOW))
+    [due] = primary.machine.deltas.due()
+    backup.machine.take_delta(primary.machine.deltas.request(due, LOW))
     backup.assign(TAKEN_OVER)
 
     assert backup.replay() == 2
@@ -375,8 +375,8 @@ def logging_pair_with_a_delta_of_low_slots(job: JobVertex = HISTORY) -> tuple[No
     primary.commit(0, MANY)
     backup.log(0, MANY)
     backup.seal(0)
-    [due] = primary.machine.due()
-    backup.machine.take_delta(primary.machine.delta(due, LOW))
+    [due] = primary.machine.deltas.due()
+    backup.machine.take_delta(primary.machine.deltas.request(due, LOW))
     return primary, backup
 
 
@@ -421,7 +421,7 @@ def test_a_committed_log_that_a_takeover_divided_is_replayed_by_every_heir_for_i
     assert backup.state() == {key: [value, value] for key, value in MANY}
 
 
-def test_a_broken_log_is_not_kept() -> None:
+def test_a_broken_log_is_rejected() -> None:
     _, backup = logging_pair()
     blocks = backup.blocks([("a", 1)], [("b", 2)])
 
@@ -462,7 +462,7 @@ def test_the_bytes_of_logs_are_counted_until_a_delta_covers_them() -> None:
 # -- deltas ----------------------------------------------------------------------------------
 
 
-def test_a_delta_brings_a_backup_to_the_committed_epoch() -> None:
+def test_a_delta_advances_a_backup_to_the_committed_epoch() -> None:
     primary, backup = logging_pair()
     for epoch in range(3):
         primary.commit(epoch, [("a", epoch), (str(epoch), epoch)])
@@ -490,29 +490,29 @@ def test_a_delta_after_logs_gives_the_same_as_the_logs() -> None:
     assert backup.state() == primary.state() == {"a": [0, 1, 2]}
 
 
-def test_a_delta_that_would_leave_a_gap_is_not_taken_and_the_answer_says_where_it_begins() -> None:
+def test_a_delta_that_would_leave_a_gap_is_rejected_with_the_epoch_of_the_backup() -> None:
     primary, backup = logging_pair()
     primary.commit(0, [("a", 0)])
-    [due] = primary.machine.due()
-    missed = primary.machine.delta(due, due.slots)
-    primary.machine.delivered(OTHER, ALL, 0)
+    [due] = primary.machine.deltas.due()
+    missed = primary.machine.deltas.request(due, due.slots)
+    primary.machine.store.replication.acknowledge(OTHER, ALL, 0)
     primary.commit(1, [("a", 1)])
-    [due] = primary.machine.due()
+    [due] = primary.machine.deltas.due()
     assert due.since == 0
 
-    assert backup.machine.take_delta(primary.machine.delta(due, due.slots)) == -1
+    assert backup.machine.take_delta(primary.machine.deltas.request(due, due.slots)) == -1
     assert backup.held() == {}
     assert backup.machine.take_delta(missed) == 0
-    assert backup.machine.take_delta(primary.machine.delta(due, due.slots)) == 1
+    assert backup.machine.take_delta(primary.machine.deltas.request(due, due.slots)) == 1
 
     assert backup.held() == {"a": [0, 1]}
 
 
-def test_a_delta_that_comes_again_changes_nothing() -> None:
+def test_a_duplicate_delta_changes_nothing() -> None:
     primary, backup = logging_pair()
     primary.commit(0, [("a", 0)])
-    [due] = primary.machine.due()
-    first = primary.machine.delta(due, due.slots)
+    [due] = primary.machine.deltas.due()
+    first = primary.machine.deltas.request(due, due.slots)
     primary.commit(1, [("a", 1)])
     bring(primary, backup)
 
@@ -524,16 +524,16 @@ def test_a_delta_that_comes_again_changes_nothing() -> None:
 def test_a_delta_from_the_owner_before_is_void_for_the_owner() -> None:
     primary, backup = logging_pair()
     primary.commit(0, [("a", 0)])
-    [due] = primary.machine.due()
+    [due] = primary.machine.deltas.due()
     backup.assign(TAKEN_OVER)
 
     with pytest.raises(FeedRefusedError) as caught:
-        backup.machine.take_delta(primary.machine.delta(due, due.slots))
+        backup.machine.take_delta(primary.machine.deltas.request(due, due.slots))
 
     assert caught.value.stale and backup.held() == {}
 
 
-def test_a_delta_promises_no_more_than_what_the_new_owner_has_replayed() -> None:
+def test_a_delta_covers_only_what_the_new_owner_has_replayed() -> None:
     before, after = placed([OTHER], me=ALL, third=ALL), placed([ME], 1, third=ALL)
     heir, backup = (
         Node(node=node, placement=before, durability="interval") for node in (ME, THIRD)
@@ -565,8 +565,8 @@ def test_a_delta_promises_no_epochs_from_before_its_owner_came_to_own_a_slot() -
         backup.log(0, MANY, slots=slots)
     for node in (heir, lost, backup):
         node.seal(0)
-    [high] = lost.machine.due()
-    heir.machine.take_delta(lost.machine.delta(high, HIGH))  # and the backup misses it
+    [high] = lost.machine.deltas.due()
+    heir.machine.take_delta(lost.machine.deltas.request(high, HIGH))  # and the backup misses it
     for node in (heir, backup):
         node.assign(placed([ME], 1, third=ALL))
     heir.run(1, [])
@@ -581,7 +581,7 @@ def test_a_delta_promises_no_epochs_from_before_its_owner_came_to_own_a_slot() -
     assert backup.state() == heir.state() == {key: [value] for key, value in MANY}
 
 
-def test_keys_that_came_with_a_delta_are_found_after_a_takeover() -> None:
+def test_keys_of_a_delta_can_be_read_after_a_takeover() -> None:
     primary, backup = logging_pair()
     primary.commit(0, [("a", 0)])
     bring(primary, backup)
@@ -603,7 +603,7 @@ def test_a_snapshot_makes_a_backup_of_a_node_that_had_nothing() -> None:
     newcomer.assign(placed([ME], 2, other=ALL), committed=Commit(1, 0))
     assert newcomer.receipts(1).reach == ((0, -2),)
 
-    for snapshot in primary.machine.view(ALL):
+    for snapshot in primary.machine.snapshots(ALL):
         newcomer.machine.install(snapshot)
 
     assert newcomer.held() == primary.state()
@@ -615,7 +615,7 @@ def test_a_snapshot_makes_a_backup_of_a_node_that_had_nothing() -> None:
 def test_copies_that_came_before_the_snapshot_follow_it() -> None:
     primary, newcomer = pair()
     primary.commit(0, [("a", 0)])
-    [snapshot] = primary.machine.view(ALL)
+    [snapshot] = primary.machine.snapshots(ALL)
     newcomer.assign(placed([ME], 1))
     for node in (primary, newcomer):
         node.assign(placed([ME], 2, other=ALL), committed=Commit(0, 0))
@@ -631,7 +631,7 @@ def test_copies_that_came_before_the_snapshot_follow_it() -> None:
 
 def test_a_snapshot_of_another_incarnation_is_refused() -> None:
     primary, backup = pair()
-    [snapshot] = primary.machine.view(ALL)
+    [snapshot] = primary.machine.snapshots(ALL)
 
     with pytest.raises(FeedRefusedError):
         backup.machine.install(replace(snapshot, incarnation=9))

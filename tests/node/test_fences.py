@@ -8,12 +8,9 @@ from millstream.node.held_units import Work
 from millstream.node.machine import NodeMachine
 from millstream.node.slot_store import UnknownJobError
 from millstream.ring.ring import Ring
-from millstream.wire.messages import (
-    NOTHING_COMMITTED,
-    Commit,
-    FeedRefusedError,
-    Receipts,
-)
+from millstream.wire.commit import NOTHING_COMMITTED, Commit
+from millstream.wire.feed import FeedRefusedError
+from millstream.wire.receipts import Receipts
 from tests.node.machines import (
     ALL,
     HIGH,
@@ -130,7 +127,7 @@ def test_a_node_that_is_not_in_the_ring_owns_nothing() -> None:
     assert not refused(node).stale
 
 
-def test_a_node_that_was_told_no_ring_refuses_all() -> None:
+def test_a_node_without_a_ring_rejects_everything() -> None:
     node = Node()
     fresh = NodeMachine(ME, {JOB: HISTORY}, SLOTS, digest, lambda: 0.0)
 

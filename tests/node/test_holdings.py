@@ -4,9 +4,11 @@ from typing import Any
 
 import pytest
 
-from millstream.node.holdings import EMPTY, UNKNOWN, Holdings
+from millstream.checkpoints.epoch_contents import EMPTY
+from millstream.node.holdings import UNKNOWN, Holdings
 from millstream.ring.ring import Ring
-from millstream.wire.messages import Commit, Feed, FeedRefusedError
+from millstream.wire.commit import Commit
+from millstream.wire.feed import Feed, FeedRefusedError
 from tests.node.machines import ALL, HIGH, LOW, ME, OTHER, mask_of, placed
 from tests.work.running import SLOTS
 
@@ -17,7 +19,7 @@ def holdings_of(*placements: Any) -> Holdings:
     """What a node holds after these placements, the first of which found all slots empty."""
     holdings = Holdings(ME, SLOTS)
     for number, placement in enumerate(placements):
-        holdings.take(placement, empty=number == 0)
+        holdings.place(placement, empty=number == 0)
     return holdings
 
 
@@ -46,22 +48,22 @@ def test_a_slot_that_is_gained_later_has_no_copy_here() -> None:
     assert holdings.through.tolist() == [EMPTY] * 8 + [UNKNOWN] * 8
 
 
-def test_slots_that_are_not_kept_any_more_are_named_and_forgotten() -> None:
+def test_place_returns_and_clears_released_slots() -> None:
     holdings = holdings_of(placed(HALVES, me=HIGH))
     holdings.through[:] = 5
 
-    gone = holdings.take(placed(HALVES.moved(range(0, 4), OTHER), 1, me=range(2, 10)), False)
+    gone = holdings.place(placed(HALVES.moved(range(0, 4), OTHER), 1, me=range(2, 10)), False)
 
     assert (gone == (mask_of(range(0, 2)) | mask_of(range(10, 16)))).all()
     assert holdings.through.tolist() == [UNKNOWN] * 2 + [5] * 8 + [UNKNOWN] * 6
 
 
-def test_a_change_of_role_keeps_how_far_a_slot_is() -> None:
+def test_a_change_of_role_does_not_change_the_epoch_of_a_slot() -> None:
     holdings = holdings_of(placed([ME], other=ALL))
     holdings.through[:] = 3
 
     for placement in (placed([OTHER], 1, me=ALL), placed([ME], 2, other=ALL)):
-        assert not holdings.take(placement, False).any()
+        assert not holdings.place(placement, False).any()
 
     assert (holdings.through == 3).all()
 
@@ -69,11 +71,11 @@ def test_a_change_of_role_keeps_how_far_a_slot_is() -> None:
 def test_a_new_incarnation_begins_with_nothing() -> None:
     holdings = holdings_of(placed([ME], 4))
 
-    holdings.forget()
+    holdings.clear()
 
     assert holdings.version == -1 and not holdings.held.any()
     assert (holdings.through == UNKNOWN).all()
-    holdings.take(placed([ME]), True)
+    holdings.place(placed([ME]), True)
     holdings.fence(feed(ALL, ring=0))  # owned since ring 0, not since ring 4
 
 
@@ -130,7 +132,7 @@ def test_ownership_counts_from_the_placement_that_gave_it() -> None:
         holdings.fence(feed(range(8, 10), ring=2))
 
 
-def test_copies_are_taken_for_slots_that_are_not_owned() -> None:
+def test_copies_are_accepted_for_slots_that_are_not_owned() -> None:
     holdings = holdings_of(placed(HALVES, 2, me=HIGH))
 
     holdings.fence_copy(HIGH, ring=2)

@@ -11,17 +11,11 @@ import pytest
 
 import millstream as ms
 from millstream.errors import MillstreamError, Place
-from millstream.wire.messages import (
-    NOTHING_COMMITTED,
-    BrokenFeedError,
-    Commit,
-    End,
-    FeedRefusedError,
-    FencedError,
-    NotDeterministicError,
-    Receipt,
-    SlotsNotHeldError,
-)
+from millstream.wire.commit import NOTHING_COMMITTED, Commit
+from millstream.wire.feed import BrokenFeedError, End, FeedRefusedError, NotDeterministicError
+from millstream.wire.membership import FencedError
+from millstream.wire.receipts import Receipt
+from millstream.wire.replication import SlotsNotHeldError
 from millstream.work.failures import UserFunctionError
 from tests.node.machines import (
     ALL,
@@ -98,7 +92,7 @@ def test_blocks_that_arrive_in_another_order_give_the_same_outputs_and_state() -
     assert results[0][1] == {"a": [1, 3, 6], "b": [2, 5], "c": [4]}
 
 
-def test_another_input_for_the_same_unit_is_told_as_not_deterministic(node: Node) -> None:
+def test_different_input_for_the_same_unit_is_not_deterministic(node: Node) -> None:
     node.run(0, [("a", 1)])
 
     with pytest.raises(NotDeterministicError) as caught:
@@ -231,7 +225,7 @@ def test_a_feed_of_the_next_epoch_seals_the_one_before(node: Node) -> None:
     assert outputs == [("a", [1, 2])]
 
 
-def test_what_was_frozen_and_never_committed_is_not_sealed_by_a_newer_epoch(node: Node) -> None:
+def test_a_frozen_unit_of_an_uncommitted_try_is_not_sealed(node: Node) -> None:
     node.run(0, [("a", 1)])
 
     # Not what a coordinator does; but if it did, the uncommitted epoch must leave nothing.
@@ -279,7 +273,7 @@ def test_time_in_the_state_is_that_of_the_epoch() -> None:
 # -- receipts --------------------------------------------------------------------------------
 
 
-def test_receipts_say_what_was_frozen_and_counted(node: Node) -> None:
+def test_receipts_name_frozen_units_and_counts(node: Node) -> None:
     node.run(0, [("a", 1), ("b", 2)], [("a", 3)], rows=3)
 
     said = node.receipts(0)

@@ -9,7 +9,9 @@ from millstream.node.held_units import Block, Unit, Work, covered
 from millstream.node.pending_epochs import PendingEpochs
 from millstream.ring.masks import runs_of
 from millstream.state.blocks import Origin
-from millstream.wire.messages import Commit, Feed, Receipt
+from millstream.wire.commit import Commit
+from millstream.wire.feed import Feed
+from millstream.wire.receipts import Receipt
 from tests.node.machines import HIGH, LOW, mask_of
 
 JOBS = (1, 2)
@@ -45,13 +47,13 @@ def reach(pending_epochs: PendingEpochs, *through: int) -> list[int]:
     return [int(value) for value in pending_epochs.reach(values)[: len(through)]]
 
 
-def test_epochs_come_in_their_order_whenever_they_were_put() -> None:
+def test_pending_epochs_are_ordered() -> None:
     pending_epochs = shelf_with(e3=[], e1=[], e2=[])
 
     assert [pending_epoch.epoch for pending_epoch in pending_epochs.oldest_first()] == [1, 2, 3]
 
 
-def test_a_slot_can_be_brought_as_far_as_its_epochs_follow_each_other() -> None:
+def test_reach_ends_at_the_first_gap() -> None:
     pending_epochs = shelf_with(e1=both(EVERY), e2=both(EVERY), e4=both(EVERY))
 
     assert reach(pending_epochs, -2, -1, 0, 1, 2, 3, 4) == [-2, -1, 2, 2, 2, 4, 4]
@@ -63,11 +65,11 @@ def test_an_epoch_reaches_only_slots_of_which_every_job_has_a_unit() -> None:
     assert pending_epochs.reach(np.full(SLOTS, -1, dtype=np.int64)).tolist() == [0] * 8 + [-1] * 8
 
 
-def test_a_log_counts_for_how_far_a_slot_can_be_brought() -> None:
+def test_reach_includes_logs() -> None:
     assert reach(shelf_with(e0=[unit(1, EVERY, b"rows"), unit(2, EVERY)]), -1) == [0]
 
 
-def test_what_is_asked_is_not_changed() -> None:
+def test_reach_does_not_change_its_argument() -> None:
     through = np.full(SLOTS, -1, dtype=np.int64)
 
     shelf_with(e0=both(EVERY)).reach(through)
@@ -88,7 +90,7 @@ def test_an_epoch_is_evicted_when_every_held_slot_has_passed_it() -> None:
     assert [pending_epoch.epoch for pending_epoch in pending_epochs.oldest_first()] == [1, 2]
 
 
-def test_a_held_slot_without_a_copy_keeps_every_epoch() -> None:
+def test_a_held_slot_without_a_copy_retains_every_epoch() -> None:
     pending_epochs = shelf_with(e0=both(EVERY))
 
     pending_epochs.evict(mask_of(range(0, 1)), np.full(SLOTS, -2, dtype=np.int64))
@@ -125,7 +127,7 @@ def test_runs_are_the_stretches_of_set_flags_within_a_range() -> None:
     assert list(runs_of(flags, range(4, 6))) == list(runs_of(flags, range(4, 4))) == []
 
 
-def test_a_shelf_is_read_while_epochs_come_and_go() -> None:
+def test_pending_epochs_can_be_read_during_changes() -> None:
     pending_epochs = shelf_with(e0=both(EVERY), e1=both(EVERY))
 
     class Interrupted(list[Unit]):

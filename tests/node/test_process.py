@@ -29,6 +29,7 @@ from millstream.wire.auth import new_secret
 from millstream.wire.calls import call
 from millstream.wire.epoch_record import JobTypes
 from millstream.wire.flight_net import FlightNet
+from millstream.wire.membership import Ping
 from millstream.wire.tls import Identity, new_identity
 
 pytestmark = pytest.mark.slow
@@ -119,9 +120,7 @@ def ends(node: Started, within: float) -> bool:
         os.close(handle)
 
 
-def test_a_node_that_was_not_taken_in_ends_itself(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_node_that_was_not_registered_ends(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As one of a task that Spark ran twice, where the other attempt's node counts."""
     with cluster(folder, monkeypatch) as nodes:
         taken, spare = nodes.start("taken"), nodes.start("spare")
@@ -133,10 +132,10 @@ def test_a_node_that_was_not_taken_in_ends_itself(
         late = nodes.start("late")  # a twin that was slow to start
         assert ends(late, PATIENCE)
         assert not ends(taken, 1.5)
-        assert nodes.coordinator.ask(taken.node, "ping", None) == taken.node
+        assert nodes.coordinator.rpc.call(taken.node, Ping()) == taken.node
 
 
-def test_a_node_ends_itself_when_its_coordinator_is_gone(
+def test_a_node_ends_when_its_coordinator_has_ended(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with cluster(folder, monkeypatch) as nodes:
@@ -158,4 +157,4 @@ def test_nodes_on_two_hosts_speak_through_encrypted_connections(
         for node in started:
             assert node.address.startswith(f"grpc+tls://{node.node}:")
             endpoint = replace(nodes.server.endpoint, address=node.address)
-            assert call(endpoint, "ping") == node.node
+            assert call(endpoint, Ping()) == node.node

@@ -1,39 +1,50 @@
-"""Node services that speak to each other in a simulated world, with a driver that only tells."""
+"""Node services that call each other in a simulated world, with a stub of the coordinator."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from millstream.node import peers as peers_module
-from millstream.node import slot_store
-from millstream.node.durability import unit_writer as keeping_module
+from millstream.node import key_batches, slot_store
+from millstream.node.peers import Outgoing
 from millstream.node.service import BackgroundTaskError
 from millstream.ring.placement import Placement
 from millstream.ring.ring import NodeId
 from millstream.sim import World
 from millstream.state.pickling import loads
 from millstream.state.records import decode_records
-from millstream.wire.messages import (
+from millstream.wire import timeouts
+from millstream.wire.commit import Commit, Seal
+from millstream.wire.feed import BrokenFeedError, FeedRefusedError
+from millstream.wire.membership import (
     Assign,
-    BrokenFeedError,
-    Commit,
-    CopyOrder,
-    FeedRefusedError,
     FencedError,
-    NodeReport,
-    NotReadyError,
-    OpenScan,
-    ScanBrokenError,
-    SlotsNotHeldError,
-    UnitCopy,
+    FetchAssignment,
+    Heartbeat,
+    Ping,
+    ReportUnreachable,
+    Stop,
 )
 from millstream.wire.net import Delivery
+from millstream.wire.persistence import NotReadyError
+from millstream.wire.receipts import CollectReceipts, NodeReport
+from millstream.wire.replication import (
+    CopySlots,
+    InstallSnapshot,
+    ReplicateDelta,
+    ReplicateNow,
+    ReplicateUnit,
+    ResendUnits,
+    SlotsNotHeldError,
+)
+from millstream.wire.request import Request, UnknownRequestError
+from millstream.wire.state_reads import CloseScan, GetState, OpenScan, ReadScan, ScanBrokenError
 from millstream.work.feeder import end_of
 from millstream.work.keyed_reducers import FunctionReducing
 from tests.node.machines import ALL, HIGH, JOB, LOW, MANY, ME, OTHER, THIRD, placed
@@ -54,7 +65,7 @@ def scene(world: World) -> Scene:
 # -- feeds and copies ------------------------------------------------------------------------
 
 
-def test_when_a_feed_is_answered_its_copies_are_with_the_backups(scene: Scene) -> None:
+def test_a_feed_is_answered_after_its_copies_are_on_the_backups(scene: Scene) -> None:
     assert sorted(scene.feed(0, [("a", 1), ("b", 2)])) == [("a", [1]), ("b", [2])]
 
     [receipt] = scene.receipts(ME, 0).receipts
@@ -77,7 +88,7 @@ def test_without_backups_nothing_is_serialised(
     assert scene.feed(0, [("a", 1)]) == [("a", [1])]
 
 
-def test_attempts_side_by_side_get_the_same_outputs_and_count_once(scene: Scene) -> None:
+def test_concurrent_attempts_get_the_same_outputs_and_count_once(scene: Scene) -> None:
     rows, header = rows_of(MANY), scene.header(0)
 
     def attempt() -> list[pa.RecordBatch]:
@@ -109,7 +120,7 @@ def test_with_logs_backups_are_fed_and_the_owner_copies_nothing(world: World) ->
 
     assert len(scene.receipts(OTHER, 0).copies) == 1
     assert scene.receipts(OTHER, 0).report.log_bytes > 0
-    assert "copy" not in {action for _, action in scene.calls}
+    assert ReplicateUnit not in {request for _, request in scene.calls}
 
 
 def test_a_node_learns_from_a_feed_which_ring_and_commit_are_in_force(scene: Scene) -> None:
@@ -121,25 +132,26 @@ def test_a_node_learns_from_a_feed_which_ring_and_commit_are_in_force(scene: Sce
     # The backups learn it from the copies.
     assert {machine.version for machine in scene.machines.values()} == {1}
     assert scene.machines[OTHER].committed == Commit(0, 0)
-    assert scene.asked.count(("assign", ME)) == 1
+    assert scene.requests.count(FetchAssignment(ME)) == 1
 
 
-def test_a_backup_that_is_gone_is_reported_once_a_round_until_it_answers(scene: Scene) -> None:
+def test_an_unreachable_backup_is_reported_once_a_round_until_it_answers(scene: Scene) -> None:
     scene.world.cut(ME, OTHER)
     for attempt in range(3):
         scene.feed(0, MANY, try_=attempt)
-    found = scene.suspicions()
-    assert found == [(OTHER, ME, at + 1) for at in range(len(found))] and len(found) >= 3
+    reports = scene.unreachable()
+    rounds = range(1, len(reports) + 1)
+    assert reports == [ReportUnreachable(OTHER, ME, at) for at in rounds] and len(rounds) >= 3
 
-    scene.world.heal(ME, OTHER)
+    scene.world.mend(ME, OTHER)
     scene.feed(0, MANY, try_=3)
     scene.rest(20.0)
-    before = len(scene.suspicions())
+    before = len(scene.unreachable())
     scene.world.crash(OTHER)
     scene.feed(0, MANY, try_=4)
     scene.rest(0.5)
 
-    assert scene.suspicions()[before] == (OTHER, ME, 1)
+    assert scene.unreachable()[before] == ReportUnreachable(OTHER, ME, 1)
 
 
 def takes_slowly(scene: Scene, seconds: list[float]) -> None:
@@ -147,7 +159,7 @@ def takes_slowly(scene: Scene, seconds: list[float]) -> None:
     machine = scene.machines[OTHER]
     take = machine.take_copy
 
-    def slowly(copy: UnitCopy) -> None:
+    def slowly(copy: ReplicateUnit) -> None:
         if seconds:
             scene.world.wait("for a busy core", seconds.pop(0))
         take(copy)
@@ -155,40 +167,41 @@ def takes_slowly(scene: Scene, seconds: list[float]) -> None:
     machine.take_copy = slowly  # type: ignore[method-assign]
 
 
-def test_a_backup_that_is_slow_is_reported_as_slow_and_sent_its_copy_again(scene: Scene) -> None:
+def test_a_slow_backup_is_reported_as_slow_and_its_copy_is_resent(scene: Scene) -> None:
     takes_slowly(scene, [7.0])
 
     scene.feed(0, MANY)
 
     assert len(scene.receipts(OTHER, 0).copies) == 1
-    assert scene.suspicions() == [] and [body[:2] for body in scene.slow()] == [(OTHER, ME)]
-    assert scene.calls.count((OTHER, "copy")) == 2
+    assert scene.unreachable() == []
+    assert [(report.node, report.reporter) for report in scene.slow()] == [(OTHER, ME)]
+    assert scene.calls.count((OTHER, ReplicateUnit)) == 2
 
 
-def test_a_copy_has_time_in_proportion_to_its_bytes(
+def test_the_timeout_of_a_copy_grows_with_its_bytes(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peers_module, "_LEAST_RATE", 10)  # bytes per second
+    monkeypatch.setattr(timeouts, "_MIN_RATE", 10)  # bytes per second
     takes_slowly(scene, [7.0])
 
     scene.feed(0, MANY)
 
-    assert scene.suspicions() == scene.slow() == []
-    assert scene.calls.count((OTHER, "copy")) == 1
+    assert scene.unreachable() == [] and scene.slow() == []
+    assert scene.calls.count((OTHER, ReplicateUnit)) == 1
 
 
-def test_calls_that_fail_side_by_side_are_one_round(world: World) -> None:
+def test_concurrent_calls_that_fail_are_one_round(world: World) -> None:
     scene = Scene(world, placed([ME], other=ALL), watch_timeout=1.0)
     world.cut(ME, OTHER)
-    messages = [peers_module.Message(OTHER, "ping", None, 0)] * 20
+    messages = [Outgoing(OTHER, Ping(), 0)] * 20
 
     scene.run(lambda: scene.services[ME]._peers.send(messages), ME)
     scene.rest(1.2)
 
-    assert [times for _, _, times in scene.suspicions()] == [1]
+    assert [report.rounds for report in scene.unreachable()] == [1]
 
 
-def test_a_node_that_hears_it_is_fenced_stops(scene: Scene) -> None:
+def test_a_node_stops_when_it_is_fenced(scene: Scene) -> None:
     scene.problem = FencedError("out")
     scene.world.crash(OTHER)
 
@@ -198,57 +211,57 @@ def test_a_node_that_hears_it_is_fenced_stops(scene: Scene) -> None:
     assert scene.stopped == [ME]
 
 
-def test_a_copy_that_was_refused_is_no_reason_to_suspect_a_peer(scene: Scene) -> None:
+def test_a_rejected_copy_is_not_reported(scene: Scene) -> None:
     scene.machines[OTHER].assign(Assign(1, placed([OTHER], 1), {}))
 
     scene.feed(0, MANY)
     scene.rest(1.0)
 
-    assert scene.suspicions() == []
+    assert scene.unreachable() == []
 
 
-def test_what_was_frozen_is_sent_again_to_one_peer_on_demand(world: World) -> None:
+def test_frozen_units_are_resent_to_one_peer_on_request(world: World) -> None:
     scene = Scene(world, placed([ME], other=ALL, third=ALL))
     for peer in (OTHER, THIRD):
         world.cut(ME, peer)
     scene.feed(0, MANY)
     for peer in (OTHER, THIRD):
-        world.heal(ME, peer)
+        world.mend(ME, peer)
 
-    scene.call(ME, "resend", (THIRD, 0, 0))
+    scene.call(ME, ResendUnits(THIRD, 0, 0))
 
     assert len(scene.receipts(THIRD, 0).copies) == 1 and scene.receipts(OTHER, 0).copies == ()
 
 
-# -- actions ---------------------------------------------------------------------------------
+# -- requests --------------------------------------------------------------------------------
 
 
-def test_a_node_answers_with_its_name_and_stops_when_told(scene: Scene) -> None:
-    assert scene.call(ME, "ping") == ME
-    scene.call(ME, "stop")
+def test_a_node_answers_a_ping_with_its_name_and_stops_on_request(scene: Scene) -> None:
+    assert scene.call(ME, Ping()) == ME
+    scene.call(ME, Stop())
     assert scene.stopped == [ME]
-    with pytest.raises(BrokenFeedError, match="no action 'dance'"):
-        scene.call(ME, "dance")
+    with pytest.raises(UnknownRequestError, match="node me does not serve Heartbeat"):
+        scene.call(ME, Heartbeat(ME))
 
 
 def test_state_is_read_where_it_is_owned(scene: Scene) -> None:
     scene.commit(0, [("a", 1)])
 
-    assert loads(scene.call(ME, "get", (JOB, "a", -1))) == {"seen": [1]}
-    assert loads(scene.call(OTHER, "get", (JOB, "a", -1))) is None
+    assert loads(scene.call(ME, GetState(JOB, "a", -1))) == {"seen": [1]}
+    assert loads(scene.call(OTHER, GetState(JOB, "a", -1))) is None
     assert scanned(scene, scene.committed) == {"a": {"seen": [1]}}
 
 
 def scanned(scene: Scene, commit: Commit | None, node: NodeId = ME) -> dict[Any, Any]:
     """What a node says to a scan; it is begun if a commit is given."""
     if commit is not None:
-        scene.call(node, "scan", OpenScan("scan", JOB, commit))
-    return {key: loads(value) for key, value in scene.call(node, "items", ("scan", ALL, -1))}
+        scene.call(node, OpenScan("scan", JOB, commit))
+    return {key: loads(value) for key, value in scene.call(node, ReadScan("scan", ALL, -1))}
 
 
 def test_a_scan_sees_the_epoch_at_which_it_began(scene: Scene) -> None:
     scene.commit(0, MANY)
-    scene.call(ME, "scan", OpenScan("scan", JOB, scene.committed))
+    scene.call(ME, OpenScan("scan", JOB, scene.committed))
     before = {key: {"seen": [value]} for key, value in MANY}
 
     scene.commit(1, MANY[:9])
@@ -257,24 +270,24 @@ def test_a_scan_sees_the_epoch_at_which_it_began(scene: Scene) -> None:
     assert scanned(scene, None) == before
 
     assert scanned(scene, scene.committed) == before  # the scan was opened before
-    scene.call(ME, "unscan", "scan")
+    scene.call(ME, CloseScan("scan"))
     with pytest.raises(ScanBrokenError):
         scanned(scene, None)
     assert scanned(scene, scene.committed)["new"] == {"seen": [1]}
 
 
-def test_a_scan_goes_on_where_slots_were_taken_over(scene: Scene) -> None:
+def test_a_scan_continues_where_slots_were_taken_over(scene: Scene) -> None:
     scene.commit(0, MANY)
     for node in (ME, OTHER):
-        scene.call(node, "scan", OpenScan("scan", JOB, scene.committed))
+        scene.call(node, OpenScan("scan", JOB, scene.committed))
     scene.commit(1, MANY)
     scene.placement = placed([OTHER], 1)
-    scene.call(OTHER, "assign", scene.assignment())
+    scene.call(OTHER, scene.assignment())
 
     assert scanned(scene, None, OTHER) == {key: {"seen": [value]} for key, value in MANY}
 
 
-def test_a_node_that_is_past_an_epoch_opens_no_scan_of_it(scene: Scene) -> None:
+def test_a_node_past_an_epoch_rejects_a_scan_of_it(scene: Scene) -> None:
     scene.commit(0, MANY)
     before = scene.committed
     scene.commit(1, MANY)
@@ -283,28 +296,28 @@ def test_a_node_that_is_past_an_epoch_opens_no_scan_of_it(scene: Scene) -> None:
         scanned(scene, before)
 
 
-def test_a_scan_that_nobody_reads_is_given_up(scene: Scene) -> None:
+def test_a_scan_that_is_not_read_for_a_minute_expires(scene: Scene) -> None:
     scene.commit(0, MANY)
-    scene.call(ME, "scan", OpenScan("forgotten", JOB, scene.committed))
+    scene.call(ME, OpenScan("forgotten", JOB, scene.committed))
     scene.rest(100.0)
 
-    scene.call(ME, "scan", OpenScan("scan", JOB, scene.committed))
+    scene.call(ME, OpenScan("scan", JOB, scene.committed))
 
     with pytest.raises(ScanBrokenError):
-        scene.call(ME, "items", ("forgotten", ALL, -1))
+        scene.call(ME, ReadScan("forgotten", ALL, -1))
 
 
 # -- taking over -----------------------------------------------------------------------------
 
 
-def test_logs_are_replayed_as_soon_as_a_node_is_told_that_it_owns_them(world: World) -> None:
+def test_logs_are_replayed_as_soon_as_their_slots_are_assigned(world: World) -> None:
     scene = Scene(world, durability="interval")
     scene.commit(0, MANY)
     scene.commit(1, MANY)
     world.crash(ME)
     scene.placement = placed([OTHER], 1)
 
-    scene.call(OTHER, "assign", scene.assignment())
+    scene.call(OTHER, scene.assignment())
     scene.rest(0.5)
 
     assert not scene.receipts(OTHER, 1).pending
@@ -312,7 +325,7 @@ def test_logs_are_replayed_as_soon_as_a_node_is_told_that_it_owns_them(world: Wo
 
 
 @pytest.mark.parametrize("problem", [MemoryError("no more"), BrokenFeedError("typed")])
-def test_what_a_replay_ends_with_is_raised_to_whoever_waits_for_it(
+def test_the_error_of_a_replay_is_raised_to_callers_that_wait_for_it(
     world: World, monkeypatch: pytest.MonkeyPatch, problem: Exception
 ) -> None:
     scene = Scene(world, durability="interval")
@@ -324,13 +337,14 @@ def test_what_a_replay_ends_with_is_raised_to_whoever_waits_for_it(
         raise problem
 
     monkeypatch.setattr(scene.machines[OTHER], "reduce", reduce)
-    scene.call(OTHER, "assign", scene.assignment())
+    scene.call(OTHER, scene.assignment())
     scene.rest(0.5)
 
     expected = BackgroundTaskError if isinstance(problem, MemoryError) else BrokenFeedError
-    for action, body in [("receipts", (1, 0, -1)), ("items", ("scan", ALL, -1))]:
+    requests: list[Request[Any]] = [CollectReceipts(1, 0, -1), ReadScan("scan", ALL, -1)]
+    for request in requests:
         with pytest.raises(expected, match=str(problem)):
-            scene.call(OTHER, action, body)
+            scene.call(OTHER, request)
 
 
 def test_state_is_read_only_after_the_replay(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -338,58 +352,58 @@ def test_state_is_read_only_after_the_replay(world: World, monkeypatch: pytest.M
     scene.commit(0, MANY)
     world.crash(ME)
     scene.placement = placed([OTHER], 1)
-    monkeypatch.setattr(scene.machines[OTHER], "next_replay", lambda: None)
-    scene.call(OTHER, "assign", scene.assignment())
+    monkeypatch.setattr(scene.machines[OTHER].replays, "next", lambda: None)
+    scene.call(OTHER, scene.assignment())
 
     with pytest.raises(SlotsNotHeldError):
         scanned(scene, scene.committed, OTHER)
     with pytest.raises(SlotsNotHeldError):
-        scene.call(OTHER, "get", (JOB, "1", -1))
+        scene.call(OTHER, GetState(JOB, "1", -1))
 
     monkeypatch.undo()
     scene.placement = placed([OTHER], 2)
-    scene.call(OTHER, "assign", scene.assignment())
+    scene.call(OTHER, scene.assignment())
     scene.rest(0.5)
-    assert loads(scene.call(OTHER, "get", (JOB, "1", -1))) == {"seen": [1]}
+    assert loads(scene.call(OTHER, GetState(JOB, "1", -1))) == {"seen": [1]}
 
 
-def test_snapshots_make_a_new_backup_a_few_keys_at_a_time(
+def test_a_new_backup_gets_snapshots_of_a_few_keys_at_a_time(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeping_module, "_KEYS_AT_ONCE", 10)
+    monkeypatch.setattr(key_batches, "_KEYS_AT_ONCE", 10)
     scene.commit(0, MANY)
     scene.placement = placed([ME], 1, other=ALL, third=ALL)
     for node in (ME, THIRD):
-        scene.call(node, "assign", scene.assignment())
+        scene.call(node, scene.assignment())
     assert scene.receipts(THIRD, 0).reach == ((0, -2),)
 
-    scene.call(OTHER, "supply", CopyOrder(1, THIRD, (LOW, HIGH), scene.committed))
+    scene.call(OTHER, CopySlots(1, THIRD, (LOW, HIGH), scene.committed))
 
     assert scene.receipts(THIRD, 0).reach == ((0, 0),)
     assert scene.held(THIRD) == {key: [value] for key, value in MANY}
-    assert scene.calls.count((THIRD, "install")) >= 4
+    assert scene.calls.count((THIRD, InstallSnapshot)) >= 4
 
 
-def test_an_order_of_another_incarnation_is_not_followed(scene: Scene) -> None:
+def test_a_request_of_another_incarnation_copies_nothing(scene: Scene) -> None:
     scene.commit(0, MANY)
 
-    scene.call(ME, "supply", CopyOrder(2, OTHER, (ALL,), scene.committed))
+    scene.call(ME, CopySlots(2, OTHER, (ALL,), scene.committed))
 
-    assert (OTHER, "install") not in scene.calls
+    assert (OTHER, InstallSnapshot) not in scene.calls
 
 
 def test_a_donor_catches_up_before_it_copies(scene: Scene) -> None:
     scene.feed(0, MANY)
     scene.placement = placed([ME], 1, other=ALL, third=ALL)
 
-    scene.call(ME, "supply", CopyOrder(1, THIRD, (ALL,), Commit(0, 0)))
+    scene.call(ME, CopySlots(1, THIRD, (ALL,), Commit(0, 0)))
     assert scene.machines[ME].committed == Commit(0, 0)
 
 
-# -- background checkpoints ------------------------------------------------------------------
+# -- interval replication --------------------------------------------------------------------
 
 
-def test_checkpoints_bring_backups_up_to_date_and_evict_their_logs(world: World) -> None:
+def test_deltas_bring_backups_up_to_date_and_evict_their_logs(world: World) -> None:
     scene = Scene(world, durability="interval", checkpoint_every=2.0)
     for service in scene.services.values():
         service.start()
@@ -401,35 +415,36 @@ def test_checkpoints_bring_backups_up_to_date_and_evict_their_logs(world: World)
 
     assert scene.machines[OTHER].log_bytes == 0
     assert scene.held(OTHER) == {key: [value, value] for key, value in MANY}
-    assert scene.machines[ME].due() == []
+    assert scene.machines[ME].deltas.due() == []
 
 
-def test_in_epoch_mode_no_checkpoints_are_made(scene: Scene) -> None:
+def test_in_epoch_mode_no_deltas_are_replicated(scene: Scene) -> None:
     for service in scene.services.values():
         service.start()
     scene.commit(0, MANY)
     scene.rest(10.0)
 
-    assert "delta" not in {action for _, action in scene.calls}
+    assert ReplicateDelta not in {request for _, request in scene.calls}
 
 
 def test_a_backup_that_missed_a_delta_gets_a_snapshot(world: World) -> None:
     scene = Scene(world, durability="interval")
     scene.commit(0, MANY)
-    scene.machines[ME].delivered(OTHER, ALL, 0)  # it was not: the backup has only the log of it
+    # In truth the backup has only the log of it.
+    scene.machines[ME].store.replication.acknowledge(OTHER, ALL, 0)
     scene.machines[OTHER].store.pending_epochs.clear()
     scene.commit(1, MANY)
 
-    scene.call(ME, "checkpoint")
+    scene.call(ME, ReplicateNow())
     scene.rest(2.0)
 
     assert scene.held(OTHER) == {key: [value, value] for key, value in MANY}
 
 
-def test_a_backup_whose_logs_are_full_asks_for_checkpoints_early(world: World) -> None:
+def test_a_backup_with_large_logs_asks_for_deltas_early(world: World) -> None:
     scene = Scene(world, durability="interval", checkpoint_every=1e6, log_limit=100)
     scene.commit(0, MANY)
-    assert (ME, "checkpoint") in scene.calls
+    assert (ME, ReplicateNow) in scene.calls
     assert scene.machines[OTHER].log_bytes > 100  # nothing is dropped
 
     scene.commit(1, MANY)  # asks again, now that there is a commit
@@ -452,16 +467,17 @@ def watching(world: World, placement: Placement) -> Scene:
 def test_a_node_that_dies_is_reported_by_the_next_one_clockwise(world: World) -> None:
     scene = watching(world, placed([ME, OTHER, THIRD]))
     scene.rest(5.0)
-    assert scene.suspicions() == []
+    assert scene.unreachable() == []
     world.crash(OTHER)
 
     scene.rest(1.6)
 
-    assert scene.suspicions()[:2] == [(OTHER, THIRD, 1), (OTHER, THIRD, 2)]
-    assert {(watched, by) for watched, by, _ in scene.suspicions()} == {(OTHER, THIRD)}
+    reports = scene.unreachable()
+    assert reports[:2] == [ReportUnreachable(OTHER, THIRD, at) for at in (1, 2)]
+    assert {(report.node, report.reporter) for report in reports} == {(OTHER, THIRD)}
 
 
-def test_a_copy_from_the_neighbour_is_as_good_as_a_ping(world: World) -> None:
+def test_a_copy_from_the_neighbour_replaces_a_ping(world: World) -> None:
     scene = watching(world, placed([ME, OTHER], other=LOW))
     pings = [0, 0]
     for copies in (0, 1):
@@ -470,12 +486,12 @@ def test_a_copy_from_the_neighbour_is_as_good_as_a_ping(world: World) -> None:
             if copies:
                 scene.feed(0, MANY, slots=LOW, try_=len(scene.calls))
             scene.rest(0.2)
-        pings[copies] = scene.calls.count((ME, "ping"))
+        pings[copies] = scene.calls.count((ME, Ping))
 
     assert pings[0] >= 6 and pings[1] == 0
 
 
-def test_a_node_that_is_alone_or_not_in_the_ring_watches_nobody(world: World) -> None:
+def test_a_node_alone_or_not_in_the_ring_watches_no_node(world: World) -> None:
     scene = watching(world, placed([ME], other=ALL))
 
     scene.rest(5.0)
@@ -483,7 +499,7 @@ def test_a_node_that_is_alone_or_not_in_the_ring_watches_nobody(world: World) ->
     assert scene.calls == []
 
 
-def test_refusals_travel_with_their_type(scene: Scene) -> None:
+def test_rejections_keep_their_type(scene: Scene) -> None:
     with pytest.raises(FeedRefusedError) as caught:
         scene.feed(0, MANY, incarnation=0)
 
@@ -507,18 +523,19 @@ class Counting:
         self._lock.__exit__(*problem)
 
 
-def test_a_large_seal_lets_others_be_answered_between_its_steps(
+def test_requests_are_served_between_the_steps_of_a_large_seal(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(FunctionReducing, "step", 5)
     scene.feed(0, MANY)
     service = scene.services[ME]
-    counting = service._metadata = Counting(service._metadata)
+    counting = Counting(service._locks.metadata)
+    service._locks = replace(service._locks, metadata=counting)
 
-    scene.call(ME, "seal", scene.commit_of(0))
+    scene.call(ME, Seal(scene.commit_of(0)))
 
     assert counting.taken > len(MANY) // 5
-    assert loads(scene.call(ME, "get", (JOB, "7", -1))) == {"seen": [7]}
+    assert loads(scene.call(ME, GetState(JOB, "7", -1))) == {"seen": [7]}
 
 
 def test_a_seal_that_is_known_already_does_not_wait_for_a_reduction(scene: Scene) -> None:
@@ -526,14 +543,14 @@ def test_a_seal_that_is_known_already_does_not_wait_for_a_reduction(scene: Scene
     service = scene.services[ME]
 
     def reducing() -> float:
-        with service._state:
+        with service._locks.state:
             scene.task.sleep(10.0)
         return scene.world.now
 
     def read() -> float:
         scene.task.sleep(1.0)
-        scene.task.call(ME, "seal", scene.committed)
-        assert loads(scene.task.call(ME, "get", (JOB, "7", -1))) == {"seen": [7]}
+        scene.task.call(ME, Seal(scene.committed))
+        assert loads(scene.task.call(ME, GetState(JOB, "7", -1))) == {"seen": [7]}
         return scene.world.now
 
     def both() -> None:
@@ -544,21 +561,19 @@ def test_a_seal_that_is_known_already_does_not_wait_for_a_reduction(scene: Scene
     scene.run(both)
 
 
-def test_a_read_does_not_wait_for_ever_for_a_merge_that_stands_still(scene: Scene) -> None:
+def test_a_read_times_out_if_a_merge_makes_no_progress(scene: Scene) -> None:
     scene.commit(0, MANY)
     scene.feed(1, MANY)
     machine = scene.machines[ME]
     machine.commit(scene.commit_of(1))
     machine.store.is_merging = True
 
-    with pytest.raises(SlotsNotHeldError, match="has not brought all of its slots to epoch 1"):
-        scene.call(ME, "get", (JOB, "7", -1))
+    with pytest.raises(SlotsNotHeldError, match="slots of node me are not at epoch 1 yet"):
+        scene.call(ME, GetState(JOB, "7", -1))
 
 
-def test_what_was_merged_is_freed_table_by_table(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Somebody who still held all of them would free them at once, with all threads waiting."""
+def test_merged_tables_are_freed_one_by_one(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reference to all of them would free them at once, with all threads blocked."""
     counts: list[int] = []
 
     def let_go(tables: list[Any]) -> None:
@@ -569,7 +584,7 @@ def test_what_was_merged_is_freed_table_by_table(
     monkeypatch.setattr(slot_store, "let_go", let_go)
     scene.feed(0, MANY)
 
-    scene.call(ME, "seal", scene.commit_of(0))
+    scene.call(ME, Seal(scene.commit_of(0)))
 
     assert counts
     assert set(counts) == {1}

@@ -8,7 +8,7 @@ import pytest
 from millstream.node.slot_store import UnknownJobError
 from millstream.ring.keys import KeyTypeError
 from millstream.ring.ring import Ring
-from millstream.wire.messages import SlotsNotHeldError
+from millstream.wire.replication import SlotsNotHeldError
 from millstream.work.keyed_reducers import FunctionReducing
 from tests.node.machines import (
     ALL,
@@ -45,7 +45,7 @@ def test_a_large_epoch_is_merged_in_steps_and_each_slot_in_one_of_them(
     after = {key: [*seen, *seen] for key, seen in before.items()}
 
     steps = 0
-    for step in node.store.settling():
+    for step in node.store.merge_steps():
         step()
         steps += 1
         for slot in ALL:
@@ -57,15 +57,15 @@ def test_a_large_epoch_is_merged_in_steps_and_each_slot_in_one_of_them(
     assert node.state() == after
 
 
-def test_slots_that_somebody_waits_for_are_merged_before_others(
+def test_slots_with_waiting_readers_are_merged_first(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(FunctionReducing, "step", 1)
     node.run(0, MANY)
     node.machine.commit(commit_of([node.machine], 0))
-    steps = node.store.settling()
+    steps = node.store.merge_steps()
     next(steps)()
-    node.store.want(range(SLOTS - 1, SLOTS))
+    node.store.prioritise(range(SLOTS - 1, SLOTS))
 
     next(steps)()
 
@@ -112,7 +112,7 @@ def test_a_look_up_finds_committed_keys_in_canonical_form(node: Node) -> None:
             node.store.get(JOB, other)
 
 
-def test_keys_that_were_all_none_at_first_are_found_when_others_follow(node: Node) -> None:
+def test_keys_of_an_unknown_type_are_read_once_the_type_is_known(node: Node) -> None:
     node.commit(0, [(None, 1)])
     node.commit(1, [("a", 1)])
     node.commit(2, [(None, 2)])
@@ -121,7 +121,7 @@ def test_keys_that_were_all_none_at_first_are_found_when_others_follow(node: Nod
     assert node.store.get(JOB, "a") == {"seen": [1]}
 
 
-def test_items_of_a_tuple_key_that_were_none_at_first_are_found_later(node: Node) -> None:
+def test_tuple_keys_of_an_unknown_type_are_read_once_the_type_is_known(node: Node) -> None:
     node.commit(0, [((1, None), 1)])
     node.commit(1, [((1, "a"), 2)])
     node.commit(2, [((1, None), 3)])
@@ -139,7 +139,7 @@ def test_a_node_without_keys_of_a_job_finds_none(node: Node) -> None:
     assert node.store.get(JOB, None) == {"seen": [1]}
 
 
-def test_what_a_look_up_gave_can_be_changed_without_harm(node: Node) -> None:
+def test_changing_a_value_that_was_read_does_not_change_the_state(node: Node) -> None:
     node.commit(0, [("a", 1)])
 
     node.store.get(JOB, "a")["seen"].append(9)
@@ -207,13 +207,13 @@ def found(node: Node, slots: range) -> list[tuple[str, list[int]]]:
     return [(key, state["seen"]) for key, state in items]
 
 
-def test_what_is_merged_is_not_kept_on_the_shelf(node: Node) -> None:
+def test_merged_epochs_are_not_pending(node: Node) -> None:
     node.commit(0, MANY)
 
     assert list(node.store.pending_epochs.oldest_first()) == []
 
 
-def test_slots_that_are_not_kept_any_more_are_dropped() -> None:
+def test_released_slots_are_dropped() -> None:
     node = Node()
     node.commit(0, MANY)
 
@@ -232,7 +232,7 @@ def test_a_view_is_cut_where_slots_are_not_equally_far(node: Node) -> None:
     node.commit(0, MANY)
     node.store.holdings.through[3:5] = 7
 
-    views = node.store.view(1, range(1, 10))
+    views = node.store.snapshots(1, range(1, 10))
 
     assert [(view.slots, view.through) for view in views] == [
         (range(1, 3), 0),
@@ -244,7 +244,7 @@ def test_a_view_is_cut_where_slots_are_not_equally_far(node: Node) -> None:
 def test_later_changes_do_not_show_in_a_view() -> None:
     primary, backup = Node(), Node(node=OTHER, placement=placed([ME], other=ALL))
     primary.commit(0, MANY)
-    views = primary.store.view(1, ALL)
+    views = primary.store.snapshots(1, ALL)
     primary.commit(1, MANY)
 
     for view in views:
@@ -256,18 +256,18 @@ def test_later_changes_do_not_show_in_a_view() -> None:
 def test_there_is_no_view_of_slots_without_a_copy() -> None:
     node = Node(placement=placed([ME, OTHER]))
 
-    assert len(node.store.view(1, LOW)) == 1
+    assert len(node.store.snapshots(1, LOW)) == 1
     with pytest.raises(SlotsNotHeldError, match="has no copy of slots 7"):
-        node.store.view(1, range(7, 9))
+        node.store.snapshots(1, range(7, 9))
 
 
-def test_a_snapshot_replaces_what_is_older_and_nothing_that_is_newer() -> None:
+def test_a_snapshot_replaces_older_state_only() -> None:
     primary = Node(placement=placed([ME], other=ALL))
     backup = Node(node=OTHER, placement=placed([ME], other=ALL))
     primary.commit(0, [("a", 0)])
-    [old] = primary.store.view(1, ALL)
+    [old] = primary.store.snapshots(1, ALL)
     primary.commit(1, [("b", 1)])
-    [new] = primary.store.view(1, ALL)
+    [new] = primary.store.snapshots(1, ALL)
 
     for snapshot in (old, new, new, old):
         backup.store.install(snapshot)
@@ -276,10 +276,10 @@ def test_a_snapshot_replaces_what_is_older_and_nothing_that_is_newer() -> None:
     assert (backup.store.holdings.through == 1).all()
 
 
-def test_a_snapshot_forgets_keys_that_the_slot_has_lost_since() -> None:
+def test_a_snapshot_removes_keys_that_it_does_not_have() -> None:
     primary = Node(placement=placed([ME], other=ALL))
     backup = Node(node=OTHER, placement=placed([ME], other=ALL))
-    backup.store.install(primary.store.view(1, ALL)[0])
+    backup.store.install(primary.store.snapshots(1, ALL)[0])
     primary.run(0, [("a", 0)])
     primary.copy_to(backup)
     backup.seal(0)
@@ -288,7 +288,7 @@ def test_a_snapshot_forgets_keys_that_the_slot_has_lost_since() -> None:
     fresh.commit(0, [])
     fresh.commit(1, [("b", 1)])
 
-    backup.store.install(fresh.store.view(1, ALL)[0])
+    backup.store.install(fresh.store.snapshots(1, ALL)[0])
 
     assert backup.held() == {"b": [1]}
 
@@ -299,7 +299,7 @@ def test_a_snapshot_touches_only_slots_that_are_backed_up_here() -> None:
     ring = Ring.even([ME, OTHER], SLOTS)
     partly = Node(node=OTHER, placement=placed(ring, other=range(2, 4)))
 
-    partly.store.install(primary.store.view(1, ALL)[0])
+    partly.store.install(primary.store.snapshots(1, ALL)[0])
 
     assert partly.held() == dict(found(primary, range(2, 4)))
     assert partly.store.reach() == ((0, -2), (2, 0), (4, -2), (8, -1))
@@ -309,23 +309,23 @@ def test_a_delta_is_taken_where_it_leaves_no_gap() -> None:
     node = Node(placement=placed([OTHER], me=ALL))
     node.store.holdings.through[:4] = [-2, 0, 3, 4]
 
-    takes = node.store.takes(range(0, 5), since=0, through=4)
+    takes = node.store.applicable(range(0, 5), since=0, through=4)
 
     assert takes.tolist() == [False, True, True, False] + [False] * 12
-    assert node.store.take((), range(1, 4), since=0, through=4) == 4
+    assert node.store.apply_delta((), range(1, 4), since=0, through=4) == 4
     assert node.store.holdings.through[:5].tolist() == [-2, 4, 4, 4, -1]
-    assert node.store.take((), range(0, 4), since=0, through=4) == -2
+    assert node.store.apply_delta((), range(0, 4), since=0, through=4) == -2
 
 
 def test_a_delta_is_not_for_owned_slots() -> None:
     node = Node(placement=placed([ME, OTHER], me=HIGH))
 
-    assert not node.store.takes(LOW, since=-1, through=3).any()
-    assert node.store.take((), LOW, since=-1, through=3) == -2
+    assert not node.store.applicable(LOW, since=-1, through=3).any()
+    assert node.store.apply_delta((), LOW, since=-1, through=3) == -2
     assert (node.store.holdings.through == -1).all()
 
 
-def test_reach_is_told_in_runs() -> None:
+def test_reach_is_reported_in_runs() -> None:
     node = Node()
     node.store.holdings.through[:] = np.repeat([2, 2, 5, -1], 4)
 

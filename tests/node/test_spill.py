@@ -11,7 +11,7 @@ import pytest
 
 from millstream.state.spill import Spilling
 from millstream.stores.rocksdb.cold import ColdTable
-from millstream.wire.messages import Commit
+from millstream.wire.commit import Commit
 from tests.node.machines import ALL, HIGH, JOB, LOW, MANY, ME, OTHER, Node, placed
 
 LIMIT = 2000  # about five of the forty keys
@@ -94,14 +94,14 @@ def test_a_log_is_replayed_over_cold_keys(spilling: Make) -> None:
     assert backup.state() == expected(0, 1, 2)
 
 
-def test_deltas_bring_a_backup_forward_whose_keys_are_cold(spilling: Make) -> None:
+def test_deltas_advance_a_backup_whose_keys_are_spilled(spilling: Make) -> None:
     primary = spilling(placement=MINE, durability="interval")
     backup = spilling(node=OTHER, placement=MINE, durability="interval")
     for epoch in range(3):
         primary.commit(epoch, rows(epoch))
-        for due in primary.machine.due():
-            reached = backup.machine.take_delta(primary.machine.delta(due, due.slots))
-            primary.machine.delivered(OTHER, due.slots, reached)
+        for due in primary.machine.deltas.due():
+            reached = backup.machine.take_delta(primary.machine.deltas.request(due, due.slots))
+            primary.machine.store.replication.acknowledge(OTHER, due.slots, reached)
         assert is_mostly_cold(backup)
 
     assert backup.held() == primary.held() == expected(0, 1, 2)
@@ -110,12 +110,12 @@ def test_deltas_bring_a_backup_forward_whose_keys_are_cold(spilling: Make) -> No
 def test_snapshots_have_cold_keys_too_and_install_over_older_ones(spilling: Make) -> None:
     primary, backup = spilling(placement=MINE), spilling(node=OTHER, placement=MINE)
     primary.commit(0, rows(0))
-    for view in primary.machine.view(ALL):
+    for view in primary.machine.snapshots(ALL):
         backup.machine.install(view)
     primary.commit(1, rows(1))
 
     for part in (LOW, HIGH):
-        for view in primary.machine.view(part):
+        for view in primary.machine.snapshots(part):
             backup.machine.install(view)
 
     assert is_mostly_cold(backup)
@@ -123,7 +123,7 @@ def test_snapshots_have_cold_keys_too_and_install_over_older_ones(spilling: Make
     assert backup.store.most_keys(ALL) == len(MANY)
 
 
-def test_slots_that_are_given_away_are_gone_from_the_disk(spilling: Make) -> None:
+def test_released_slots_are_removed_from_the_disk(spilling: Make) -> None:
     node = spilling()
     node.commit(0, rows(0))
 

@@ -53,7 +53,7 @@ def test_a_feed_of_tallies_alone_has_a_receipt() -> None:
     assert told(node) == [(ALL, 7, (COUNTED,))]
 
 
-def test_who_owns_the_first_slot_tells_what_was_counted() -> None:
+def test_the_owner_of_the_first_slot_reports_the_tallies() -> None:
     node = Node()
     run(node, 0, [counted(COUNTED), *node.blocks(MANY)])
     node.assign(placed([ME, OTHER], 1))
@@ -63,7 +63,7 @@ def test_who_owns_the_first_slot_tells_what_was_counted() -> None:
     assert told(node) == [(HIGH, 0, ())]
 
 
-def test_a_backup_tells_what_its_primary_was_told() -> None:
+def test_a_backup_has_the_tallies_of_its_primary() -> None:
     primary, backup = Node(placement=placed([ME], 0, other=ALL)), backup_of()
     run(primary, 0, [counted(COUNTED), *primary.blocks(MANY)])
     primary.copy_to(backup)
@@ -76,7 +76,7 @@ def backup_of(**options: Any) -> Node:
     return Node(placement=placed([ME], 0, other=ALL), node=OTHER, **options)
 
 
-def test_a_log_that_is_replayed_tells_what_was_counted() -> None:
+def test_a_replayed_log_has_its_tallies() -> None:
     backup = backup_of(durability="interval")
     blocks = [counted(COUNTED), *backup.blocks(MANY)]
     backup.machine.take_log(backup.feed(0, copy=True), blocks, end_of(blocks))
@@ -86,7 +86,7 @@ def test_a_log_that_is_replayed_tells_what_was_counted() -> None:
     assert told(backup) == [(ALL, 7, (COUNTED,))]
 
 
-def test_a_reduction_is_told_the_clock_and_the_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reduction_gets_the_clock_and_the_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     node = Node()
     node.commit(0, MANY)
     units: list[UnitContext] = []
@@ -106,7 +106,7 @@ def test_a_reduction_is_told_the_clock_and_the_epoch(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("replayed", [False, True])
-def test_what_a_reduction_finds_late_is_given_and_counted(
+def test_late_records_of_a_reduction_are_returned_and_counted(
     monkeypatch: pytest.MonkeyPatch, replayed: bool
 ) -> None:
     node = backup_of(durability="interval")

@@ -1,4 +1,4 @@
-"""Nodes and the store, when something comes between: odd objects, slots that come and go."""
+"""Nodes and the store with faults: objects that cannot be stored, slots that are reassigned."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 
 from millstream.checkpoints.records import compressed
 from millstream.errors import MillstreamError
+from millstream.node.durability.base_writer import BaseOptions
 from millstream.node.durability.restore import SlotRestore
-from millstream.node.durability.unit_writer import BaseOptions
 from millstream.node.durability.write_queue import Entry, StoreWriteError, WriteQueue
 from millstream.node.service import BackgroundTaskError
 from millstream.ring.placement import Placement
@@ -19,11 +19,22 @@ from millstream.ring.ring import NodeId, Ring
 from millstream.sim import World
 from millstream.state.pickling import dumps
 from millstream.stores.store import StoreFullError, StoreUnavailableError
-from millstream.wire.messages import Commit, Kept, NotReadyError, Persist, Persisted
+from millstream.wire.commit import Commit
+from millstream.wire.persistence import IsRestored, NotReadyError, Persist
+from millstream.wire.receipts import StoredRecord
+from millstream.wire.replication import ReplicateNow
 from tests.checkpoints.memory_store import MemoryStore
 from tests.node.machines import ALL, HIGH, JOB, LOW, MANY, ME, OTHER, THIRD, placed
 from tests.node.scenes import Scene
-from tests.node.test_unit_writer import SEEN, Shelf, commit, deltas_of, order, reborn, state_of_all
+from tests.node.test_unit_writer import (
+    SEEN,
+    FailingStore,
+    commit,
+    deltas_of,
+    plan,
+    restarted,
+    state_of_all,
+)
 
 
 @pytest.fixture
@@ -33,8 +44,8 @@ def world() -> Iterator[World]:
 
 
 @pytest.fixture
-def store() -> Shelf:
-    return Shelf()
+def store() -> FailingStore:
+    return FailingStore()
 
 
 def halves(first: NodeId, second: NodeId, version: int = 0) -> Placement:
@@ -44,55 +55,57 @@ def halves(first: NodeId, second: NodeId, version: int = 0) -> Placement:
 
 
 def write_bases(scene: Scene, node: NodeId) -> None:
-    keeping = scene.services[node]._writer
-    assert keeping is not None
-    scene.run(keeping.write_bases, node)
+    bases = scene.services[node]._bases
+    assert bases is not None
+    scene.run(bases.write_all, node)
 
 
-# -- objects that cannot be kept -----------------------------------------------------------------
+# -- errors ----------------------------------------------------------------------------------------
 
 
-def test_what_cannot_be_serialised_is_told_and_the_rest_is_kept(world: World, store: Shelf) -> None:
+def test_an_entry_that_cannot_be_serialised_fails_and_others_are_stored(
+    world: World, store: FailingStore
+) -> None:
     net = world.process("node")
-    keeper = WriteQueue(net, store)
-    told: list[Kept | MillstreamError | None] = []
+    queue = WriteQueue(net, store)
+    results: list[StoredRecord | MillstreamError | None] = []
 
     def bad() -> bytes:
         raise TypeError("cannot pickle a lock")
 
     def main() -> None:
-        keeper.keep(Entry("bad", "bad", bad, told.append))
-        keeper.keep(Entry("good", "good", lambda: b"good", told.append))
+        queue.enqueue(Entry("bad", "bad", bad, results.append))
+        queue.enqueue(Entry("good", "good", lambda: b"good", results.append))
         with pytest.raises(StoreWriteError, match="cannot pickle a lock"):
-            keeper.keep_all([Entry("bad", "bad", bad)])
+            queue.write([Entry("bad", "bad", bad)])
 
     world.run(main, "node", world.now + 10)
-    assert isinstance(told[0], StoreWriteError) and told[1] == Kept("good", 4)
+    assert isinstance(results[0], StoreWriteError) and results[1] == StoredRecord("good", 4)
 
 
-def test_a_store_with_an_error_of_its_own_kind_is_told(world: World) -> None:
-    class Odd(MemoryStore):
+def test_an_untyped_error_of_a_store_is_reported(world: World) -> None:
+    class UntypedErrors(MemoryStore):
         def put(self, items: object) -> None:
-            raise RuntimeError("out of cheese")
+            raise RuntimeError("unexpected")
 
-    keeper = WriteQueue(world.process("node"), Odd())
+    queue = WriteQueue(world.process("node"), UntypedErrors())
 
     def main() -> None:
-        with pytest.raises(StoreWriteError, match="RuntimeError: out of cheese"):
-            keeper.keep_all([Entry("a", "a", lambda: b"a")])
+        with pytest.raises(StoreWriteError, match="RuntimeError: unexpected"):
+            queue.write([Entry("a", "a", lambda: b"a")])
 
     world.run(main, "node", world.now + 10)
 
 
-def test_a_failure_after_the_store_has_a_unit_leaves_nobody_waiting(
-    world: World, store: Shelf, monkeypatch: pytest.MonkeyPatch
+def test_a_failure_after_a_unit_is_stored_is_reported(
+    world: World, store: FailingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene = Scene(world, placed([ME]), store=store)
 
-    def kept(*_: object) -> None:
+    def mark_stored(*_: object) -> None:
         raise MemoryError("no more")
 
-    monkeypatch.setattr(scene.machines[ME], "kept", kept)
+    monkeypatch.setattr(scene.machines[ME], "mark_stored", mark_stored)
     scene.feed(0, MANY)
     scene.rest(1.0)
 
@@ -100,28 +113,28 @@ def test_a_failure_after_the_store_has_a_unit_leaves_nobody_waiting(
         scene.receipts(ME, 0)
 
 
-def test_a_restore_that_ends_with_any_error_is_told(
-    world: World, store: Shelf, monkeypatch: pytest.MonkeyPatch
+def test_an_untyped_error_of_a_restore_is_reported(
+    world: World, store: FailingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene = Scene(world, placed([ME]), store=store)
 
-    def ask() -> None:
+    def fetch_plan() -> None:
         raise MemoryError("no more")
 
-    monkeypatch.setattr(scene.services[ME]._operations, "_ask", ask)
-    monkeypatch.setattr(scene.machines[ME], "lacking", lambda: np.ones(len(ALL), dtype=bool))
+    monkeypatch.setattr(scene.services[ME]._operations, "_fetch_plan", fetch_plan)
+    monkeypatch.setattr(scene.machines[ME], "unrestored", lambda: np.ones(len(ALL), dtype=bool))
     scene.placement = placed([ME], 1)
-    scene.call(ME, "assign", scene.assignment())
+    scene.call(ME, scene.assignment())
     scene.rest(1.0)
 
     with pytest.raises(BackgroundTaskError, match="no more"):
-        scene.call(ME, "restored")
+        scene.call(ME, IsRestored())
 
 
 def test_state_that_cannot_be_serialised_ends_the_epoch_with_an_error(
-    world: World, store: Shelf
+    world: World, store: FailingStore
 ) -> None:
-    scene = Scene(world, placed([ME]), store=store)  # without a backup, who would have told
+    scene = Scene(world, placed([ME]), store=store)  # a backup would have reported it
     machine = scene.machines[ME]
     machine.store.reducing[JOB].encode = _refuse  # type: ignore[method-assign]
     scene.feed(0, MANY)
@@ -135,21 +148,19 @@ def _refuse(fragment: Any) -> bytes:
     raise TypeError("no way to pickle this")
 
 
-def test_records_that_cannot_be_read_are_told_to_whoever_waits_for_them(
-    world: World, store: Shelf
-) -> None:
+def test_unreadable_records_fail_the_restore(world: World, store: FailingStore) -> None:
     deltas = commit(Scene(world, placed([ME]), store=store), 0, MANY)
     [delta] = deltas
     store.put({delta.key: compressed(dumps("not a fragment"))})
 
     with World(6) as other:
-        again = reborn(other, store, placed([THIRD]), order(0, deltas))
-        with pytest.raises(MillstreamError, match="could not be brought back"):
-            again.call(THIRD, "restored", None)
+        again = restarted(other, store, placed([THIRD]), plan(0, deltas))
+        with pytest.raises(MillstreamError, match="could not be restored"):
+            again.call(THIRD, IsRestored())
 
 
-def test_slots_come_back_when_a_store_that_was_unavailable_is_back(
-    world: World, store: Shelf, monkeypatch: pytest.MonkeyPatch
+def test_a_restore_is_retried_while_the_store_is_unavailable(
+    world: World, store: FailingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deltas = commit(Scene(world, placed([ME]), store=store), 0, MANY)
     get = store.get
@@ -159,21 +170,21 @@ def test_slots_come_back_when_a_store_that_was_unavailable_is_back(
 
     monkeypatch.setattr(store, "get", unavailable)
     with World(6) as other:
-        again = reborn(other, store, placed([THIRD]), order(0, deltas))
+        again = restarted(other, store, placed([THIRD]), plan(0, deltas))
         with pytest.raises(StoreUnavailableError):
-            again.call(THIRD, "restored", None)
+            again.call(THIRD, IsRestored())
         monkeypatch.setattr(store, "get", get)
         again.rest(1.0)  # nobody feeds the slots meanwhile
 
-        assert again.call(THIRD, "restored", None)
+        assert again.call(THIRD, IsRestored())
         assert state_of_all(again) == SEEN
 
 
-# -- slots that come and go ----------------------------------------------------------------------
+# -- reassigned slots ----------------------------------------------------------------------------
 
 
-def test_a_node_that_has_yet_to_bring_slots_back_writes_bases_of_the_others(
-    world: World, store: Shelf
+def test_a_node_writes_no_bases_of_slots_that_are_not_restored(
+    world: World, store: FailingStore
 ) -> None:
     scene = Scene(world, halves(ME, OTHER), store=store, bases=BaseOptions(epochs=1_000))
     for slots in (LOW, HIGH):
@@ -183,15 +194,15 @@ def test_a_node_that_has_yet_to_bring_slots_back_writes_bases_of_the_others(
     world.crash(OTHER)
     scene.placement = placed([ME], 1)
     machine = scene.machines[ME]
-    machine.assign(scene.assignment())  # and the slots have not come yet
-    assert machine.lacking()[HIGH.start :].all()
+    machine.assign(scene.assignment())  # and the slots are not restored yet
+    assert machine.unrestored()[HIGH.start :].all()
 
     write_bases(scene, ME)
 
     [found] = scene.receipts(ME, 1).bases
     assert found.slots == LOW and found.through == 0
-    scene.order = order(0, deltas)
-    scene.call(ME, "assign", scene.assignment())
+    scene.plan = plan(0, deltas)
+    scene.call(ME, scene.assignment())
     scene.feed(1, [])
     assert state_of_all(scene) == SEEN
 
@@ -199,8 +210,8 @@ def test_a_node_that_has_yet_to_bring_slots_back_writes_bases_of_the_others(
 @pytest.mark.parametrize(
     "problem", [StoreFullError("no space"), StoreUnavailableError("no answer")]
 )
-def test_bases_that_the_store_refuses_are_written_later(
-    world: World, store: Shelf, problem: MillstreamError
+def test_bases_that_the_store_rejects_are_retried(
+    world: World, store: FailingStore, problem: MillstreamError
 ) -> None:
     scene = Scene(world, placed([ME]), store=store, bases=BaseOptions(epochs=1_000))
     commit(scene, 0, MANY)
@@ -213,71 +224,73 @@ def test_bases_that_the_store_refuses_are_written_later(
     assert [base.slots for base in scene.receipts(ME, 0).bases] == [ALL]
 
 
-def test_a_slot_that_goes_while_bases_are_written_does_not_end_the_run(
-    world: World, store: Shelf
+def test_a_slot_that_is_reassigned_while_bases_are_written_is_skipped(
+    world: World, store: FailingStore
 ) -> None:
     scene = Scene(world, placed([ME], other=ALL), store=store, bases=BaseOptions(epochs=1_000))
     commit(scene, 0, MANY)
     machine = scene.machines[ME]
     held = machine.store.holdings
-    real = machine.view
+    real = machine.snapshots
 
-    def view(slots: range) -> Any:
-        machine.view = real  # type: ignore[method-assign]
+    def snapshots(slots: range) -> Any:
+        machine.snapshots = real  # type: ignore[method-assign]
         scene.placement = placed([OTHER], 1)
         machine.assign(scene.assignment())
         return real(slots)
 
-    machine.view = view  # type: ignore[method-assign]
+    machine.snapshots = snapshots  # type: ignore[method-assign]
     write_bases(scene, ME)
 
     assert not held.owned.any() and machine.bases == []
     scene.receipts(ME, 1)
 
 
-def test_slots_that_go_while_they_come_back_are_not_waited_for(world: World, store: Shelf) -> None:
+def test_slots_that_are_reassigned_during_a_restore_are_skipped(
+    world: World, store: FailingStore
+) -> None:
     deltas = commit(Scene(world, placed([ME]), store=store), 0, MANY)
 
     with World(6) as other:
         again = Scene(other, placed([THIRD]), store=store)
-        again.order, again.committed, again.incarnation = order(0, deltas), Commit(0, 0), 2
+        again.plan, again.committed, again.incarnation = plan(0, deltas), Commit(0, 0), 2
         machine = again.machines[THIRD]
         machine.assign(again.assignment())
         service = again.services[THIRD]
-        restoring = SlotRestore(machine, store, again.order, service._locks, service._net)
+        restore = SlotRestore(machine, store, again.plan, service._locks, service._net)
         again.placement = halves(THIRD, OTHER, 1)
         machine.assign(again.assignment())
 
-        other.run(restoring.all, "third", other.now + 10)
+        other.run(restore.all, "third", other.now + 10)
 
-        assert restoring.is_over
-        assert not machine.lacking().any() and not machine.store.holdings.owned[HIGH.start]
-
-
-# -- by order --------------------------------------------------------------------------------------
+        assert restore.is_finished
+        assert not machine.unrestored().any() and not machine.store.holdings.owned[HIGH.start]
 
 
-def test_a_base_that_goes_beyond_an_order_does_not_stand_for_what_is_missing(
-    world: World, store: Shelf
+# -- interval checkpoints --------------------------------------------------------------------------
+
+
+def test_a_base_newer_than_the_checkpoint_does_not_replace_missing_deltas(
+    world: World, store: FailingStore
 ) -> None:
     scene = Scene(world, placed([ME], other=ALL), store=store, durability="interval")
     scene.commit(0, MANY)
     scene.commit(1, [("1", "x")])
-    scene.call(ME, "checkpoint")
+    scene.call(ME, ReplicateNow())
     scene.rest(1.0)
     scene.placement = placed([OTHER], 1)
     for node in (ME, OTHER):
-        scene.call(node, "assign", scene.assignment())
+        scene.call(node, scene.assignment())
     scene.commit(2, [("1", "y")])
     late = Persist(1, -1, scene.committed)
     scene.commit(3, [("1", "z")])
     # A base of epoch 3, which the manifest of epoch 2 cannot name.
     write_bases(scene, OTHER)
 
-    with pytest.raises(NotReadyError, match="changed hands"):
-        scene.call(OTHER, "persist", late)
-    found: Persisted = scene.call(OTHER, "persist", Persist(1, -1, scene.committed))
+    with pytest.raises(NotReadyError, match="reassigned slots"):
+        scene.call(OTHER, late)
+    found = scene.call(OTHER, Persist(1, -1, scene.committed))
     assert all(base.reaches <= 3 for base in found.bases)
     with World(6) as other:
-        again = reborn(other, store, placed([THIRD]), order(3, list(found.deltas), found.bases))
+        again = restarted(other, store, placed([THIRD]), plan(3, list(found.deltas), found.bases))
         assert state_of_all(again) == {**SEEN, "1": [1, "x", "y", "z"]}

@@ -1,4 +1,4 @@
-"""The safekeeper on a simulated clock: order, bounds, batches, and what it tells."""
+"""The write queue on a simulated clock: order, bounds, batches, and callbacks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from millstream.node.durability.write_queue import (
 from millstream.sim import World
 from millstream.sim.network import SimNet
 from millstream.stores.store import StoreUnavailableError
-from millstream.wire.messages import Kept
+from millstream.wire.receipts import StoredRecord
 from tests.checkpoints.memory_store import MemoryStore
 
 T = TypeVar("T")
@@ -41,14 +41,14 @@ class SlowStore(MemoryStore):
 
 
 class Desk:
-    """A safekeeper, its slow store, and who puts things there."""
+    """A write queue, its slow store, and a process that enqueues."""
 
     def __init__(self, world: World, **options: Any) -> None:
         self.world = world
         self.net = world.process("node")
         self.store = SlowStore(self.net)
-        self.keeper = WriteQueue(self.net, self.store, WriteQueueOptions(**options))
-        self.told: list[tuple[str, Any]] = []
+        self.queue = WriteQueue(self.net, self.store, WriteQueueOptions(**options))
+        self.results: list[tuple[str, Any]] = []
         self.serialised: list[str] = []
 
     def entry(self, key: str, name: str | None = None) -> Entry:
@@ -56,12 +56,12 @@ class Desk:
             self.serialised.append(key)
             return key.encode()
 
-        return Entry(name or key, key, serialise, lambda result: self.told.append((key, result)))
+        return Entry(name or key, key, serialise, lambda result: self.results.append((key, result)))
 
-    def keep(self, *entries: Entry) -> None:
+    def enqueue(self, *entries: Entry) -> None:
         def main() -> None:
             for entry in entries:
-                self.keeper.keep(entry)
+                self.queue.enqueue(entry)
 
         self.run(main)
         self.rest()
@@ -79,133 +79,136 @@ def world() -> Iterator[World]:
         yield world
 
 
-def test_what_comes_while_the_store_writes_goes_out_as_one_batch(world: World) -> None:
+def test_entries_enqueued_during_a_write_form_one_batch(world: World) -> None:
     desk = Desk(world)
 
     def main() -> None:
-        desk.keeper.keep(desk.entry("a"))
+        desk.queue.enqueue(desk.entry("a"))
         desk.net.sleep(0.1)
         for key in "bcd":
-            desk.keeper.keep(desk.entry(key))
+            desk.queue.enqueue(desk.entry(key))
 
     desk.run(main)
     desk.rest()
 
     assert desk.store.batches == [["a"], ["b", "c", "d"]]
-    assert desk.told == [(key, Kept(key, 1)) for key in "abcd"]
-    counts = desk.keeper.counts
+    assert desk.results == [(key, StoredRecord(key, 1)) for key in "abcd"]
+    counts = desk.queue.counts
     assert (counts.records, counts.bytes, counts.batches) == (4, 4, 2)
 
 
-def test_nobody_is_told_before_the_store_has_it(world: World) -> None:
+def test_callbacks_run_after_the_batch_is_stored(world: World) -> None:
     desk = Desk(world)
 
     def main() -> list[tuple[str, Any]]:
-        desk.keeper.keep(desk.entry("a"))
+        desk.queue.enqueue(desk.entry("a"))
         desk.net.sleep(0.9)
-        return list(desk.told)
+        return list(desk.results)
 
     assert desk.run(main) == []
     desk.rest()
-    assert desk.told == [("a", Kept("a", 1))]
+    assert desk.results == [("a", StoredRecord("a", 1))]
 
 
-def test_a_full_queue_makes_whoever_has_more_wait(world: World) -> None:
+def test_a_full_queue_blocks(world: World) -> None:
     desk = Desk(world, entries=2, bytes=2)
 
     def main() -> float:
         for number in range(20):
-            desk.keeper.keep(desk.entry(f"k{number:02d}"))
+            desk.queue.enqueue(desk.entry(f"k{number:02d}"))
         return world.now
 
     waited = desk.run(main)
     desk.rest()
 
-    assert waited > 3.0 and desk.keeper.counts.waited > 0 and desk.keeper.counts.replaced == 0
-    assert [key for key, _ in desk.told] == [f"k{number:02d}" for number in range(20)]
+    assert waited > 3.0 and desk.queue.counts.waited > 0 and desk.queue.counts.replaced == 0
+    assert [key for key, _ in desk.results] == [f"k{number:02d}" for number in range(20)]
     assert sorted(desk.store.held) == [f"k{number:02d}" for number in range(20)]
 
 
 def test_a_newer_entry_takes_the_place_of_an_older_one_that_waits(world: World) -> None:
     desk = Desk(world, entries=2, when_full="replace")
-    keeper = desk.keeper
+    queue = desk.queue
 
     def main() -> None:
-        with keeper._serialising:  # nobody serialises: everything waits
-            keeper.keep(desk.entry("old", name="slots"))
-            keeper.keep(desk.entry("other"))
-            keeper.keep(desk.entry("new", name="slots"))
+        with queue._serialising:  # nobody serialises: everything waits
+            queue.enqueue(desk.entry("old", name="slots"))
+            queue.enqueue(desk.entry("other"))
+            queue.enqueue(desk.entry("new", name="slots"))
 
     desk.run(main)
     desk.rest()
 
-    assert desk.told[0] == ("old", None)
+    assert desk.results[0] == ("old", None)
     assert desk.serialised == ["other", "new"] and sorted(desk.store.held) == ["new", "other"]
-    assert keeper.counts.replaced == 1
+    assert queue.counts.replaced == 1
 
 
 def test_while_there_is_room_nothing_is_replaced(world: World) -> None:
     desk = Desk(world, entries=3, when_full="replace")
-    keeper = desk.keeper
+    queue = desk.queue
 
     def main() -> None:
-        with keeper._serialising:
+        with queue._serialising:
             for key in ("old", "new"):
-                keeper.keep(desk.entry(key, name="slots"))
+                queue.enqueue(desk.entry(key, name="slots"))
 
     desk.run(main)
     desk.rest()
 
-    assert sorted(desk.store.held) == ["new", "old"] and keeper.counts.replaced == 0
+    assert sorted(desk.store.held) == ["new", "old"] and queue.counts.replaced == 0
 
 
-def test_a_store_that_fails_is_told_to_everybody_in_the_batch(world: World) -> None:
+def test_an_error_of_the_store_is_reported_to_all_entries_of_the_batch(world: World) -> None:
     desk = Desk(world)
     desk.store.problem = problem = StoreUnavailableError("gone")
 
-    desk.keep(desk.entry("a"), desk.entry("b"))
+    desk.enqueue(desk.entry("a"), desk.entry("b"))
     desk.store.problem = None
-    desk.keep(desk.entry("c"))
+    desk.enqueue(desk.entry("c"))
 
-    assert desk.told == [("a", problem), ("b", problem), ("c", Kept("c", 1))]
+    assert desk.results == [("a", problem), ("b", problem), ("c", StoredRecord("c", 1))]
 
 
-def test_what_cannot_be_serialised_harms_no_other(world: World) -> None:
+def test_an_entry_that_cannot_be_serialised_does_not_affect_others(world: World) -> None:
     desk = Desk(world)
 
     def broken() -> bytes:
         raise MillstreamError("no")
 
-    bad = Entry("bad", "bad", broken, lambda result: desk.told.append(("bad", str(result))))
-    desk.keep(bad, desk.entry("good"))
+    bad = Entry("bad", "bad", broken, lambda result: desk.results.append(("bad", str(result))))
+    desk.enqueue(bad, desk.entry("good"))
 
-    assert sorted(map(str, (key for key, _ in desk.told))) == ["bad", "good"]
+    assert sorted(map(str, (key for key, _ in desk.results))) == ["bad", "good"]
     assert list(desk.store.held) == ["good"]
 
 
-def test_keeping_all_waits_for_all_and_raises_what_went_wrong(world: World) -> None:
+def test_write_waits_for_all_entries_and_raises_an_error(world: World) -> None:
     desk = Desk(world)
-    kept = desk.run(lambda: desk.keeper.keep_all([desk.entry("a"), desk.entry("b")]))
-    assert kept == [Kept("a", 1), Kept("b", 1)] and sorted(desk.store.held) == ["a", "b"]
+    stored = desk.run(lambda: desk.queue.write([desk.entry("a"), desk.entry("b")]))
+    assert stored == [StoredRecord("a", 1), StoredRecord("b", 1)] and sorted(desk.store.held) == [
+        "a",
+        "b",
+    ]
 
     desk.store.problem = StoreUnavailableError("gone")
     with pytest.raises(StoreUnavailableError):
-        desk.run(lambda: desk.keeper.keep_all([desk.entry("c")]))
+        desk.run(lambda: desk.queue.write([desk.entry("c")]))
 
 
-def test_keeping_all_tells_that_something_newer_came_between(world: World) -> None:
+def test_write_raises_if_a_newer_entry_replaced_one(world: World) -> None:
     desk = Desk(world, entries=1, when_full="replace")
-    keeper = desk.keeper
+    queue = desk.queue
 
     def other() -> None:
         with pytest.raises(EntryReplacedError):
-            keeper.keep_all([desk.entry("first", name="slots")])
+            queue.write([desk.entry("first", name="slots")])
 
     def both() -> None:
-        with keeper._serialising:
+        with queue._serialising:
             desk.net.spawn(other, "first")
             desk.net.sleep(0.5)
-            keeper.keep(desk.entry("second", name="slots"))
+            queue.enqueue(desk.entry("second", name="slots"))
         desk.net.sleep(5.0)
 
     desk.run(both)

@@ -124,7 +124,7 @@ def test_a_session_that_is_open_takes_late_values() -> None:
     assert given.counted[2][SESSIONS] == (Tally(SOURCE, 2, 4 * SECOND, late=2),)
 
 
-def test_only_the_clock_says_what_is_too_far_ahead() -> None:
+def test_only_the_clock_decides_what_is_too_far_ahead() -> None:
     given = answer()
     for n in range(4):
         given.add([[("k", (n, 100 * n)), ("l", (n, 1021 + n))]], Moment((1000 + n) * SECOND))
@@ -132,7 +132,7 @@ def test_only_the_clock_says_what_is_too_far_ahead() -> None:
     assert [epoch[AHEAD] for epoch in given.outputs] == [[("l", n, 1021 + n)] for n in range(4)]
 
 
-def test_a_silent_source_goes_on_with_the_clock_but_not_right_after_a_restart() -> None:
+def test_an_idle_source_advances_with_the_clock_but_not_right_after_a_restart() -> None:
     given = answer()
     given.add([[("k", (1, 1))]], Moment(0))
     given.add([[]], Moment(12 * SECOND, incarnation=2))

@@ -11,6 +11,7 @@ from millstream.errors import ConfigError
 from millstream.sim import Crashed, Faults, StalledError, World
 from millstream.sim.promises import Promise
 from millstream.wire.net import Net
+from tests.wire.requests import Sent
 
 NEVER = 1e6
 Lock = AbstractContextManager[Any]
@@ -43,7 +44,7 @@ def test_time_passes_only_while_everybody_waits(world: World) -> None:
     assert world.run(main, "driver", until=NEVER) == pytest.approx(3600, abs=0.01)
 
 
-def test_a_run_gives_what_main_returns_and_raises_what_it_raises(world: World) -> None:
+def test_run_returns_the_result_of_main_or_raises_its_error(world: World) -> None:
     world.process("driver")
     assert world.run(lambda: 42, "driver", until=1) == 42
 
@@ -54,7 +55,7 @@ def test_a_run_gives_what_main_returns_and_raises_what_it_raises(world: World) -
         world.run(main, "driver", until=1)
 
 
-def test_background_tasks_go_on_in_the_next_run(world: World) -> None:
+def test_background_tasks_continue_in_the_next_run(world: World) -> None:
     net = world.process("driver")
     ticks: list[float] = []
 
@@ -70,7 +71,7 @@ def test_background_tasks_go_on_in_the_next_run(world: World) -> None:
     assert len(ticks) == 6
 
 
-def test_gathered_calls_run_side_by_side(world: World) -> None:
+def test_gathered_calls_run_concurrently(world: World) -> None:
     net = world.process("driver")
 
     def wait(seconds: float) -> float:
@@ -91,7 +92,7 @@ def test_gathered_calls_run_side_by_side(world: World) -> None:
     assert world.run(lambda: net.gather([]), "driver", until=NEVER) == []
 
 
-def test_who_goes_first_is_up_to_the_seed() -> None:
+def test_the_seed_decides_which_task_runs_first() -> None:
     def order(seed: int) -> list[int]:
         with World(seed) as world:
             net, seen = world.process("driver"), list[int]()
@@ -156,7 +157,7 @@ def test_at_rest_a_lock_may_be_taken_from_outside_if_it_is_free(world: World) ->
             pass
 
 
-def test_a_deadlock_is_told(world: World) -> None:
+def test_a_deadlock_is_reported(world: World) -> None:
     net = world.process("driver")
     one, two = net.lock(), net.lock()
 
@@ -186,7 +187,7 @@ def test_a_run_that_takes_too_long_is_stalled(world: World) -> None:
     assert world.now <= 60
 
 
-def test_a_stalled_task_goes_on_in_the_next_run_and_does_not_end_it(world: World) -> None:
+def test_a_stalled_task_continues_in_the_next_run_and_does_not_end_it(world: World) -> None:
     net = world.process("driver")
     with pytest.raises(StalledError):
         world.run(lambda: net.sleep(100), "driver", until=60)
@@ -246,7 +247,7 @@ def test_a_crash_unwinds_the_tasks_where_they_wait(world: World) -> None:
             seen.append("unwound")
             for primitive in (
                 lambda: node.sleep(1),
-                lambda: node.call("x", "y"),
+                lambda: node.call("x", Sent("y")),
                 lambda: node.gather([]),
                 lambda: node.spawn(work, "again"),
                 node.lock,
@@ -276,7 +277,7 @@ def test_a_crash_unwinds_the_tasks_where_they_wait(world: World) -> None:
     assert seen == [*["unwound", "all refused"] * 2, "the next event"]
 
 
-def test_what_a_dying_task_raises_is_no_bug(world: World) -> None:
+def test_errors_of_a_dying_task_are_ignored(world: World) -> None:
     driver, node = world.process("driver"), world.process("node")
 
     def work() -> None:
@@ -465,7 +466,7 @@ def test_threads_are_used_again(world: World) -> None:
     assert world.run(main, "driver", until=NEVER) <= 6
 
 
-def test_a_task_that_waits_for_something_real_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_that_blocks_in_real_time_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("millstream.sim.kernel._PATIENCE", 0.05)
     world, real = World(seed=1), threading.Lock()
     world.process("driver")
@@ -477,7 +478,7 @@ def test_a_task_that_waits_for_something_real_is_told(monkeypatch: pytest.Monkey
     assert threading.active_count() == before
 
 
-def test_each_step_knows_who_has_run_since_the_one_before() -> None:
+def test_each_step_lists_the_processes_that_ran_since_the_last() -> None:
     with World(1) as world:
         one, other = world.process("one"), world.process("other")
         seen: list[tuple[str, set[str]]] = []
@@ -491,7 +492,7 @@ def test_each_step_knows_who_has_run_since_the_one_before() -> None:
             one.sleep(1.0)
             world.on_step = lambda process, what: seen.append((process, set(world.ran)))
             one.sleep(1.0)
-            woken.settle(None)
+            woken.resolve(None)
             one.sleep(1.0)
             one.sleep(1.0)
 

@@ -16,9 +16,11 @@ from millstream.sim import Faults, World
 from millstream.sim.brief import brief
 from millstream.wire.calls import UnreachableError
 from millstream.wire.net import Delivery, Net
+from tests.wire.requests import Sent, end_of, header_of
 
 NEVER = 1e6
 ROWS = pa.table({"x": list(range(10))})
+END = end_of(("end", 10))
 
 
 @dataclass
@@ -31,7 +33,8 @@ class Node:
     fed: list[tuple[Any, list[int], bool]] = field(default_factory=list)
     finished: int = 0
 
-    def act(self, action: str, body: object) -> object:
+    def answer(self, request: Sent) -> object:
+        action, body = request.action, request.body
         self.net.sleep(self.work)
         self.acted.append((action, body))
         if action == "refuse":
@@ -71,7 +74,7 @@ class Scene:
 
     def start(self, name: str) -> Node:
         node = Node(self.world.process(name))
-        self.world.serve(name, f"at {name}", node.act, node.exchange)
+        self.world.serve(name, f"at {name}", node.answer, node.exchange)
         return node
 
     def run(self, main: Callable[[], Any]) -> Any:
@@ -82,7 +85,7 @@ class Scene:
         self.run(lambda: self.driver.sleep(seconds))
 
     def call(self, action: str, body: object = None, timeout: float = 30.0) -> Any:
-        return self.driver.call("at node-0", action, body, timeout)
+        return self.driver.call("at node-0", Sent(action, body), timeout)
 
     def failing(self, action: str, body: object = None, timeout: float = 30.0) -> UnreachableError:
         with pytest.raises(UnreachableError) as failure:
@@ -94,9 +97,9 @@ class Scene:
     ) -> list[int]:
         outputs = self.driver.feed(
             Delivery("at node-0", header),
-            [Delivery(f"at node-{number + 1}", f"copy {number}") for number in range(copies)],
+            [Delivery(f"at node-{n + 1}", header_of(f"copy {n}")) for n in range(copies)],
             ROWS,
-            ("end", 10),
+            END,
             abandoned or (lambda: False),
         )
         return [value for batch in outputs for value in batch.column("y").to_pylist()]
@@ -123,8 +126,8 @@ def test_a_call_answers_and_shares_nothing(scene: Scene) -> None:
     assert answer is not got
     assert got is not body
     assert 0.001 < scene.world.now < 0.2
-    assert "node-0 <- driver echo {'a': [1]}" in scene.world.story()
-    assert "driver <- node-0 echo = {'a': [1]}" in scene.world.story()
+    assert "node-0 <- driver Sent('echo', {'a': [1]})" in scene.world.story()
+    assert "driver <- node-0 Sent = {'a': [1]}" in scene.world.story()
 
 
 def test_an_error_arrives_as_it_was(scene: Scene) -> None:
@@ -160,7 +163,7 @@ def test_a_crashed_server_refuses(scene: Scene) -> None:
     assert failure.address == "at node-0"
     assert scene.world.now < 1
     with pytest.raises(UnreachableError, match="connect"):
-        scene.run(lambda: scene.driver.call("nowhere", "echo"))
+        scene.run(lambda: scene.driver.call("nowhere", Sent("echo")))
     again = scene.start("node-0")
     assert scene.run(lambda: scene.call("echo", 7)) == 7
     assert again.acted == [("echo", 7)]
@@ -190,13 +193,13 @@ def test_a_server_may_crash_before_or_after_it_executed(scene: Scene, moment: st
 def test_a_call_outlives_its_caller(scene: Scene) -> None:
     caller = scene.world.process("worker")
     scene.nodes[0].work = 5.0
-    caller.spawn(lambda: caller.call("at node-0", "echo"), "caller")
+    caller.spawn(lambda: caller.call("at node-0", Sent("echo")), "caller")
     scene.world.at(1, lambda: scene.world.crash("worker"))
     scene.rest(10)
     assert scene.nodes[0].acted == [("echo", None)]
 
 
-def test_a_paused_server_is_silent_until_it_goes_on(scene: Scene) -> None:
+def test_a_paused_server_is_silent_until_it_resumes(scene: Scene) -> None:
     scene.world.pause("node-0")
 
     def main() -> Any:
@@ -219,11 +222,11 @@ def test_a_cut_loses_requests_in_one_direction(scene: Scene) -> None:
     ]
     assert set(reasons) == {"closed)", "Exceeded"}  # nobody refuses: it lives
     assert scene.nodes[0].acted == []
-    backward = lambda: scene.nodes[0].net.call("at driver", "echo", 5)  # noqa: E731
-    world.serve("driver", "at driver", lambda action, body: None)
+    backward = lambda: scene.nodes[0].net.call("at driver", Sent("echo", 5))  # noqa: E731
+    world.serve("driver", "at driver", lambda request: None)
     with pytest.raises(UnreachableError, match="Deadline"):
         world.run(backward, "node-0", until=NEVER)
-    world.heal("driver", "node-0")
+    world.mend("driver", "node-0")
     assert scene.run(lambda: scene.call("echo", 7)) == 7
 
 
@@ -282,7 +285,7 @@ def test_a_feed_reaches_the_primary_and_its_copies() -> None:
         ]
 
 
-def test_rows_come_in_one_or_several_chunks() -> None:
+def test_rows_arrive_in_one_or_several_chunks() -> None:
     counts = set()
     for seed in range(10):
         with Scene(seed) as scene:
@@ -296,7 +299,7 @@ def test_rows_come_in_one_or_several_chunks() -> None:
 def test_a_feed_of_no_rows_has_its_end_marker(scene: Scene) -> None:
     def main() -> None:
         scene.driver.feed(
-            Delivery("at node-0", 1), [], ROWS.slice(0, 0), ("end", 10), lambda: False
+            Delivery("at node-0", header_of(1)), [], ROWS.slice(0, 0), END, lambda: False
         )
 
     scene.run(main)
@@ -308,7 +311,7 @@ def test_a_refused_feed_raises_what_the_primary_raised(scene: Scene) -> None:
         scene.run(lambda: scene.feed("refuse"))
 
 
-def test_what_becomes_of_copies_is_not_told() -> None:
+def test_failures_of_copies_are_not_reported() -> None:
     with Scene(nodes=3) as scene:
         scene.world.crash("node-1")
         scene.world.pause("node-2")
@@ -372,8 +375,8 @@ def test_a_feed_of_a_crashed_sender_breaks_off(seed: int) -> None:
         worker = scene.world.process("worker")
 
         def feed() -> None:
-            to = Delivery("at node-0", "header")
-            worker.feed(to, [], ROWS, ("end", 10), lambda: False)
+            to = Delivery("at node-0", header_of("header"))
+            worker.feed(to, [], ROWS, END, lambda: False)
 
         scene.world.max_delay = 0.001
         on_read(scene, lambda: scene.world.crash("worker"))
@@ -408,7 +411,7 @@ def test_a_feed_that_is_given_up_never_completes() -> None:
 
             on_read(scene, lambda world=world: world.cut("driver", "node-0"))  # type: ignore[misc]
             scene.run(main)
-            world.heal("driver", "node-0")
+            world.mend("driver", "node-0")
             scene.rest(20)
             assert scene.nodes[0].fed == [("header", [], False)]
             assert scene.nodes[0].finished == 1
@@ -444,7 +447,7 @@ def test_a_feed_to_a_silent_primary_is_given_up_when_abandoned() -> None:
 
         def abandoned() -> bool:
             asked.append(scene.world.now)
-            assert scene.driver.call("at node-1", "still there?") is None
+            assert scene.driver.call("at node-1", Sent("still there?")) is None
             return len(asked) == 4
 
         scene.world.pause("node-0")
@@ -456,7 +459,7 @@ def test_a_feed_to_a_silent_primary_is_given_up_when_abandoned() -> None:
         assert len(scene.nodes[0].fed) == 1
 
 
-def test_an_answer_that_comes_while_abandoned_is_asked_is_taken(scene: Scene) -> None:
+def test_an_answer_that_arrives_while_abandoned_is_polled_counts(scene: Scene) -> None:
     def abandoned() -> bool:
         scene.driver.sleep(10)
         return False
@@ -471,7 +474,7 @@ def test_a_feed_survives_a_short_cut_or_breaks() -> None:
         for seed in range(20):
             with Scene(seed) as scene:
                 scene.world.cut(*way)
-                scene.world.at(2, lambda scene=scene, way=way: scene.world.heal(*way))  # type: ignore[misc]
+                scene.world.at(2, lambda scene=scene, way=way: scene.world.mend(*way))  # type: ignore[misc]
 
                 def main(scene: Scene = scene) -> str:
                     try:
@@ -506,7 +509,7 @@ def messy(seed: int) -> tuple[list[str], int]:
         def mend() -> None:
             for number in range(3):
                 world.resume(f"node-{number}")
-                world.heal("driver", f"node-{number}")
+                world.mend("driver", f"node-{number}")
                 if not world.alive(f"node-{number}"):
                     scene.start(f"node-{number}")
             world.cut("driver", f"node-{world.random.randrange(3)}")
@@ -516,7 +519,7 @@ def messy(seed: int) -> tuple[list[str], int]:
             for turn in range(30):
                 try:
                     tags = {"apple", "pear", "plum", f"{number}"}
-                    scene.driver.call(f"at node-{turn % 3}", "echo", (turn, tags), timeout=3)
+                    scene.driver.call(f"at node-{turn % 3}", Sent("echo", (turn, tags)), timeout=3)
                     scene.feed(copies=2, abandoned=lambda: world.maybe(0.2))
                 except MillstreamError as problem:
                     world.note(f"client {number}: {problem}")
@@ -559,7 +562,7 @@ def test_the_same_seed_gives_the_same_run_in_every_process(hash_seed: str) -> No
     assert int(answer.stdout) == messy(3)[1]
 
 
-def test_messages_are_told_in_a_few_words() -> None:
+def test_messages_are_traced_as_short_text() -> None:
     @dataclass
     class Seal:
         epoch: int

@@ -16,23 +16,27 @@ from millstream.checkpoints.chain import Chain, key_of
 from millstream.checkpoints.lineage import Lineage
 from millstream.checkpoints.manifest import Link, Manifest, Staged, encode
 from millstream.coordinator import sink_recovery
-from millstream.coordinator.epoch_folders import EpochFolders, staged_folder
 from millstream.coordinator.failure_evidence import FailureEvidence, Verdict
 from millstream.coordinator.journal import Journal
-from millstream.coordinator.ledger import Closing, Ledger
+from millstream.coordinator.ledger import Ledger, PreparedEpoch
 from millstream.coordinator.rereplication import Rereplication
 from millstream.coordinator.roster import Roster
 from millstream.coordinator.service import Coordinator
+from millstream.coordinator.sink_folders import SinkFolders, staged_folder
 from millstream.coordinator.sink_layout import epoch_folder
 from millstream.coordinator.watermarks import Watermarks
 from millstream.node import service
-from millstream.node.durability.slot_operations import SlotOperations
+from millstream.node.current_epoch import CurrentEpoch
+from millstream.node.feed_blocks import blocks_of
 from millstream.node.held_units import Block, Unit, Work
 from millstream.node.holdings import Holdings
 from millstream.node.machine import NodeMachine
 from millstream.node.pending_epochs import PendingEpochs
+from millstream.node.replicator import Replicator
 from millstream.node.scan_views import View, Views
+from millstream.node.slot_operations import SlotOperations
 from millstream.node.slot_store import SlotStore
+from millstream.node.tuple_replay import TupleReplay
 from millstream.ring.masks import SlotMask
 from millstream.sim.scenario import play
 from millstream.sim.scratch_disk import ScratchDisk
@@ -47,7 +51,8 @@ from millstream.state.panes.state import PaneState
 from millstream.state.spill import SpillingState
 from millstream.stores.store import StoreFullError
 from millstream.wire.epoch_record import EpochRecord
-from millstream.wire.messages import End, Feed, Snapshot
+from millstream.wire.feed import End, Feed
+from millstream.wire.replication import Snapshot
 from millstream.work.keyed_reducers import FunctionReducing
 from millstream.work.unit import Reduced, UnitContext
 from millstream.work.windows.time_windows import TimeWindowReducing
@@ -63,8 +68,8 @@ def no_receipts(patch: Patch) -> None:
 
 
 def no_freezing(patch: Patch) -> None:
-    patch.setattr(NodeMachine, "_agreed", lambda machine, work: None)
-    patch.setattr(NodeMachine, "_require_agreement", lambda machine, owned: None)
+    patch.setattr(CurrentEpoch, "matching", lambda current, work: None)
+    patch.setattr(CurrentEpoch, "require_agreement", lambda current, owned: None)
 
 
 def no_limit_to_forgiveness(patch: Patch) -> None:
@@ -81,26 +86,26 @@ def no_continuity(patch: Patch) -> None:
         behind: SlotMask = store.holdings.through < epoch
         return behind
 
-    def takes(store: SlotStore, slots: range, since: int, through: int) -> SlotMask:
+    def applicable(store: SlotStore, slots: range, since: int, through: int) -> SlotMask:
         mask = np.zeros(store.slots, dtype=bool)
         mask[slots.start : slots.stop] = True
         return mask & store.holdings.fed & (store.holdings.through < through)
 
     patch.setattr(SlotStore, "follows", follows)
-    patch.setattr(SlotStore, "takes", takes)
+    patch.setattr(SlotStore, "applicable", applicable)
 
 
 def no_end_markers(patch: Patch) -> None:
     def received(items: Iterator[Any]) -> tuple[list[Block], End]:
         found = list(items)
-        blocks = [b for item in found if not isinstance(item, End) for b in service._blocks(item)]
+        blocks = [b for item in found if not isinstance(item, End) for b in blocks_of(item)]
         return blocks, End(len(blocks), "")
 
     def work(machine: NodeMachine, feed: Feed, blocks: list[Block], end: End) -> Work:
         ordered = sorted(blocks, key=lambda block: block.origin)
         return Work(feed, ordered, machine._digest(ordered))
 
-    patch.setattr(service, "_received", received)
+    patch.setattr(service, "received", received)
     patch.setattr(NodeMachine, "_work", work)
 
 
@@ -115,16 +120,16 @@ def no_eviction_by_epoch(patch: Patch) -> None:
 
 
 def no_replay_order(patch: Patch) -> None:
-    logs = NodeMachine._logs
+    logs = TupleReplay._logs
 
-    def newest_first(machine: NodeMachine) -> Iterator[tuple[int, Unit]]:
-        return reversed(list(logs(machine)))
+    def newest_first(replays: TupleReplay) -> Iterator[tuple[int, Unit]]:
+        return reversed(list(logs(replays)))
 
-    def due(machine: NodeMachine, epoch: int) -> SlotMask:
-        return machine.store.holdings.owned
+    def due(replays: TupleReplay, epoch: int) -> SlotMask:
+        return replays._store.holdings.owned
 
-    patch.setattr(NodeMachine, "_logs", newest_first)
-    patch.setattr(NodeMachine, "_due", due)
+    patch.setattr(TupleReplay, "_logs", newest_first)
+    patch.setattr(TupleReplay, "_due", due)
 
 
 def no_tombstones(patch: Patch) -> None:
@@ -164,7 +169,7 @@ def no_private_copies(patch: Patch) -> None:
 
 
 def no_role_swap(patch: Patch) -> None:
-    patch.setattr(Roster, "_kept", lambda roster, node, short: np.zeros_like(short))
+    patch.setattr(Roster, "_retained", lambda roster, node, short: np.zeros_like(short))
 
 
 def no_publishing_after_the_manifest(patch: Patch) -> None:
@@ -182,9 +187,9 @@ def no_holding_of_outputs(patch: Patch) -> None:
     """With an interval, outputs are shown when their epoch is committed in memory."""
     commit = Coordinator.commit
 
-    def at_once(coordinator: Coordinator, staged: Staged) -> tuple[Closing, bool]:
-        closing, _ = commit(coordinator, staged)
-        return closing, True
+    def at_once(coordinator: Coordinator, staged: Staged) -> tuple[PreparedEpoch, bool]:
+        prepared, _ = commit(coordinator, staged)
+        return prepared, True
 
     patch.setattr(Coordinator, "commit", at_once)
 
@@ -218,9 +223,9 @@ def no_connection_of_claims(patch: Patch) -> None:
     patch.setattr(Chain, "_later", lambda chain, position: [])
 
 
-def no_receipts_for_what_is_kept(patch: Patch) -> None:
+def no_receipts_for_what_is_stored(patch: Patch) -> None:
     patch.setattr(NodeMachine, "_counts", lambda machine, unit: unit.effective)
-    patch.setattr(NodeMachine, "unkept", lambda machine: [])
+    patch.setattr(NodeMachine, "unstored", lambda machine: [])
 
 
 def no_respect_for_successors(patch: Patch) -> None:
@@ -231,22 +236,22 @@ def no_respect_for_successors(patch: Patch) -> None:
 
 def no_respect_for_what_is_published(patch: Patch) -> None:
     """What is staged takes the place of what is published, as if that were half of it."""
-    publish = EpochFolders.publish
+    publish = SinkFolders.publish
 
-    def replacing(folders: EpochFolders, epoch: int, attempt: str) -> None:
+    def replacing(folders: SinkFolders, epoch: int, attempt: str) -> None:
         if folders._tree.exists(staged_folder(epoch, attempt)):
             folders._tree.delete(epoch_folder(epoch))
         publish(folders, epoch, attempt)
 
-    patch.setattr(EpochFolders, "publish", replacing)
+    patch.setattr(SinkFolders, "publish", replacing)
 
 
 def no_withdrawal(patch: Patch) -> None:
     """A run that goes back leaves in sight what followed."""
-    patch.setattr(EpochFolders, "shown", lambda folders, after: [])
+    patch.setattr(SinkFolders, "visible", lambda folders, after: [])
 
 
-def no_news_of_full_disks(patch: Patch) -> None:
+def no_errors_of_full_disks(patch: Patch) -> None:
     """A batch of which some was refused is taken for durable."""
     put = StoreView.put
 
@@ -297,37 +302,37 @@ def no_forgetting_of_stacks(patch: Patch) -> None:
     patch.setattr(PaneState, "forget_stacks", lambda state, slots: None)
 
 
-def no_news_with_copies(patch: Patch) -> None:
-    """What has come since early results were given is known to the one that took it only."""
+def no_dirty_panes_with_copies(patch: Patch) -> None:
+    """Only the owner knows which panes have changed since early results were emitted."""
 
-    def without_news(data: Any, algebra: Any) -> PaneFragment[Any]:
+    def without_dirty_panes(data: Any, algebra: Any) -> PaneFragment[Any]:
         return replace(decode_panes(data, algebra), dirty=[])
 
-    patch.setattr("millstream.work.windows.time_windows.decode_panes", without_news)
+    patch.setattr("millstream.work.windows.time_windows.decode_panes", without_dirty_panes)
 
 
 def no_patience(patch: Patch) -> None:
     """A node that misses a ping is declared dead."""
-    patch.setattr(FailureEvidence, "failed", lambda suspicions, *_: Verdict.DEAD)
+    patch.setattr(FailureEvidence, "failed", lambda evidence, *_: Verdict.DEAD)
 
 
-def no_healing(patch: Patch) -> None:
-    patch.setattr(Rereplication, "heal", lambda healing: None)
+def no_rereplication(patch: Patch) -> None:
+    patch.setattr(Rereplication, "begin", lambda rereplication: None)
 
 
 def no_locks_for_copies(patch: Patch) -> None:
     """State is read for a copy while somebody else may change it."""
 
-    def checkpoint(primitives: SlotOperations, slots: range) -> Iterator[Snapshot]:
-        yield from primitives._machine.view(slots)
+    def snapshot(operations: SlotOperations, slots: range) -> Iterator[Snapshot]:
+        yield from operations._machine.snapshots(slots)
 
-    patch.setattr(SlotOperations, "checkpoint", checkpoint)
+    patch.setattr(SlotOperations, "snapshot", snapshot)
 
 
 def no_locks_for_sizes(patch: Patch) -> None:
     """Logs are weighed while others may add to them."""
     patch.setattr(
-        service.NodeService, "_relieve_log_pressure", lambda served: served._machine.log_bytes
+        Replicator, "relieve_log_pressure", lambda replicator: replicator._machine.log_bytes
     )
 
 
@@ -381,7 +386,7 @@ FULL_SPILL_DISKS = in_memory(
     epochs=7,
     **_MOVING,
 )
-HEALING = in_memory(
+REREPLICATION = in_memory(
     malice=_CALM,
     faults=_NO_FAULTS,
     size={"replicas": 1, "nodes": 4, "executors": 4},
@@ -462,21 +467,21 @@ def moving_windows(variant: int, epochs: int = 9) -> Kind:
         (no_incarnations, DRIVERS),
         (no_connection, DRIVERS),
         (no_connection_of_claims, DRIVERS),
-        (no_receipts_for_what_is_kept, UNSURE_STORE),
+        (no_receipts_for_what_is_stored, UNSURE_STORE),
         (no_respect_for_successors, SHORT_STARTS),
         (no_respect_for_what_is_published, LATE_WRITERS),
         (no_withdrawal, GOING_BACK),
-        (no_news_of_full_disks, FULL_STORES),
+        (no_errors_of_full_disks, FULL_STORES),
         (no_patience, SLOW_NODES),
-        (no_healing, HEALING),
-        (no_locks_for_copies, HEALING),
+        (no_rereplication, REREPLICATION),
+        (no_locks_for_copies, REREPLICATION),
         (no_locks_for_sizes, LOGS),
         (no_views, READS),
         (no_watermark_in_the_record, moving_windows(0)),
         (no_clocks_in_the_manifest, stored("windows-0", deaths=3)),
         (no_eviction_by_slot, moving_windows(2)),
         (no_forgetting_of_stacks, moving_windows(3, epochs=16)),
-        (no_news_with_copies, moving_windows(1)),
+        (no_dirty_panes_with_copies, moving_windows(1)),
     ],
 )
 def test_without_a_protection_a_promise_is_broken(

@@ -79,7 +79,7 @@ def test_no_scenario_breaks_a_promise(scenario: Scenario) -> None:
     play(scenario)
 
 
-def test_of_two_nodes_that_cannot_reach_each_other_one_goes_on() -> None:
+def test_one_of_two_nodes_that_cannot_reach_each_other_continues() -> None:
     kind = in_memory(
         size={"nodes": 2, "executors": 2, "replicas": 1},
         malice={"kill": 0.0, "speculate": 0.0, "rerun": 0.0, "partly": 0.0, "flaky": 0.0},
@@ -118,7 +118,7 @@ def test_every_workload_is_among_the_seeds_with_and_without_a_store() -> None:
         assert names == set(WORKLOADS)
 
 
-def test_a_broken_promise_is_told_with_its_seed_and_the_last_steps(
+def test_a_violation_is_reported_with_its_seed_and_the_last_steps(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(Ledger, "missing", lambda ledger: {})

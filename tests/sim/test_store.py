@@ -82,7 +82,7 @@ def test_without_space_some_items_are_refused_and_all_is_well_again_with_it() ->
     assert set(left) <= set(range(6)) and len(left) > 2
 
 
-def test_a_crash_leaves_some_items_each_whole() -> None:
+def test_a_crash_leaves_complete_items_only() -> None:
     left = Counter[int]()
     for seed in range(40):
         with World(seed) as world:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millstream.coordinator.epoch_folders import STAGED
+from millstream.coordinator.sink_folders import STAGED
 from millstream.sim.disk import Disk, DiskView
 from millstream.sim.network import SimNet, World
 from millstream.sim.sink_models import FileSink, visible
@@ -67,7 +67,7 @@ def test_some_attempts_open_their_files_after_the_publication() -> None:
     assert late > 1
 
 
-def test_a_rename_into_a_folder_that_exists_goes_below_it() -> None:
+def test_a_rename_to_an_existing_folder_moves_into_it() -> None:
     with World(1) as world:
         disk, driver = Disk(world), world.process("driver")
         view = DiskView(disk, driver)

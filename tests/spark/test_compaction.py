@@ -337,4 +337,4 @@ def test_spark_reads_the_same_after_a_compaction(
     assert done == Compacted(epochs=2, files=8)
     assert read() == before
     writer.withdraw([1])
-    assert writer.shown(after=-1) == [0]
+    assert writer.visible(after=-1) == [0]

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import millstream as ms
-from millstream.coordinator.receipts import ReceiptCollector
+from millstream.coordinator.receipt_collector import ReceiptCollector
 from millstream.errors import MillstreamError
 from millstream.wire.flight_net import FlightNet
 from millstream.work.failures import UserFunctionError

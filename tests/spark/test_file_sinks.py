@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from millstream.coordinator.epoch_folders import OutputLostError
+from millstream.coordinator.sink_folders import OutputLostError
 from millstream.errors import ConfigError, WorkflowError
 from millstream.flow import sinks, write
 from millstream.spark.sink_writers import FileWriter, open_sink
@@ -157,7 +157,7 @@ def test_a_reader_never_sees_a_part_of_an_epoch(spark: SparkSession, tmp_path: P
                 writer.stage(batch(spark, f"{tag}{attempt}"), epoch, attempt)
                 writer.publish(epoch, attempt)
             if attempt == "1-0":
-                writer.withdraw(writer.shown(after=-1))
+                writer.withdraw(writer.visible(after=-1))
     finally:
         over.set()
         reader.join()
@@ -200,7 +200,7 @@ def test_what_was_withdrawn_can_be_published_by_another_attempt(
 ) -> None:
     writer = file_writer(spark, tmp_path / "out")
     for attempt in ("1-0", "2-0"):
-        writer.withdraw(writer.shown(after=-1))
+        writer.withdraw(writer.visible(after=-1))
         writer.stage(batch(spark, attempt), 0, attempt)
         writer.publish(0, attempt)
 

@@ -21,8 +21,8 @@ from millstream.state.blocks import KEY, PANE, TIME, WINDOW, from_bytes
 from millstream.state.records import decode_records
 from millstream.wire.blocks import BLOCK_SCHEMA, MARK
 from millstream.wire.calls import Endpoint
+from millstream.wire.commit import Commit
 from millstream.wire.epoch_record import EpochRecord
-from millstream.wire.messages import Commit
 from millstream.work.failures import RecordError
 from millstream.work.feeder import Feeder
 from millstream.work.job_clock import JobClock, Tally, tallies_of

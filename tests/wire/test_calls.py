@@ -26,10 +26,11 @@ from millstream.wire.calls import (
     client_of,
     drop_client,
 )
-from millstream.wire.messages import FeedRefusedError
+from millstream.wire.feed import FeedRefusedError
 from millstream.wire.serving import RunServer
 from millstream.wire.tls import Identity
 from millstream.work.failures import UserFunctionError
+from tests.wire.requests import Sent
 
 SECRET = new_secret()
 
@@ -44,9 +45,9 @@ class Server(RunServer):
         self.answer: Callable[[str, Any], Any] = lambda action, body: (action, body)
         self.seen: list[str] = []
 
-    def _answered(self, action: str, body: Any) -> Any:
-        self.seen.append(action)
-        return self.answer(action, body)
+    def _answered(self, request: Sent) -> Any:
+        self.seen.append(request.action)
+        return self.answer(request.action, request.body)
 
 
 @pytest.fixture
@@ -80,11 +81,11 @@ def failing_with(server: Server, error: Exception) -> None:
     server.answer = answer
 
 
-def test_a_call_brings_back_what_the_server_answers(endpoint: Endpoint) -> None:
-    assert call(endpoint, "echo", {"a": (1, None)}) == ("echo", {"a": (1, None)})
+def test_a_call_returns_the_answer_of_the_server(endpoint: Endpoint) -> None:
+    assert call(endpoint, Sent("echo", {"a": (1, None)})) == ("echo", {"a": (1, None)})
 
 
-def test_a_process_keeps_one_client_for_each_endpoint(endpoint: Endpoint) -> None:
+def test_a_process_caches_one_client_per_endpoint(endpoint: Endpoint) -> None:
     first = client_of(endpoint)
 
     assert client_of(endpoint) is first
@@ -97,7 +98,7 @@ def test_a_process_keeps_one_client_for_each_endpoint(endpoint: Endpoint) -> Non
 
 def test_a_caller_with_the_wrong_secret_reaches_nothing(server: Server, address: str) -> None:
     with pytest.raises(UnreachableError):
-        call(Endpoint(address, new_secret()), "echo")
+        call(Endpoint(address, new_secret()), Sent("echo"))
 
     assert server.seen == []
 
@@ -152,15 +153,15 @@ def test_a_made_up_token_opens_nothing(server: Server, address: str) -> None:
     assert server.seen == []
 
 
-def test_an_impostor_is_not_told_anything(address: str) -> None:
+def test_nothing_is_sent_to_an_impostor(address: str) -> None:
     with Server(address, secret=new_secret()) as impostor:
         with pytest.raises(UnreachableError, match="the server does not hold the run's secret"):
-            call(Endpoint(address, SECRET), "echo", "a secret body")
+            call(Endpoint(address, SECRET), Sent("echo", "a secret body"))
 
         assert impostor.seen == []
 
 
-def test_nothing_is_unpickled_that_comes_before_the_handshake_is_done(
+def test_nothing_is_unpickled_before_the_handshake(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trap = folder / "sprung"
@@ -181,12 +182,12 @@ def test_nothing_is_unpickled_that_comes_before_the_handshake_is_done(
     monkeypatch.setattr(flight, "connect", lambda address: Impostor())
 
     with pytest.raises(UnreachableError):
-        call(Endpoint("grpc://impostor:1", SECRET), "echo")
+        call(Endpoint("grpc://impostor:1", SECRET), Sent("echo"))
 
     assert not trap.exists()
 
 
-def test_the_secret_is_not_shown() -> None:
+def test_the_repr_hides_the_secret() -> None:
     assert repr(Endpoint("grpc://x:1", SECRET)) == "Endpoint(grpc://x:1)"
 
 
@@ -207,7 +208,7 @@ def test_an_error_of_the_server_is_raised_at_the_caller_as_it_was(
     failing_with(server, error)
 
     with pytest.raises(type(error)) as caught:
-        call(endpoint, "fail")
+        call(endpoint, Sent("fail"))
 
     assert type(caught.value) is type(error)
     assert caught.value.args == error.args
@@ -216,30 +217,30 @@ def test_an_error_of_the_server_is_raised_at_the_caller_as_it_was(
 
 def call_again(server: Server, endpoint: Endpoint) -> Any:
     server.answer = lambda action, body: "fine"
-    return call(endpoint, "again")
+    return call(endpoint, Sent("again"))
 
 
-def test_an_error_that_nobody_foresaw_is_typed_too(server: Server, endpoint: Endpoint) -> None:
+def test_an_untyped_error_becomes_an_internal_error(server: Server, endpoint: Endpoint) -> None:
     failing_with(server, ZeroDivisionError("division by zero"))
 
     with pytest.raises(InternalError, match="ZeroDivisionError: division by zero"):
-        call(endpoint, "fail")
+        call(endpoint, Sent("fail"))
 
 
 @pytest.mark.parametrize("text", ["x" * 100_000, "é" * 100_000, "\n" * 20_000], ids=len)
-def test_an_error_too_long_for_a_trailer_is_cut_and_keeps_its_type(
+def test_an_error_too_long_for_a_trailer_is_truncated_and_keeps_its_type(
     server: Server, endpoint: Endpoint, text: str
 ) -> None:
     failing_with(server, UserFunctionError("map", "f", None, text, text, text))
 
     with pytest.raises(UserFunctionError) as caught:
-        call(endpoint, "fail")
+        call(endpoint, Sent("fail"))
 
     assert caught.value.function == "f"
     assert len(caught.value.trace) >= 200
 
 
-def test_an_error_that_cannot_be_pickled_is_told_by_its_name(
+def test_an_error_that_cannot_be_pickled_is_reported_by_its_name(
     server: Server, endpoint: Endpoint
 ) -> None:
     class LocalError(MillstreamError):
@@ -247,8 +248,8 @@ def test_an_error_that_cannot_be_pickled_is_told_by_its_name(
 
     failing_with(server, LocalError("what happened"))
 
-    with pytest.raises(InternalError, match="Local: what happened"):
-        call(endpoint, "fail")
+    with pytest.raises(InternalError, match="LocalError: what happened"):
+        call(endpoint, Sent("fail"))
 
 
 # -- servers that do not answer --------------------------------------------------------------
@@ -256,7 +257,7 @@ def test_an_error_that_cannot_be_pickled_is_told_by_its_name(
 
 def test_a_server_that_is_not_there_is_unreachable(address: str) -> None:
     with pytest.raises(UnreachableError) as caught:
-        call(Endpoint(address, SECRET), "ping")
+        call(Endpoint(address, SECRET), Sent("ping"))
 
     assert caught.value.address == address
     assert "connect" in caught.value.reason  # what the node's watch of its driver looks for
@@ -267,13 +268,13 @@ def test_a_server_that_takes_too_long_is_unreachable(server: Server, endpoint: E
     server.answer = lambda action, body: done.wait(10)
 
     with pytest.raises(UnreachableError):
-        call(endpoint, "slow", timeout=0.2)
+        call(endpoint, Sent("slow"), timeout=0.2)
     done.set()
 
     assert call_again(server, endpoint) == "fine"
 
 
-def test_a_server_that_says_nothing_during_the_handshake_is_unreachable(
+def test_a_server_that_does_not_answer_the_handshake_is_unreachable(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(calls, "_HANDSHAKE_TIMEOUT", 0.3)
@@ -283,7 +284,7 @@ def test_a_server_that_says_nothing_during_the_handshake_is_unreachable(
 
         started = time.monotonic()
         with pytest.raises(UnreachableError):
-            call(Endpoint(f"grpc+unix://{folder}/q.sock", SECRET), "ping")
+            call(Endpoint(f"grpc+unix://{folder}/q.sock", SECRET), Sent("ping"))
 
         assert time.monotonic() - started < 10  # gRPC alone would wait for 20 seconds
 
@@ -291,14 +292,14 @@ def test_a_server_that_says_nothing_during_the_handshake_is_unreachable(
 def test_a_server_that_started_again_is_reached_by_the_next_call(address: str) -> None:
     endpoint = Endpoint(address, SECRET)
     with Server(address):
-        assert call(endpoint, "one") == ("one", None)
+        assert call(endpoint, Sent("one")) == ("one", None)
     with pytest.raises(UnreachableError):
-        call(endpoint, "two", timeout=5.0)
+        call(endpoint, Sent("two"), timeout=5.0)
 
     with Server(address):
         for _ in range(3):  # the first calls may meet the old connection, or its token
             try:
-                answer = call(endpoint, "three", timeout=5.0)
+                answer = call(endpoint, Sent("three"), timeout=5.0)
                 break
             except UnreachableError:
                 continue
@@ -309,7 +310,7 @@ def test_a_server_that_started_again_is_reached_by_the_next_call(address: str) -
 def test_many_threads_share_an_endpoint(endpoint: Endpoint) -> None:
     answers: list[Any] = []
     threads = [
-        threading.Thread(target=lambda n=n: answers.append(call(endpoint, "echo", n)))
+        threading.Thread(target=lambda n=n: answers.append(call(endpoint, Sent("echo", n))))
         for n in range(8)
     ]
     for thread in threads:
@@ -330,6 +331,7 @@ _CALLS_WHILE_DROPPED = """
 import sys, threading
 from millstream.errors import MillstreamError
 from millstream.wire.calls import Endpoint, call, drop_client
+from tests.wire.requests import Sent
 
 endpoint = Endpoint(sys.argv[1], bytes.fromhex(sys.argv[2]))
 left = [300] * 6
@@ -338,7 +340,7 @@ def work(me):
     while left[me] > 0:
         left[me] -= 1
         try:
-            call(endpoint, "echo", me, 5.0)
+            call(endpoint, Sent("echo", me), 5.0)
         except MillstreamError:
             pass
 
@@ -353,7 +355,7 @@ print("alive")
 """
 
 
-def test_calls_go_on_while_others_drop_their_client(server: Server, address: str) -> None:
+def test_calls_survive_a_concurrent_drop_of_their_client(server: Server, address: str) -> None:
     program = [sys.executable, "-c", _CALLS_WHILE_DROPPED, address, SECRET.hex()]
     done = subprocess.run(program, capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout == "alive\n", (done.returncode, done.stderr[-2000:])

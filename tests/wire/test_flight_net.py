@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from millstream.wire import flight_net
+from millstream.wire import flight_net, timeouts
 from millstream.wire.auth import new_secret
 from millstream.wire.blocks import BLOCK_SCHEMA
 from millstream.wire.calls import (
@@ -23,13 +23,14 @@ from millstream.wire.calls import (
     client_of,
     drop_client,
 )
+from millstream.wire.feed import FeedRefusedError
 from millstream.wire.flight_net import FlightNet
-from millstream.wire.messages import FeedRefusedError
 from millstream.wire.net import Delivery
 from millstream.wire.serving import RunServer
+from tests.wire.requests import Sent, header_of
 
 SECRET = new_secret()
-END = ("the end", 3)
+END: Any = ("the end", 3)
 PATIENCE = 20.0  # for what should come at once
 
 
@@ -56,7 +57,7 @@ class Server(RunServer):
     """Keeps what it is fed, and answers when and what it is told to."""
 
     def __init__(self, address: str) -> None:
-        super().__init__(address, SECRET, self._acted, self._fed)
+        super().__init__(address, SECRET, self._answered, self._fed)
         self.fed: list[Fed] = []
         self.arrived = threading.Event()
         self.may_answer = threading.Event()
@@ -68,8 +69,8 @@ class Server(RunServer):
         self.answers = [ANSWER]
         self.act: Callable[[str, Any], Any] = lambda action, body: (action, body)
 
-    def _acted(self, action: str, body: Any) -> Any:
-        return self.act(action, body)
+    def _answered(self, request: Sent) -> Any:
+        return self.act(request.action, request.body)
 
     def _fed(self, header: Any, items: Iterator[Any]) -> list[pa.RecordBatch]:
         if self.refuse_first is not None:
@@ -148,8 +149,8 @@ def feed(
 ) -> list[Any]:
     """Feed the primary and these copies; gives the numbers that the primary answers."""
     outputs = net.feed(
-        Delivery(servers.address("primary"), "to the primary"),
-        [Delivery(servers.address(name), f"to {name}") for name in copies],
+        Delivery(servers.address("primary"), header_of("to the primary")),
+        [Delivery(servers.address(name), header_of(f"to {name}")) for name in copies],
         rows,
         END,
         abandoned,
@@ -160,22 +161,22 @@ def feed(
 # -- calls -----------------------------------------------------------------------------------
 
 
-def test_a_call_brings_back_the_answer_or_the_error(
+def test_a_call_returns_the_answer_or_raises_the_error(
     net: FlightNet, servers: Servers, primary: Server
 ) -> None:
     address = servers.address("primary")
-    assert net.call(address, "echo", {"a": 1}) == ("echo", {"a": 1})
+    assert net.call(address, Sent("echo", {"a": 1})) == ("echo", {"a": 1})
 
     def refuse(action: str, body: Any) -> Any:
         raise FeedRefusedError("no", stale=True)
 
     primary.act = refuse
     with pytest.raises(FeedRefusedError) as caught:
-        net.call(address, "echo")
+        net.call(address, Sent("echo"))
     assert caught.value.stale
 
 
-def test_gathered_calls_run_side_by_side_and_give_results_and_errors_in_order(
+def test_gathered_calls_run_concurrently_and_return_results_and_errors_in_order(
     net: FlightNet,
 ) -> None:
     together = threading.Barrier(3)
@@ -191,7 +192,7 @@ def test_gathered_calls_run_side_by_side_and_give_results_and_errors_in_order(
     assert (one, other) == (0, 2) and isinstance(problem, FeedRefusedError)
 
 
-def test_gathering_nothing_gives_nothing_and_one_call_its_outcome(net: FlightNet) -> None:
+def test_gather_of_no_call_or_one_call(net: FlightNet) -> None:
     def fail() -> int:
         raise ValueError("no")
 
@@ -201,7 +202,7 @@ def test_gathering_nothing_gives_nothing_and_one_call_its_outcome(net: FlightNet
     assert isinstance(problem, ValueError)
 
 
-def test_what_is_spawned_runs_in_the_background_under_its_name(net: FlightNet) -> None:
+def test_spawn_runs_a_function_in_a_named_thread(net: FlightNet) -> None:
     found: list[threading.Thread] = []
     done = threading.Event()
 
@@ -229,7 +230,7 @@ def test_locks_are_reentrant_and_exclude_other_threads(net: FlightNet) -> None:
     assert entered.wait(PATIENCE)
 
 
-def test_the_clock_goes_on_while_time_passes(net: FlightNet) -> None:
+def test_the_clock_advances(net: FlightNet) -> None:
     before = net.now()
 
     net.sleep(0.01)
@@ -240,7 +241,7 @@ def test_the_clock_goes_on_while_time_passes(net: FlightNet) -> None:
 # -- feeds -----------------------------------------------------------------------------------
 
 
-def test_a_feed_brings_header_rows_and_end_marker_and_gives_back_the_outputs(
+def test_a_feed_carries_header_rows_and_end_marker_and_returns_the_outputs(
     net: FlightNet, servers: Servers, primary: Server
 ) -> None:
     primary.answers = [ANSWER, ANSWER.slice(0, 0), ANSWER.slice(1)]
@@ -250,7 +251,7 @@ def test_a_feed_brings_header_rows_and_end_marker_and_gives_back_the_outputs(
     assert primary.fed == [Fed("to the primary", [b"one", b"two", b"three"], END)]
 
 
-def test_a_feed_without_rows_or_without_outputs_goes_through(
+def test_a_feed_without_rows_or_without_outputs_succeeds(
     net: FlightNet, servers: Servers, primary: Server
 ) -> None:
     primary.answers = []
@@ -299,10 +300,10 @@ def test_a_copy_that_fails_does_not_hurt_the_primary(
     assert loud == []
 
 
-def test_a_copy_that_is_slow_is_waited_for_a_little_and_then_given_up(
+def test_a_slow_copy_is_cancelled_after_a_timeout(
     net: FlightNet, servers: Servers, primary: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(flight_net, "_COPIES_WAIT", 0.2)
+    monkeypatch.setattr(timeouts, "CALL_TIMEOUT", 0.2)
     backup = servers.start("backup")
     backup.may_answer.clear()
     started = time.monotonic()
@@ -332,7 +333,7 @@ def test_an_error_of_the_primary_is_raised_as_it_was(
     assert caught.value.args == problem.args
 
 
-def test_a_refusal_reaches_the_sender_of_more_than_fits_into_the_pipe(
+def test_a_rejection_reaches_the_sender_of_a_large_feed(
     net: FlightNet, servers: Servers, primary: Server
 ) -> None:
     primary.refuse_first = FeedRefusedError("slot 3 is not owned", stale=False)
@@ -342,7 +343,7 @@ def test_a_refusal_reaches_the_sender_of_more_than_fits_into_the_pipe(
         feed(net, servers, rows=rows)
 
 
-def test_an_error_that_nobody_foresaw_is_typed_too(
+def test_an_untyped_error_becomes_an_internal_error(
     net: FlightNet, servers: Servers, primary: Server
 ) -> None:
     primary.problem = ZeroDivisionError("division by zero")
@@ -358,10 +359,10 @@ def test_a_primary_that_is_not_there_is_unreachable(net: FlightNet, servers: Ser
     assert caught.value.refused and caught.value.address == servers.address("primary")
 
 
-def test_a_feed_to_a_silent_primary_is_given_up_when_it_is_abandoned(
+def test_an_abandoned_feed_to_a_silent_primary_is_cancelled(
     net: FlightNet, servers: Servers, primary: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(flight_net, "_LOOK_EVERY", 0.02)
+    monkeypatch.setattr(flight_net, "_POLL_ABANDONED", 0.02)
     primary.may_answer.clear()
     looks = []
 
@@ -378,10 +379,10 @@ def test_a_feed_to_a_silent_primary_is_given_up_when_it_is_abandoned(
     assert feed(net, servers) == [1, 2, 3]  # the connection is as good as before
 
 
-def test_a_feed_that_is_abandoned_during_the_handshake_is_given_up_as_well(
+def test_a_feed_abandoned_during_the_handshake_is_cancelled(
     net: FlightNet, servers: Servers, primary: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(flight_net, "_LOOK_EVERY", 0.02)
+    monkeypatch.setattr(flight_net, "_POLL_ABANDONED", 0.02)
     primary.may_answer.clear()
     looked = threading.Event()
 
@@ -401,10 +402,10 @@ def test_a_feed_that_is_abandoned_during_the_handshake_is_given_up_as_well(
         feed(net, servers, abandoned=abandoned)
 
 
-def test_a_feed_that_is_given_up_while_rows_are_sent_does_not_interrupt_the_process(
+def test_a_feed_cancelled_while_rows_are_sent_does_not_interrupt_the_process(
     net: FlightNet, servers: Servers, primary: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(flight_net, "_LOOK_EVERY", 0.2)
+    monkeypatch.setattr(flight_net, "_POLL_ABANDONED", 0.2)
     interrupts: list[int] = []
     before = signal.signal(signal.SIGINT, lambda number, frame: interrupts.append(number))
     primary.may_read.clear()
@@ -420,10 +421,10 @@ def test_a_feed_that_is_given_up_while_rows_are_sent_does_not_interrupt_the_proc
     assert interrupts == []
 
 
-def test_nobody_asks_about_a_feed_that_is_done(
+def test_abandoned_is_not_polled_after_the_feed(
     net: FlightNet, servers: Servers, primary: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(flight_net, "_LOOK_EVERY", 0.02)
+    monkeypatch.setattr(flight_net, "_POLL_ABANDONED", 0.02)
     looks: list[bool] = []
 
     def abandoned() -> bool:
@@ -442,7 +443,7 @@ def test_nobody_asks_about_a_feed_that_is_done(
 
 def failure(net: FlightNet, address: str, timeout: float = 5.0) -> UnreachableError:
     with pytest.raises(UnreachableError) as caught:
-        net.call(address, "ping", None, timeout)
+        net.call(address, Sent("ping"), timeout)
     return caught.value
 
 
@@ -450,7 +451,7 @@ def test_a_socket_that_was_never_there_refuses(net: FlightNet, servers: Servers)
     assert failure(net, servers.address("nobody")).refused
 
 
-def test_a_socket_whose_process_is_gone_refuses(net: FlightNet, folder: Path) -> None:
+def test_a_socket_without_a_process_refuses(net: FlightNet, folder: Path) -> None:
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(f"{folder}/dead.sock")  # the file stays, as after SIGKILL
 
@@ -470,7 +471,7 @@ def test_a_server_that_went_after_a_call_refuses_the_next_but_one_at_the_latest(
     net: FlightNet, servers: Servers, primary: Server
 ) -> None:
     address = servers.address("primary")
-    assert net.call(address, "ping") == ("ping", None)
+    assert net.call(address, Sent("ping")) == ("ping", None)
     primary.shutdown()
 
     failure(net, address)  # may be told as a connection that broke

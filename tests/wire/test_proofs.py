@@ -17,6 +17,7 @@ from millstream.wire.envelope import sealed
 from millstream.wire.flight_net import FlightNet
 from millstream.wire.net import Delivery
 from millstream.wire.serving import RunServer
+from tests.wire.requests import Sent, end_of, header_of
 
 SECRET = new_secret()
 ROWS = BLOCK_SCHEMA.empty_table()
@@ -74,7 +75,7 @@ class Impostor(flight.FlightServerBase):  # type: ignore[misc]
         writer.write_with_metadata(outputs, self._prove(descriptor.command[:NONCE_BYTES]))
 
 
-def answering(action: str, body: Any) -> Any:
+def answering(request: Sent) -> Any:
     return "honest"
 
 
@@ -84,14 +85,15 @@ def fed(header: Any, items: Iterator[Any]) -> list[pa.RecordBatch]:
 
 
 def feed(net: FlightNet, address: str) -> list[Any]:
-    outputs = net.feed(Delivery(address, "header"), [], ROWS, "end", lambda: False)
+    to, end = Delivery(address, header_of("header")), end_of("end")
+    outputs = net.feed(to, [], ROWS, end, lambda: False)
     return [value for batch in outputs for value in batch.column("value").to_pylist()]
 
 
 def opened(address: str) -> None:
     """Have this process hold a client that went through the handshake, and whose server went."""
     with RunServer(address, SECRET, answering, fed):
-        assert call(Endpoint(address, SECRET), "ask") == "honest"
+        assert call(Endpoint(address, SECRET), Sent("ask")) == "honest"
         assert feed(FlightNet(SECRET), address) == ["honest"]
 
 
@@ -101,7 +103,7 @@ def old_answer(_: bytes) -> bytes:
 
 @pytest.mark.parametrize("prove", [lambda _: b"", lambda _: bytes(32), old_answer])
 @pytest.mark.parametrize("fails", [False, True])
-def test_an_answer_from_whom_grpc_reconnected_to_is_not_unpickled(
+def test_an_answer_of_an_impostor_after_a_reconnect_is_not_unpickled(
     folder: Path, address: str, fails: bool, prove: Callable[[bytes], bytes]
 ) -> None:
     opened(address)
@@ -110,19 +112,19 @@ def test_an_answer_from_whom_grpc_reconnected_to_is_not_unpickled(
     with Impostor(address, pickle.dumps(Trap(trap)), prove) as impostor:
         impostor.fails = fails
         with pytest.raises(UnreachableError, match="did not prove that it holds the run's secret"):
-            call(Endpoint(address, SECRET), "ask", timeout=5.0)
+            call(Endpoint(address, SECRET), Sent("ask"), timeout=5.0)
         assert impostor.asked == 1
 
         # The client is gone with that, and a new one begins with a handshake.
         with pytest.raises(UnreachableError):
-            call(Endpoint(address, SECRET), "ask", timeout=5.0)
+            call(Endpoint(address, SECRET), Sent("ask"), timeout=5.0)
         assert impostor.asked == 1
 
     assert not trap.exists()
 
 
 @pytest.mark.parametrize("prove", [lambda _: b"", lambda _: bytes(32), old_answer])
-def test_outputs_of_a_feed_from_whom_grpc_reconnected_to_are_refused(
+def test_outputs_of_an_impostor_after_a_reconnect_are_rejected(
     address: str, prove: Callable[[bytes], bytes]
 ) -> None:
     opened(address)
@@ -149,23 +151,23 @@ def test_an_impostor_cannot_use_the_proof_of_another_server_of_the_run(
 
         with Impostor(address, b"", relayed):
             with pytest.raises(UnreachableError, match="did not prove"):
-                call(Endpoint(address, SECRET), "ask", timeout=5.0)
+                call(Endpoint(address, SECRET), Sent("ask"), timeout=5.0)
     drop_client(Endpoint(other, SECRET))
 
 
-def test_a_server_of_the_run_that_started_again_is_believed_after_a_handshake(
+def test_a_restarted_server_of_the_run_is_accepted_after_a_handshake(
     address: str,
 ) -> None:
     opened(address)
 
     with RunServer(address, SECRET, answering, fed):
         with pytest.raises(UnreachableError):  # the token is the old server's
-            call(Endpoint(address, SECRET), "ask", timeout=5.0)
-        assert call(Endpoint(address, SECRET), "ask") == "honest"
+            call(Endpoint(address, SECRET), Sent("ask"), timeout=5.0)
+        assert call(Endpoint(address, SECRET), Sent("ask")) == "honest"
         assert feed(FlightNet(SECRET), address) == ["honest"]
 
 
 @pytest.mark.parametrize("size", [0, 1, 3 * 2**20])
 def test_answers_of_any_size_arrive_as_they_were(address: str, size: int) -> None:
-    with RunServer(address, SECRET, lambda action, body: body):
-        assert call(Endpoint(address, SECRET), "echo", b"x" * size) == b"x" * size
+    with RunServer(address, SECRET, lambda request: request.body):
+        assert call(Endpoint(address, SECRET), Sent("echo", b"x" * size)) == b"x" * size

@@ -20,6 +20,7 @@ from millstream.wire.flight_net import FlightNet
 from millstream.wire.net import Delivery
 from millstream.wire.serving import RunServer, tcp_address
 from millstream.wire.tls import Identity, new_identity
+from tests.wire.requests import Sent, end_of, header_of
 
 SECRET = new_secret()
 HOSTS = ("127.0.0.2", "127.0.0.3")
@@ -31,8 +32,8 @@ def identity() -> Identity:
     return new_identity()
 
 
-def echo(action: str, body: Any) -> Any:
-    return body
+def echo(request: Sent) -> Any:
+    return request.body
 
 
 def fed(header: Any, items: Iterator[Any]) -> list[pa.RecordBatch]:
@@ -100,15 +101,19 @@ def test_servers_on_several_addresses_share_the_certificate_of_the_run(
         for server in running:
             assert server.endpoint.address.startswith("grpc+tls://")
             net = FlightNet.to(server.endpoint)
-            assert net.call(server.endpoint.address, "echo", TEXT) == TEXT
+            assert net.call(server.endpoint.address, Sent("echo", TEXT)) == TEXT
             [output] = net.feed(
-                Delivery(server.endpoint.address, None), [], rows(TEXT), None, lambda: False
+                Delivery(server.endpoint.address, header_of(None)),
+                [],
+                rows(TEXT),
+                end_of(None),
+                lambda: False,
             )
             assert output.column("block").to_pylist() == [TEXT.encode()]
 
 
 @pytest.mark.parametrize("encrypted", [False, True])
-def test_what_travels_can_be_read_on_the_network_only_without_encryption(
+def test_traffic_can_be_read_only_without_encryption(
     identity: Identity, encrypted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with servers(identity if encrypted else None) as running:
@@ -119,7 +124,7 @@ def test_what_travels_can_be_read_on_the_network_only_without_encryption(
         through = f"{scheme}//127.0.0.1:{tap.port}"
         real = flight.connect
         monkeypatch.setattr(flight, "connect", lambda address, **options: real(through, **options))
-        assert call(near, "echo", TEXT) == TEXT
+        assert call(near, Sent("echo", TEXT)) == TEXT
         tap.close()
 
     assert (TEXT.encode() in tap.heard) is not encrypted
@@ -130,16 +135,16 @@ def test_a_server_with_another_certificate_is_not_spoken_to(identity: Identity) 
     other = new_identity()
     seen: list[str] = []
 
-    def act(action: str, body: Any) -> None:
-        seen.append(action)
+    def answer(request: Sent) -> None:
+        seen.append(request.action)
 
-    server = RunServer(tcp_address(HOSTS[0], other), SECRET, act, identity=other)
+    server = RunServer(tcp_address(HOSTS[0], other), SECRET, answer, identity=other)
     pinned = Endpoint(server.endpoint.address, SECRET, identity.certificate)
 
     with pytest.raises(UnreachableError):
-        call(pinned, "echo", TEXT, timeout=5.0)
+        call(pinned, Sent("echo", TEXT), timeout=5.0)
     assert seen == []
-    assert call(server.endpoint, "echo") is None
+    assert call(server.endpoint, Sent("echo")) is None
     server.shutdown()
 
 
@@ -147,16 +152,16 @@ def test_a_caller_without_the_certificate_reaches_nothing(identity: Identity) ->
     with servers(identity) as running:
         plain = Endpoint(running[0].endpoint.address.replace("grpc+tls", "grpc"), SECRET)
         with pytest.raises(UnreachableError):
-            call(plain, "echo", TEXT, timeout=5.0)
+            call(plain, Sent("echo", TEXT), timeout=5.0)
 
 
-def test_an_identity_travels_and_its_key_is_not_shown(identity: Identity) -> None:
+def test_an_identity_pickles_and_its_repr_hides_the_key(identity: Identity) -> None:
     assert pickle.loads(pickle.dumps(identity)) == identity
     assert "PRIVATE" not in repr(identity)
     assert b"PRIVATE KEY" in identity.key and b"PRIVATE" not in identity.certificate
 
 
-def test_without_the_extra_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra_the_error_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
 
     with pytest.raises(ConfigError, match=r"millstream\[tls\].*encrypt=False"):

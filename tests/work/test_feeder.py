@@ -7,8 +7,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from millstream.coordinator.request_service import StaleTaskError
 from millstream.coordinator.roster import StateLostError
-from millstream.coordinator.service import StaleTaskError
 from millstream.errors import MillstreamError
 from millstream.ring.placement import Placement
 from millstream.ring.ring import NodeId, Ring
@@ -16,15 +16,11 @@ from millstream.sim import SimNet, StalledError, World
 from millstream.state.blocks import SLOT, from_bytes, to_bytes
 from millstream.wire.blocks import BLOCK_SCHEMA
 from millstream.wire.calls import UnreachableError
-from millstream.wire.epoch_record import EpochRecord, JobTypes
-from millstream.wire.messages import (
-    BrokenFeedError,
-    Commit,
-    End,
-    Feed,
-    FeedRefusedError,
-    NotDeterministicError,
-)
+from millstream.wire.commit import Commit
+from millstream.wire.epoch_record import EpochRecord, FetchRecord, JobTypes
+from millstream.wire.feed import BrokenFeedError, End, Feed, FeedRefusedError, NotDeterministicError
+from millstream.wire.membership import ReportSlow, ReportUnreachable
+from millstream.wire.request import Request
 from millstream.work.feeder import Feeder, end_of
 from millstream.work.job_clock import JobClock, Tally, tallies_of, tally_block
 from tests.node.machines import ALL, HIGH, LOW, ME, OTHER, THIRD, placed
@@ -94,11 +90,11 @@ class Scene:
 
     def __init__(self, world: World, placement: Placement = HALVES, **options: Any) -> None:
         self.world = world
-        self.suspected: list[tuple[NodeId, str, int]] = []
-        self.slow: list[tuple[NodeId, None, str]] = []
-        self.on_suspect: Callable[[], None] = lambda: None
+        self.unreachable: list[ReportUnreachable] = []
+        self.slow: list[ReportSlow] = []
+        self.on_unreachable: Callable[[], None] = lambda: None
         self.driver = world.process("driver")
-        world.serve("driver", "driver", self.act)
+        world.serve("driver", "driver", self.answer)
         self.nodes = {node: self._start(node) for node in (ME, OTHER, THIRD)}
         self.record: EpochRecord | None = EpochRecord(
             incarnation=1,
@@ -114,18 +110,18 @@ class Scene:
 
     def _start(self, node: NodeId) -> FakeNode:
         found = FakeNode(self.world.process(node))
-        self.world.serve(node, node, lambda action, body: None, found.exchange)
+        self.world.serve(node, node, lambda request: None, found.exchange)
         return found
 
-    def act(self, action: str, body: Any) -> Any:
-        if action == "suspect":
-            self.suspected.append(body)
-            self.on_suspect()
+    def answer(self, request: Request[Any]) -> Any:
+        if isinstance(request, ReportUnreachable):
+            self.unreachable.append(request)
+            self.on_unreachable()
             return None
-        if action == "slow":
-            self.slow.append(body)
+        if isinstance(request, ReportSlow):
+            self.slow.append(request)
             return None
-        assert action == "record" and body == (4, 2)
+        assert request == FetchRecord(4, 2)
         if self.record is None:
             raise StaleTaskError("over")
         return self.record
@@ -178,7 +174,7 @@ def test_every_owner_is_fed_its_slots_and_outputs_come_in_the_order_of_slots(sce
     assert scene.feed() == expected()
 
     assert scene.fed() == {ME: [LOW], OTHER: [HIGH]}
-    assert scene.suspected == []
+    assert scene.unreachable == []
 
 
 def test_the_header_says_all_that_a_node_must_know(world: World) -> None:
@@ -279,7 +275,7 @@ def test_a_backup_that_is_gone_does_not_hold_up_a_feed(world: World) -> None:
     world.crash(OTHER)
 
     assert scene.feed() == expected()
-    assert scene.suspected == [] and world.now < 1.0
+    assert scene.unreachable == [] and world.now < 1.0
 
 
 def test_the_end_marker_does_not_depend_on_the_order_of_rows() -> None:
@@ -296,18 +292,18 @@ def test_the_end_marker_does_not_depend_on_the_order_of_rows() -> None:
 
 def test_a_task_whose_node_dies_goes_on_against_the_new_owner(scene: Scene) -> None:
     scene.world.crash(OTHER)
-    scene.on_suspect = lambda: scene.now_owned_by(placed([ME, THIRD], 1))
+    scene.on_unreachable = lambda: scene.now_owned_by(placed([ME, THIRD], 1))
 
     assert scene.feed() == expected()
 
-    assert scene.suspected == [(OTHER, "task 7", 1)]
+    assert scene.unreachable == [ReportUnreachable(OTHER, "task 7", 1)]
     assert scene.fed() == {ME: [LOW], THIRD: [HIGH]}
     assert scene.nodes[THIRD].feeds[0].ring == 1
 
 
 def test_what_was_fed_already_is_not_fed_again_after_a_takeover(scene: Scene) -> None:
     scene.world.crash(OTHER)
-    scene.on_suspect = lambda: scene.now_owned_by(placed([THIRD], 1))
+    scene.on_unreachable = lambda: scene.now_owned_by(placed([THIRD], 1))
 
     assert scene.feed() == expected()
     assert scene.fed() == {ME: [LOW], THIRD: [HIGH]}
@@ -316,16 +312,16 @@ def test_what_was_fed_already_is_not_fed_again_after_a_takeover(scene: Scene) ->
 def test_the_coordinator_is_told_how_often_in_a_row_a_node_could_not_be_reached(
     scene: Scene,
 ) -> None:
-    def on_suspect() -> None:
-        if len(scene.suspected) == 3:
+    def on_unreachable() -> None:
+        if len(scene.unreachable) == 3:
             scene.now_owned_by(placed([OTHER], 1))
 
     scene.world.crash(ME)
-    scene.on_suspect = on_suspect
+    scene.on_unreachable = on_unreachable
 
     scene.feed()
 
-    assert scene.suspected == [(ME, "task 7", times) for times in (1, 2, 3)]
+    assert scene.unreachable == [ReportUnreachable(ME, "task 7", at) for at in (1, 2, 3)]
 
 
 @pytest.mark.parametrize(
@@ -340,7 +336,7 @@ def test_a_refused_or_broken_feed_is_tried_again_without_suspecting_anybody(
 
     assert scene.feed() == expected()
 
-    assert scene.fed() == {ME: [LOW] * 4, OTHER: [HIGH]} and scene.suspected == []
+    assert scene.fed() == {ME: [LOW] * 4, OTHER: [HIGH]} and scene.unreachable == []
 
 
 @pytest.mark.parametrize(
@@ -386,10 +382,10 @@ def clearing(node: FakeNode) -> Callable[[], None]:
 
 
 def test_lost_state_ends_the_task_with_the_error_that_says_so(scene: Scene) -> None:
-    def on_suspect() -> None:
+    def on_unreachable() -> None:
         raise StateLostError(8, SLOTS, (ME,), 0)
 
-    scene.on_suspect = on_suspect
+    scene.on_unreachable = on_unreachable
     scene.world.crash(ME)
 
     with pytest.raises(StateLostError):
@@ -400,7 +396,7 @@ def test_a_task_of_a_try_that_is_over_ends(scene: Scene) -> None:
     def over() -> None:
         scene.record = None
 
-    scene.on_suspect = over
+    scene.on_unreachable = over
     scene.world.crash(ME)
 
     with pytest.raises(StaleTaskError):
@@ -424,8 +420,8 @@ def test_a_silent_node_is_waited_for_as_long_as_it_owns_its_slots(scene: Scene) 
         scene.feed()
 
     assert scene.fed() == {ME: [LOW]}
-    [(node, _, what), *_] = scene.slow  # and the coordinator is told so
-    assert node == ME and "feed of epoch 4" in what
+    [report, *_] = scene.slow
+    assert report.node == ME and "feed of epoch 4" in report.reason
 
 
 def test_a_feed_that_breaks_off_is_no_reason_to_suspect_a_node_that_answers(scene: Scene) -> None:
@@ -433,17 +429,17 @@ def test_a_feed_that_breaks_off_is_no_reason_to_suspect_a_node_that_answers(scen
 
     assert scene.feed() == expected()
 
-    assert scene.fed() == {ME: [LOW] * 6, OTHER: [HIGH]} and scene.suspected == []
+    assert scene.fed() == {ME: [LOW] * 6, OTHER: [HIGH]} and scene.unreachable == []
 
 
 def test_the_time_in_which_the_coordinator_looks_at_a_node_does_not_count(scene: Scene) -> None:
-    def on_suspect() -> None:
+    def on_unreachable() -> None:
         scene.driver.sleep(55.0)
-        if len(scene.suspected) == 3:
+        if len(scene.unreachable) == 3:
             scene.now_owned_by(placed([OTHER], 1))
 
     scene.world.crash(ME)
-    scene.on_suspect = on_suspect
+    scene.on_unreachable = on_unreachable
 
     assert scene.feed() == expected()
 

@@ -15,6 +15,10 @@ import numpy.typing as npt
 from millstream.checkpoints.lineage import Lineage
 from millstream.checkpoints.manifest import BaseRecord, DeltaRecord, Manifest, WorkflowMetadata
 from millstream.errors import MillstreamError
+from millstream.ring.masks import SlotMask
+
+EMPTY = -1
+"""The epoch of a slot before any record is applied to it."""
 
 
 class EpochIncompleteError(MillstreamError):
@@ -80,6 +84,27 @@ def newest_bases(
             np.maximum(part, base.through, out=part)
             found.append(base)
     return through, tuple(found)
+
+
+def base_applies_to(slots: range, wanted: SlotMask, through: npt.NDArray[np.int64]) -> SlotMask:
+    """The wanted slots that a part of a base record restores: those that are still empty.
+
+    Bases are applied newest first, so the first one counts.
+    """
+    return _within(slots, wanted & (through == EMPTY))
+
+
+def delta_applies_to(
+    slots: range, epoch: int, wanted: SlotMask, through: npt.NDArray[np.int64]
+) -> SlotMask:
+    """The wanted slots that a delta through an epoch advances. Deltas are applied oldest first."""
+    return _within(slots, wanted & (through >= EMPTY) & (through < epoch))
+
+
+def _within(slots: range, mask: SlotMask) -> SlotMask:
+    part = np.zeros_like(mask)
+    part[slots.start : slots.stop] = mask[slots.start : slots.stop]
+    return part
 
 
 def _has_state(manifest: Manifest) -> bool:

@@ -18,7 +18,13 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from millstream.checkpoints.epoch_contents import EpochIncompleteError, contents_of
+from millstream.checkpoints.epoch_contents import (
+    EMPTY,
+    EpochIncompleteError,
+    base_applies_to,
+    contents_of,
+    delta_applies_to,
+)
 from millstream.checkpoints.lineage import Lineage
 from millstream.checkpoints.manifest import (
     BaseRecord,
@@ -222,18 +228,17 @@ class StoredState:
     def _load(self, state: Any, decode: Any, slots: range) -> None:
         """Restore the state of some slots: the newest base, then the deltas after it."""
         wanted = mask_of(slots, self.slots)
-        through = np.full(self.slots, -1, dtype=np.int64)
+        through = np.full(self.slots, EMPTY, dtype=np.int64)
         for base in _overlapping(self._bases, slots):
             for part in self._parts(base):
-                ready = mask_of(part.slots, self.slots) & wanted & (through < part.through)
+                ready = base_applies_to(part.slots, wanted, through)
                 if ready.any():
-                    state.drop(ready)
                     if part.packed:
                         state.apply(self._decoded(decode, part.packed), ready)
                     through[ready] = part.through
         for delta in _overlapping(self._deltas, slots):
-            # Always with a mask: the fragment of a feed that was cut has more slots.
-            ready = mask_of(delta.slots, self.slots) & wanted & (through < delta.through)
+            # Never without a mask: the fragment of a feed that was cut covers more slots.
+            ready = delta_applies_to(delta.slots, delta.through, wanted, through)
             if ready.any():
                 state.apply(self._decoded(decode, self._record(delta.key)), ready)
 

@@ -1,7 +1,7 @@
-"""How a run takes hold of its checkpoint: which epoch it goes on from, and as which incarnation.
+"""How a run claims its checkpoint: from which epoch it resumes, and as which incarnation.
 
-The newest epoch that is whole is taken, or the one the user asked for. Then the checkpoint is
-claimed; from that moment no older driver can commit anything.
+It resumes from the newest complete epoch, or from the one the user asked for. Then it claims the
+checkpoint; from that moment no older driver can commit.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -27,11 +27,11 @@ log = logging.getLogger("millstream")
 
 Recovery = Literal["eager", "lazy"]
 _AT_ONCE = 64
-_ANEW = -1
+_NO_EPOCH = -1
 
 
 class CheckpointDamagedError(MillstreamError):
-    """No epoch of a checkpoint can be brought back."""
+    """No epoch of a checkpoint can be restored."""
 
     def __init__(self, url: str, why: str) -> None:
         super().__init__(url, why)
@@ -39,14 +39,14 @@ class CheckpointDamagedError(MillstreamError):
 
     def __str__(self) -> str:
         return (
-            f"no epoch of the checkpoint in {self.url} is whole: {self.why}. `millstream "
-            "checkpoint verify` tells what is damaged; restore it from a copy, or begin with a "
+            f"no epoch of the checkpoint in {self.url} is complete: {self.why}. `millstream "
+            "checkpoint verify` lists what is damaged; restore it from a backup, or start with a "
             "new checkpoint"
         )
 
 
 class WithdrawalRefusedError(MillstreamError):
-    """Going back would withdraw what sinks without staging have shown."""
+    """A rewind would withdraw outputs of sinks that cannot stage."""
 
     def __init__(self, newest: int, after: int, why: str) -> None:
         super().__init__(newest, after, why)
@@ -55,14 +55,14 @@ class WithdrawalRefusedError(MillstreamError):
     def __str__(self) -> str:
         return (
             f"epoch {self.newest} is damaged ({self.why}), and epoch {self.after} is the newest "
-            "that is whole; but this workflow has a sink that cannot take back what it was given. "
-            f"If it may see the later epochs again, say so with restore_epoch={self.after}"
+            "complete one; but this workflow has a sink that cannot withdraw outputs. "
+            f"If the sink may receive the later epochs again, pass restore_epoch={self.after}"
         )
 
 
 @dataclass(frozen=True)
 class Claimed:
-    """A checkpoint in the hands of this run."""
+    """A checkpoint that this run has claimed."""
 
     lineage: Lineage
     workflow: WorkflowMetadata
@@ -82,10 +82,10 @@ def claim(
     can_withdraw: bool,
     require_logs: Callable[[Lineage, int], None] = lambda seen, epoch: None,
 ) -> Claimed:
-    """Find the epoch to go on from, and claim the checkpoint after it.
+    """Find the epoch to resume from, and claim the checkpoint after it.
 
-    ``require_logs`` raises if what is kept elsewhere does not reach an epoch of the chain. It is
-    asked before the claim, which takes back later epochs for good.
+    ``require_logs`` raises if Spark's logs do not reach an epoch of the chain. It is called before
+    the claim, which discards later epochs for good.
     """
     chain = Chain(store)
     while True:
@@ -98,14 +98,14 @@ def claim(
             lost = lost_origin(seen)
             if lost is not None and not hidden:
                 raise CheckpointDamagedError(url, str(lost))
-            # A link that cannot be read may be a claim, whose number is not to be used again.
+            # An unreadable link may be a claim, whose number must not be reused.
             seen = replace(seen, incarnation=seen.incarnation + len(hidden))
             found, why = _choose(store, url, seen, restore_epoch, check=recovery == "eager")
         except (CheckpointDamagedError, EpochIncompleteError, CorruptRecordError):
             if chain.has_grown(seen):
-                continue  # whoever runs meanwhile has deleted what was no longer needed
+                continue  # a concurrent run has collected garbage
             raise
-        after = _ANEW if found is None else found.epoch
+        after = _NO_EPOCH if found is None else found.epoch
         newest = seen.epoch
         if hidden:
             newest, why = seen.epoch + 1, why or str(hidden[0])
@@ -117,14 +117,14 @@ def claim(
             if not can_withdraw:
                 raise WithdrawalRefusedError(newest, after, why)
             log.warning(
-                "the checkpoint's newest epoch %d cannot be brought back (%s); going on from epoch "
-                "%d, and computing anew what followed",
+                "the checkpoint's newest epoch %d cannot be restored (%s); resuming from epoch %d, "
+                "and replaying what followed",
                 newest,
                 why,
                 after,
             )
         number = seen.incarnation + 1
-        noted = (
+        resumed = (
             begin(replace(workflow, changes=str(meant)), number)
             if found is None
             else evolve(found.workflow, workflow, meant, number)
@@ -141,30 +141,30 @@ def claim(
             seen, after, round(time.time() * 1e6), socket.gethostname(), os.getpid()
         )
         if found is not None and lineage is not None and missing(store, lineage, found):
-            # An older driver, or whoever tidied up, did not know yet that it is needed again.
+            # An older driver, or a garbage collection, did not know yet that it is needed again.
             chain.withdraw(lineage)
             continue
         if lineage is not None:
             by = None if chosen is None else chosen.incarnation
-            return Claimed(lineage, noted, after, by, withdrawn=newest > after)
+            return Claimed(lineage, resumed, after, by, withdrawn=newest > after)
 
 
 def _hidden(seen: Lineage, damages: list[Damage]) -> list[Damage]:
-    """Links that cannot be read and may have committed more than is known.
+    """Unreadable links that may have committed epochs that are not known.
 
-    Not those before a claim that went on from what is known: whatever they said is taken back.
+    Not those before a claim that resumed from a known epoch: the claim has discarded them.
     """
-    sure: list[Link] = list(seen.manifests[-1:])
+    known: list[Link] = list(seen.manifests[-1:])
     if seen.claim is not None and seen.claim.after <= seen.epoch:
-        sure.append(seen.claim)
-    last = max((key_of(link.position) for link in sure), default="")
+        known.append(seen.claim)
+    last = max((key_of(link.position) for link in known), default="")
     return [damage for damage in damages if damage.key is None or damage.key > last]
 
 
 def _choose(
     store: Store, url: str, seen: Lineage, wanted: int | None, *, check: bool
 ) -> tuple[Contents | None, str | None]:
-    """The contents of the epoch to go on from, and why it is not the newest one."""
+    """The contents of the epoch to resume from, and why it is not the newest one."""
     if wanted is not None:
         contents = contents_of(seen, wanted)
         _check(store, contents, thoroughly=check)
@@ -183,24 +183,20 @@ def _choose(
 
 
 def _check(store: Store, contents: Contents, *, thoroughly: bool) -> None:
-    """See that all records are there; ``thoroughly``, that all are as they were written."""
+    """Check that all records exist; ``thoroughly``, that none is corrupt."""
     keys = contents.keys
     if not thoroughly:
-        there = set(store.scan("data/"))
+        existing = set(store.scan("data/"))
         for key in keys:
-            if key not in there:
+            if key not in existing:
                 raise _missing(key)
         return
-    for lot in _lots(keys):
-        found = store.get(lot)
-        for key in lot:
-            if key not in found:
-                raise _missing(key)
-
-
-def _lots(keys: list[str]) -> Iterator[list[str]]:
     for at in range(0, len(keys), _AT_ONCE):
-        yield keys[at : at + _AT_ONCE]
+        batch = keys[at : at + _AT_ONCE]
+        records = store.get(batch)
+        for key in batch:
+            if key not in records:
+                raise _missing(key)
 
 
 def _missing(key: str) -> CorruptRecordError:

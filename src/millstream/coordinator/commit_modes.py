@@ -1,7 +1,7 @@
 """What makes a commit durable: nothing, a manifest for every epoch, or one for several.
 
-The coordinator knows only this protocol. Without a store a commit is what it remembers; with one,
-the journal's chain says what is committed.
+The coordinator knows only this protocol. Without a store a commit is in its memory; with one, the
+journal's chain decides what is committed.
 """
 
 from __future__ import annotations
@@ -11,17 +11,18 @@ from typing import Protocol
 
 from millstream.checkpoints.manifest import Staged
 from millstream.coordinator.journal import Journal
-from millstream.coordinator.ledger import Closing
+from millstream.coordinator.ledger import PreparedEpoch
 from millstream.coordinator.watermarks import Watermarks
 from millstream.errors import MillstreamError
 from millstream.flow.time_origins import JobTiming
+from millstream.wire.commit import NOTHING_COMMITTED, Commit
 from millstream.wire.epoch_record import JobTypes
-from millstream.wire.messages import NOTHING_COMMITTED, Commit, Restore
 from millstream.wire.net import Net
+from millstream.wire.persistence import RestorePlan
 
 
 class NoStoreError(MillstreamError):
-    """Slots are to come back from a store, but the run has none."""
+    """Slots have to be restored from a store, but the run has none."""
 
 
 class CommitMode(Protocol):
@@ -33,42 +34,42 @@ class CommitMode(Protocol):
 
     @property
     def committed(self) -> Commit:
-        """The newest commit that outlives the run."""
+        """The newest durable commit."""
 
     @property
     def is_durable(self) -> bool:
-        """Whether there is such a thing."""
+        """Whether commits outlive the run."""
 
     def types(self) -> Mapping[int, JobTypes]:
-        """The types that jobs had shown when the run began."""
+        """The types of jobs that were inferred before the run began."""
 
     def clocks(self, timings: Iterable[JobTiming]) -> Watermarks:
-        """How far event time had come when the run began."""
+        """The watermarks when the run began."""
 
-    def commit(self, closing: Closing, staged: Staged) -> bool:
-        """An epoch commits; whether its outputs may be shown now, or will be by and by."""
+    def commit(self, prepared: PreparedEpoch, staged: Staged) -> bool:
+        """Commit an epoch; return whether its outputs may be published now, or will be later."""
 
     def published(self, epoch: int) -> None:
-        """The outputs of an epoch, and of all before, are in sight."""
+        """Note that the outputs of an epoch, and of all before, are visible."""
 
     def after_commit(self) -> None:
-        """Do what may follow a commit; nothing that would hold up owners or takeovers."""
+        """Do what may follow a commit, outside of the locks of the commit."""
 
-    def look(self) -> None:
-        """Do what is due; there may be no next epoch."""
+    def poll(self) -> None:
+        """Do what is due; called regularly, because there may be no next epoch."""
 
     def finish(self) -> None:
-        """Make durable what is committed; raise what is in the way."""
+        """Make durable what is committed, or raise what prevents it."""
 
     def can_restore(self, committed: Commit) -> bool:
-        """Whether slots could come back to a commit if no copy of them were left."""
+        """Whether the store can restore slots to a commit if no copy of them is left."""
 
-    def restore(self) -> Restore:
-        """What brings slots back to the newest durable commit."""
+    def restore_plan(self) -> RestorePlan:
+        """The records from which slots are restored to the newest durable commit."""
 
 
 class InMemoryCommits:
-    """Commits of a run without a store: they end with it."""
+    """Commits of a run without a store: they are lost with it."""
 
     incarnation = 1
     committed = NOTHING_COMMITTED
@@ -80,7 +81,7 @@ class InMemoryCommits:
     def clocks(self, timings: Iterable[JobTiming]) -> Watermarks:
         return Watermarks(tuple(timings))
 
-    def commit(self, closing: Closing, staged: Staged) -> bool:
+    def commit(self, prepared: PreparedEpoch, staged: Staged) -> bool:
         return True
 
     def published(self, epoch: int) -> None:
@@ -89,7 +90,7 @@ class InMemoryCommits:
     def after_commit(self) -> None:
         return
 
-    def look(self) -> None:
+    def poll(self) -> None:
         return
 
     def finish(self) -> None:
@@ -98,12 +99,12 @@ class InMemoryCommits:
     def can_restore(self, committed: Commit) -> bool:
         return False
 
-    def restore(self) -> Restore:
-        raise NoStoreError("this run has no store to bring slots back from; give it a checkpoint=")
+    def restore_plan(self) -> RestorePlan:
+        raise NoStoreError("this run has no store to restore slots from; pass checkpoint=")
 
 
 class DurableCommits:
-    """What commits through a journal have in common."""
+    """The common part of commits through a journal."""
 
     is_durable = True
 
@@ -132,27 +133,27 @@ class DurableCommits:
         journal = self._journal
         return journal.has_all_jobs and journal.committed.epoch >= committed.epoch
 
-    def restore(self) -> Restore:
-        return self._journal.restore()
+    def restore_plan(self) -> RestorePlan:
+        return self._journal.restore_plan()
 
     def after_commit(self) -> None:
-        self._journal.tell()
-        if not self._journal.is_tidy:
-            self._net.spawn(self._journal.tidy, "tidy")
+        self._journal.report_results()
+        if self._journal.is_garbage_due:
+            self._net.spawn(self._journal.collect_garbage, "collect garbage")
 
 
 class EpochCommits(DurableCommits):
-    """A manifest for each epoch, before its outputs are shown (``durability="epoch"``)."""
+    """A manifest for each epoch, before its outputs are published (``durability="epoch"``)."""
 
-    def commit(self, closing: Closing, staged: Staged) -> bool:
+    def commit(self, prepared: PreparedEpoch, staged: Staged) -> bool:
         journal = self._journal
-        deltas = journal.deltas_of(closing.receipts)
+        deltas = journal.deltas_of(prepared.receipts)
         journal.commit(
-            closing.record, deltas, closing.bases, closing.types, [staged], closing.clocks
+            prepared.record, deltas, prepared.bases, prepared.types, [staged], prepared.clocks
         )
         return True
 
-    def look(self) -> None:
+    def poll(self) -> None:
         return
 
     def finish(self) -> None:

@@ -1,8 +1,8 @@
-"""One epoch, from admission to seal, in the order that makes it count exactly once.
+"""One epoch, from admission to seal, in the order that makes it exactly-once.
 
-The body of an epoch (Spark's, or the simulator's) is run and staged; every slot has a receipt
-from its owner; callbacks run; the commit, which is durable if there is a store; staged outputs are
-published; the nodes seal.
+The body of an epoch (Spark's, or the simulator's) runs and stages its outputs; every slot has a
+receipt from its owner; callbacks run; the epoch commits, durably if there is a store; staged
+outputs are published; the nodes seal.
 """
 
 from __future__ import annotations
@@ -14,43 +14,43 @@ from typing import Protocol
 
 from millstream.checkpoints.chain import CommitUnknownError
 from millstream.checkpoints.manifest import Staged
-from millstream.coordinator.ledger import Closing, MissingReceiptsError
+from millstream.coordinator.ledger import MissingReceiptsError, PreparedEpoch
 from millstream.coordinator.service import Coordinator
 from millstream.coordinator.watermarks import Counted, Watermarks
 from millstream.ring.ring import NodeId
 from millstream.wire.epoch_record import EpochRecord
-from millstream.wire.messages import NodeReport, Receipt
+from millstream.wire.receipts import NodeReport, Receipt
 
 _MAX_TRIES = 4
 
 
 class Attempt(Protocol):
-    """One try of an epoch's body, while what it needs is at hand."""
+    """One try of an epoch's body, while its resources are open."""
 
     def stage(self) -> None:
-        """Run the body; keep the outputs out of sight."""
+        """Run the body and stage its outputs."""
 
     def evaluate(self) -> None:
-        """Run every partition of the body, whatever the sinks looked at."""
+        """Run every partition of the body, also those that no sink read."""
 
     def call_back(self) -> None:
-        """Show the outputs to sinks that cannot stage; they may see an epoch again."""
+        """Pass the outputs to sinks that cannot stage; they may get an epoch more than once."""
 
 
 class Body(Protocol):
-    """What an epoch does besides its bookkeeping."""
+    """The work of an epoch."""
 
     def attempt(self, record: EpochRecord) -> AbstractContextManager[Attempt]:
         """Begin a try."""
 
     def discard(self, record: EpochRecord) -> None:
-        """Remove what a try that failed has staged."""
+        """Remove the staged outputs of a try that failed."""
 
     def is_retryable(self, problem: Exception) -> bool:
-        """Whether a failed try may go better the next time."""
+        """Whether a failed try should be retried."""
 
     def staged(self, record: EpochRecord) -> Staged:
-        """What the sinks keep out of sight."""
+        """The staged outputs of all sinks."""
 
     def publish(self, staged: Staged) -> None:
         """Make the staged outputs of a committed epoch visible."""
@@ -58,7 +58,7 @@ class Body(Protocol):
 
 @dataclass(frozen=True)
 class EpochResult:
-    """What a committed epoch counted, and how far event time has come with it."""
+    """What a committed epoch counted, and the watermarks after it."""
 
     record: EpochRecord
     receipts: list[Receipt]
@@ -68,38 +68,38 @@ class EpochResult:
 
 
 def run_epoch(coordinator: Coordinator, epoch: int, time: int, body: Body) -> EpochResult:
-    """Run an epoch until it is committed, published and sealed; raise if it cannot be."""
+    """Run an epoch until it is committed, published and sealed, or raise why it cannot be."""
     record = coordinator.admit(epoch, time)
     undisturbed = 0
     while True:
         try:
             with body.attempt(record) as attempt:
                 attempt.stage()
-                collected = coordinator.make_whole(attempt.evaluate)
+                collected = coordinator.collect_receipts(attempt.evaluate)
                 coordinator.ledger.check_types()
                 attempt.call_back()
                 staged = body.staged(record)
-                reports, closing, now = _commit(coordinator, attempt.evaluate, staged, collected)
+                reports, prepared, now = _commit(coordinator, attempt.evaluate, staged, collected)
             break
         except CommitUnknownError:
-            raise  # what is staged may be needed
+            raise  # the epoch may be committed, and its staged outputs be needed
         except Exception as problem:
             body.discard(record)
-            again = (
+            retryable = (
                 isinstance(problem, MissingReceiptsError)
                 or coordinator.is_retryable(problem)
                 or body.is_retryable(problem)
             )
-            # Of takeovers there are as many as nodes; what fails without one fails for good.
+            # There are at most as many takeovers as nodes; failures without one are bounded here.
             undisturbed += not coordinator.ledger.taken_over
-            if not again or undisturbed >= _MAX_TRIES:
+            if not retryable or undisturbed >= _MAX_TRIES:
                 raise
             record = coordinator.retry()
     if now:
         body.publish(staged)
         coordinator.published(epoch)
     coordinator.seal()
-    return EpochResult(record, closing.receipts, reports, closing.counted, closing.clocks)
+    return EpochResult(record, prepared.receipts, reports, prepared.counted, prepared.clocks)
 
 
 def _commit(
@@ -107,9 +107,9 @@ def _commit(
     evaluate: Callable[[], None],
     staged: Staged,
     reports: Mapping[NodeId, NodeReport],
-) -> tuple[Mapping[NodeId, NodeReport], Closing, bool]:
+) -> tuple[Mapping[NodeId, NodeReport], PreparedEpoch, bool]:
     while True:
         try:
             return reports, *coordinator.commit(staged)
-        except MissingReceiptsError:  # an owner went since the receipts were collected
-            reports = coordinator.make_whole(evaluate)
+        except MissingReceiptsError:  # an owner died since the receipts were collected
+            reports = coordinator.collect_receipts(evaluate)

@@ -1,10 +1,10 @@
-"""What speaks against a node: refused calls, silence, broken links. No I/O, no clock.
+"""Evidence of failures: refused connections, silence, broken links. No I/O, no clock.
 
-A process that is gone refuses its callers at once. One that is slow answers its pings late, and
-gets time: it is *silent* only when no ping was answered for ``node_timeout``, counted in pings
-that went unanswered and not by the clock, so that a pause of the observer does not count against
-the observed. A node that answers the coordinator, but that a peer cannot reach, has a broken link
-if that stays so over several rounds, in each of which the coordinator reached it.
+Connections to a process that has ended are refused at once. A slow process answers its pings late:
+it is *silent* only when it has answered no ping for ``node_timeout``, counted in the timeouts of
+pings and not by the clock, so that a pause of the coordinator does not count against the node. A
+node that answers the coordinator, but that a peer cannot reach, has a broken link if that stays so
+over several rounds, in each of which the coordinator reached it.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from millstream.ring.ring import NodeId
 Reporter = str
 """A node, or an attempt of a task."""
 
-# Pings wait longer and longer: at these shares of the patience the next one is sent.
-_ASK_AGAIN_AT = (0.1, 0.25, 0.5)
-_SHORTEST_PING = 0.05
+# Timeouts grow: pings are sent when these shares of ``node_timeout`` have passed.
+_PING_AT = (0.1, 0.25, 0.5)
+_MIN_TIMEOUT = 0.05
 
 
 class Verdict(Enum):
-    """What is known about a suspected node."""
+    """What is known about a node that was not reached."""
 
     ALIVE = "alive"
-    ASK_AGAIN = "ask again"
+    UNDECIDED = "undecided"
     SILENT = "silent for node_timeout"
     DEAD = "dead"
 
@@ -35,9 +35,9 @@ class Verdict(Enum):
 class Patience:
     """How long the coordinator waits before it declares a node dead (seconds, counts).
 
-    ``silence`` is ``node_timeout``. A node whose slots would be lost with it gets ``last_copy``
-    times as long. A link is broken after so many ``rounds``, over at least ``silence``; reports
-    further apart than ``memory`` have nothing to do with each other.
+    ``silence`` is ``node_timeout``; for a node with the last copies of slots it is multiplied by
+    ``last_copy``. A link is broken after so many ``rounds``, over at least ``silence``; reports
+    further apart than ``memory`` are unrelated.
     """
 
     silence: float = 10.0
@@ -57,7 +57,7 @@ class _Link:
 
 
 class FailureEvidence:
-    """What speaks against each node."""
+    """The evidence against each node."""
 
     def __init__(self, patience: Patience) -> None:
         self._patience = patience
@@ -65,23 +65,23 @@ class FailureEvidence:
         self._refusals: dict[NodeId, int] = {}
         self._links: dict[tuple[NodeId, Reporter], _Link] = {}
 
-    # -- what the coordinator sees itself -------------------------------------------------
+    # -- the coordinator's own pings ------------------------------------------------------
 
     def ping_timeout(self, node: NodeId) -> float:
-        """How long the next ping of a node is to wait."""
+        """The timeout of the next ping to a node."""
         silent, silence = self._silent.get(node, 0.0), self._patience.silence
-        ends = [share * silence for share in _ASK_AGAIN_AT]
+        ends = [share * silence for share in _PING_AT]
         end = next((end for end in ends if end > silent), silence)
-        return max(_SHORTEST_PING, end - silent if silent < silence else silence / 2)
+        return max(_MIN_TIMEOUT, end - silent if silent < silence else silence / 2)
 
     def answered(self, node: NodeId) -> Verdict:
-        """The node has answered the coordinator."""
+        """Note that a node has answered the coordinator."""
         self._silent.pop(node, None)
         self._refusals.pop(node, None)
         return Verdict.ALIVE
 
     def failed(self, node: NodeId, refused: bool, seconds: float) -> Verdict:
-        """The node has refused a ping, or not answered it for so long."""
+        """Note that a node has refused a ping, or not answered it for so many seconds."""
         silent = self._silent[node] = self._silent.get(node, 0.0) + seconds
         if refused:
             self._refusals[node] = self._refusals.get(node, 0) + 1
@@ -89,18 +89,18 @@ class FailureEvidence:
                 return Verdict.DEAD
         if silent >= self._patience.silence * self._patience.last_copy:
             return Verdict.DEAD
-        return Verdict.SILENT if silent >= self._patience.silence else Verdict.ASK_AGAIN
+        return Verdict.SILENT if silent >= self._patience.silence else Verdict.UNDECIDED
 
     def silent(self) -> list[NodeId]:
-        """The nodes that have not answered for half of the patience, or longer."""
+        """The nodes that have not answered for half of ``node_timeout``, or longer."""
         return [n for n, seconds in self._silent.items() if seconds >= self._patience.silence / 2]
 
-    # -- what others report --------------------------------------------------------------
+    # -- reports of peers and tasks ------------------------------------------------------
 
     def unreached(self, node: NodeId, by: Reporter, rounds: int, now: float) -> bool:
-        """A node that just answered was not reached by another, so many rounds in a row.
+        """Note that a reporter did not reach a node that just answered the coordinator.
 
-        Whether the link between them is broken. Reports in quick succession are one round.
+        Returns whether the link between them is broken. Reports in quick succession are one round.
         """
         patience, pair = self._patience, (node, by)
         link = self._links.get(pair)
@@ -111,7 +111,7 @@ class FailureEvidence:
         return link.rounds >= patience.rounds and now - link.first >= patience.silence
 
     def worse(self, node: NodeId, by: Reporter, now: float) -> bool:
-        """Whether the reporter, and not the node, has more links that may be broken."""
+        """Whether the reporter has more links that may be broken than the node."""
         return self._partners(NodeId(by), now) > self._partners(node, now)
 
     def _partners(self, node: NodeId, now: float) -> int:
@@ -119,7 +119,7 @@ class FailureEvidence:
         return len({a if b == node else b for a, b in recent if node in (a, b)})
 
     def forget(self, node: NodeId) -> None:
-        """The node is out of the run; the links of others are judged anew in the next ring."""
+        """Drop the evidence against a node that left the ring, and all links, which may change."""
         self._silent.pop(node, None)
         self._refusals.pop(node, None)
         self._links.clear()

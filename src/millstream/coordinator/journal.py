@@ -1,4 +1,4 @@
-"""The journal: the coordinator's hold on the checkpoint, which makes its commits durable.
+"""The journal: writes manifests to the claimed checkpoint, which makes commits durable.
 
 It knows the chain from the claim of this incarnation on, and what is in the store for each epoch.
 """
@@ -25,12 +25,14 @@ from millstream.checkpoints.records import DATA
 from millstream.coordinator.watermarks import Watermarks
 from millstream.flow.time_origins import JobTiming
 from millstream.stores.store import Store, StoreError
+from millstream.wire.commit import NOTHING_COMMITTED, Commit
 from millstream.wire.epoch_record import EpochRecord, JobTypes
-from millstream.wire.messages import NOTHING_COMMITTED, Commit, Receipt, Restore
+from millstream.wire.persistence import RestorePlan
+from millstream.wire.receipts import Receipt
 
 log = logging.getLogger("millstream")
 
-_TIDY_EVERY = 16
+_GARBAGE_EVERY = 16
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ class CheckpointResult:
 
 
 class Journal:
-    """Writes manifests, and tells what brings an epoch back."""
+    """Writes manifests, and plans restores."""
 
     def __init__(
         self,
@@ -56,9 +58,9 @@ class Journal:
         retain: int,
         on_result: Callable[[CheckpointResult], None] = lambda _: None,
         *,
-        tidy_every: int = _TIDY_EVERY,
+        garbage_every: int = _GARBAGE_EVERY,
     ) -> None:
-        """``jobs`` maps names to positions; what ``workflow`` says of them has their ids."""
+        """``jobs`` maps names to positions; ``workflow`` has their ids."""
         self._store = store
         self._chain = Chain(store)
         self._lineage = lineage
@@ -69,8 +71,8 @@ class Journal:
         self._results: list[CheckpointResult] = []
         self._ids = {jobs[note.name]: note.id for note in workflow.jobs}
         self._first = 0
-        self._tidy_every = tidy_every
-        self._receipts_of_epoch = False
+        self._garbage_every = garbage_every
+        self._is_collecting = False
         self._collected = lineage.epoch
         newest = lineage.newest
         self.incarnation = lineage.incarnation
@@ -83,7 +85,7 @@ class Journal:
 
     @property
     def unpublished(self) -> list[Staged]:
-        """The committed outputs that may not be in sight yet, in the order of epochs."""
+        """The committed outputs that may not be visible yet, in the order of epochs."""
         return [
             staged
             for manifest in self._lineage.manifests
@@ -93,21 +95,21 @@ class Journal:
 
     @property
     def has_all_jobs(self) -> bool:
-        """Whether the state of every job goes into the store."""
+        """Whether the state of every job is stored."""
         return all(note.durable for note in self._workflow.jobs)
 
     def types(self) -> dict[int, JobTypes]:
-        """The types that jobs had shown by the epoch from which this incarnation goes on."""
+        """The types of jobs as of the epoch from which this incarnation resumed."""
         newest = self._lineage.newest
-        shown = {} if newest is None else {note.id: note for note in newest.workflow.jobs}
+        known = {} if newest is None else {note.id: note for note in newest.workflow.jobs}
         return {
-            at: JobTypes(shown[id_].key_type, shown[id_].output)
+            at: JobTypes(known[id_].key_type, known[id_].output)
             for at, id_ in self._ids.items()
-            if id_ in shown
+            if id_ in known
         }
 
     def clocks(self, timings: Iterable[JobTiming]) -> Watermarks:
-        """How far event time had come by the epoch from which this incarnation goes on."""
+        """The watermarks as of the epoch from which this incarnation resumed."""
         newest = self._lineage.newest
         return Watermarks.from_note(timings, {} if newest is None else newest.clocks, self._ids)
 
@@ -126,7 +128,7 @@ class Journal:
         known = {base.key: base for base in (() if newest is None else newest.bases)}
         known.update((base.key, base) for base in bases)
         slots = self._workflow.slots
-        _, kept = newest_bases(tuple(known.values()), slots, record.epoch)
+        _, newest_of_slots = newest_bases(tuple(known.values()), slots, record.epoch)
         manifest = Manifest(
             position=self._lineage.position,
             incarnation=self.incarnation,
@@ -134,63 +136,63 @@ class Journal:
             try_=record.try_,
             parent=self.committed.epoch,
             time=record.time,
-            workflow=self._noted(types),
+            workflow=self._workflow_with(types),
             deltas=tuple(deltas),
-            bases=kept,
+            bases=newest_of_slots,
             staged=tuple(staged),
             published=self.published,
             clocks={} if clocks is None else clocks.to_note(self._ids),
         )
         self._lineage = self._chain.commit(self._lineage, manifest).since(self._first)
         self.committed = Commit(*record.at)
-        self._note(manifest, time.perf_counter() - started)
+        self._add_result(manifest, time.perf_counter() - started)
 
     def require_claim(self) -> None:
         """Raise ``SupersededError`` if another driver has claimed the checkpoint since."""
         self._chain.require_newest(self._lineage)
 
-    def _note(self, manifest: Manifest, seconds: float) -> None:
+    def _add_result(self, manifest: Manifest, seconds: float) -> None:
         size = sum(delta.bytes for delta in manifest.deltas)
         self._results.append(
             CheckpointResult(manifest.epoch, manifest.parent, len(manifest.deltas), size, seconds)
         )
 
-    def tell(self) -> None:
-        """Tell the user about checkpoints since the last time; not while others wait for us."""
+    def report_results(self) -> None:
+        """Call ``on_result`` for checkpoints since the last time; not while holding locks."""
         while self._results:
             result = self._results.pop(0)
             try:
                 self._on_result(result)
             except Exception:
-                log.exception("on_checkpoint failed; the checkpoint is durable all the same")
+                log.exception("on_checkpoint failed; the checkpoint is durable nevertheless")
 
-    def _noted(self, types: Mapping[int, JobTypes]) -> WorkflowMetadata:
+    def _workflow_with(self, types: Mapping[int, JobTypes]) -> WorkflowMetadata:
         jobs = []
         for note in self._workflow.jobs:
-            shown = types.get(self._jobs[note.name], JobTypes())
-            jobs.append(replace(note, key_type=shown.key, output=shown.output))
+            known = types.get(self._jobs[note.name], JobTypes())
+            jobs.append(replace(note, key_type=known.key, output=known.output))
         return replace(self._workflow, jobs=tuple(jobs))
 
     def deltas_of(self, receipts: Iterable[Receipt]) -> list[DeltaRecord]:
         """The records that receipts name."""
         return [
             DeltaRecord(
-                receipt.kept.key,
+                receipt.stored.key,
                 self._ids[receipt.job],
                 receipt.slots,
                 receipt.epoch - 1,
                 receipt.epoch,
-                receipt.kept.bytes,
+                receipt.stored.bytes,
             )
             for receipt in receipts
-            if receipt.kept is not None and receipt.kept.key
+            if receipt.stored is not None and receipt.stored.key
         ]
 
-    def restore(self) -> Restore:
-        """What brings slots back to the newest committed epoch."""
+    def restore_plan(self) -> RestorePlan:
+        """The records from which slots are restored to the newest committed epoch."""
         types, committed = self.types(), self.committed
         contents = contents_of(self._lineage, committed.epoch)
-        return Restore(
+        return RestorePlan(
             self.incarnation,
             committed,
             {id_: at for at, id_ in self._ids.items()},
@@ -200,27 +202,28 @@ class Journal:
         )
 
     @property
-    def is_tidy(self) -> bool:
-        """Whether little can have become superfluous since it was last looked for."""
-        return self._receipts_of_epoch or self.committed.epoch < self._collected + self._tidy_every
+    def is_garbage_due(self) -> bool:
+        """Whether enough epochs were committed since garbage was last collected."""
+        due = self._collected + self._garbage_every
+        return not self._is_collecting and self.committed.epoch >= due
 
-    def tidy(self) -> None:
-        """Delete what no retained epoch needs; a store that is away is no matter."""
-        self._receipts_of_epoch = True
+    def collect_garbage(self) -> None:
+        """Delete what no retained epoch needs; a failure of the store is logged and retried."""
+        self._is_collecting = True
         try:
             self._collected = self.committed.epoch
-            self.collect()
+            self._delete_garbage()
         except StoreError as problem:
-            log.warning("could not delete what is no longer needed: %s", problem)
+            log.warning("garbage collection failed; will retry: %s", problem)
         finally:
-            self._receipts_of_epoch = False
+            self._is_collecting = False
 
-    def collect(self) -> None:
-        """Delete what no retained epoch needs; a successor may need more, if it went back."""
+    def _delete_garbage(self) -> None:
         lineage = self._lineage
-        found = garbage(lineage, self._store.scan(DATA), self._retain)
-        # Own commits since then are no matter: what was garbage before them still is.
+        unneeded = garbage(lineage, self._store.scan(DATA), self._retain)
+        # Own commits since the scan do not matter: what was garbage before them still is. But a
+        # successor that rewound to an earlier epoch may need more.
         if self._chain.was_claimed(lineage):
             return
-        remove(self._store, found)
-        self._first = found.links_before
+        remove(self._store, unneeded)
+        self._first = unneeded.links_before

@@ -1,7 +1,7 @@
 """The ledger of epochs: admission, tries, receipts, commit. No I/O, no clock.
 
 An epoch commits only when every slot of every job has a receipt from the node that owns the
-slot now; a task that Spark calls finished proves nothing.
+slot now; that Spark reports a task as finished proves nothing.
 """
 
 from __future__ import annotations
@@ -24,20 +24,16 @@ from millstream.ring.masks import SlotMask
 from millstream.ring.ring import NodeId
 from millstream.state.blocks import KEY
 from millstream.state.values import is_loose, unify, unify_nulls
+from millstream.wire.commit import NOTHING_COMMITTED, Commit, CommittedUnit
 from millstream.wire.epoch_record import EpochRecord, JobTypes
-from millstream.wire.messages import (
-    NOTHING_COMMITTED,
-    Commit,
-    CommittedUnit,
-    CopyReceipt,
-    Receipt,
-    Receipts,
-)
+from millstream.wire.receipts import CopyReceipt, Receipt, Receipts
 from millstream.work.job_clock import BEGINNING, summed
+
+Digests = npt.NDArray[np.object_]
 
 
 class EpochOrderError(MillstreamError):
-    """Epochs did not come in the order of their numbers."""
+    """Spark offered an epoch out of order."""
 
     def __init__(self, epoch: int, committed: int) -> None:
         super().__init__(epoch, committed)
@@ -59,8 +55,8 @@ class MissingReceiptsError(MillstreamError):
 
     def __str__(self) -> str:
         jobs = ", ".join(f"{count} slots of job {job!r}" for job, count in self.missing.items())
-        what = jobs or "the ring that is in force now"
-        return f"epoch {self.epoch} has no receipt for {what}; run its body again as the next try"
+        what = jobs or "the ring in force"
+        return f"epoch {self.epoch} has no receipt for {what}; retry it"
 
 
 class TypeConflictError(MillstreamError):
@@ -78,8 +74,8 @@ class TypeConflictError(MillstreamError):
 
 
 @dataclass(frozen=True)
-class Closing:
-    """An epoch that can be committed, and what the nodes have said about it, put together.
+class PreparedEpoch:
+    """An epoch that can be committed, with the merged receipts of all nodes.
 
     ``clocks`` is the time of windowed jobs after it, ``counted`` what they counted in it.
     """
@@ -95,12 +91,12 @@ class Closing:
 
     @property
     def commit(self) -> Commit:
-        """What nodes are told: the units by which their copies must be the same."""
+        """The commit that nodes get; it names the units with which their copies must agree."""
         return Commit.of(*self.record.at, self.units)
 
 
 class Ledger:
-    """The coordinator's memory of epochs."""
+    """The epochs of one run."""
 
     def __init__(
         self,
@@ -122,11 +118,11 @@ class Ledger:
         self._addresses = addresses
         self._types = dict(types)
         self.clocks = clocks or Watermarks()
-        self._asked = BEGINNING
+        self._requested_watermark = BEGINNING
         self._record: EpochRecord | None = None
-        self._said: dict[NodeId, Receipts] = {}
-        self._ring_of: dict[NodeId, int] = {}  # the ring under which each node said so
-        # Whether slots changed hands during this try, and whether that cut units in two.
+        self._received: dict[NodeId, Receipts] = {}
+        self._ring_of: dict[NodeId, int] = {}  # the ring version of each node's receipts
+        # Whether slots were reassigned during this try, and whether that cut units in two.
         self.taken_over = self.recut = False
 
     @property
@@ -135,15 +131,15 @@ class Ledger:
         return self._record
 
     def advance(self, to: int) -> None:
-        """Let the watermarks of the next epoch be at least so far."""
-        self._asked = max(self._asked, to)
+        """Advance the watermarks of the next epoch at least to a time."""
+        self._requested_watermark = max(self._requested_watermark, to)
 
     def admit(self, epoch: int, now: int) -> EpochRecord:
         """Fix the record of the next epoch."""
         if epoch != self.committed.epoch + 1:
             raise EpochOrderError(epoch, self.committed.epoch)
         time = self.clocks.moment(now)
-        asked, self._asked = self._asked, BEGINNING
+        requested, self._requested_watermark = self._requested_watermark, BEGINNING
         self._record = EpochRecord(
             incarnation=self.incarnation,
             epoch=epoch,
@@ -154,14 +150,14 @@ class Ledger:
             addresses=self._addresses,
             types=dict(self._types),
             logs=self._logs,
-            clocks=self.clocks.at(time, self.incarnation, asked),
+            clocks=self.clocks.at(time, self.incarnation, requested),
             cuts=self._roster.placement.cuts,
         )
         self._begin_try()
         return self._record
 
     def retry(self) -> EpochRecord:
-        """Begin the next try of the epoch under way; what older tries froze is void."""
+        """Begin the next try of the epoch under way; units of older tries are void."""
         assert self._record is not None
         placement = self._roster.placement
         self._record = replace(
@@ -171,91 +167,91 @@ class Ledger:
         return self._record
 
     def _begin_try(self) -> None:
-        self._said, self._ring_of = {}, {}
+        self._received, self._ring_of = {}, {}
         self.taken_over = self.recut = False
 
     def replace_placement(self) -> None:
-        """Let the epoch under way go on with the placement that is in force now."""
+        """Continue the epoch under way with the placement in force."""
         if self._record is not None:
             placement = self._roster.placement
             self._record = replace(self._record, placement=placement)
             self.taken_over = True
             self.recut = self.recut or not set(placement.cuts) <= set(self._record.cuts)
 
-    def receive(self, node: NodeId, said: Receipts) -> None:
-        """Take a node's word on the try under way, in place of what it said before."""
-        self._said[node] = said
+    def receive(self, node: NodeId, receipts: Receipts) -> None:
+        """Replace the receipts of a node for the try under way."""
+        self._received[node] = receipts
         self._ring_of[node] = self._roster.placement.version
 
-    def _counting(self) -> Iterator[tuple[NodeId, Receipt]]:
-        """The receipts of the try under way; those of another epoch or try are not counted."""
+    def _valid_receipts(self) -> Iterator[tuple[NodeId, Receipt]]:
+        """The receipts of the try under way; those of another epoch or try do not count."""
         record = self._record
-        for node, said in self._said.items():
-            for receipt in said.receipts:
+        for node, received in self._received.items():
+            for receipt in received.receipts:
                 if record is not None and (receipt.epoch, receipt.try_) == record.at:
                     yield node, receipt
 
     @property
     def receipts(self) -> list[Receipt]:
         """The receipts of the try under way that count: from owners of their slots."""
-        owned = {node: self._roster.placement.owned(node) for node in self._said}
+        owned = {node: self._roster.placement.owned(node) for node in self._received}
         return [
             receipt
-            for node, receipt in self._counting()
+            for node, receipt in self._valid_receipts()
             if owned[node][receipt.slots.start : receipt.slots.stop].any()
         ]
 
-    def _frozen(self, job: int) -> npt.NDArray[np.object_]:
-        """For each slot the digest of what its present owner has frozen, or None."""
-        digests = np.full(self._roster.placement.ring.slots, None, dtype=object)
-        owned = {node: self._roster.placement.owned(node) for node in self._said}
-        for node, receipt in self._counting():
-            if receipt.job == job:
-                part = slice(receipt.slots.start, receipt.slots.stop)
-                digests[part][owned[node][part]] = receipt.digest
+    def _frozen(self) -> dict[int, Digests]:
+        """For each job and slot the digest of the unit that its present owner has frozen."""
+        slots = self._roster.placement.ring.slots
+        digests = {job: np.full(slots, None, dtype=object) for job in self._jobs}
+        owned = {node: self._roster.placement.owned(node) for node in self._received}
+        for node, receipt in self._valid_receipts():
+            part = slice(receipt.slots.start, receipt.slots.stop)
+            digests[receipt.job][part][owned[node][part]] = receipt.digest
         return digests
 
     def missing(self) -> dict[int, int]:
         """For each job, how many slots have no receipt from their present owner."""
         slots = self._roster.placement.ring.slots
         counted = {job: np.zeros(slots, dtype=bool) for job in self._jobs}
-        owned = {node: self._roster.placement.owned(node) for node in self._said}
-        for node, receipt in self._counting():
+        owned = {node: self._roster.placement.owned(node) for node in self._received}
+        for node, receipt in self._valid_receipts():
             part = slice(receipt.slots.start, receipt.slots.stop)
             counted[receipt.job][part] |= owned[node][part]
         counts = {job: slots - int(mask.sum()) for job, mask in counted.items()}
         return {job: count for job, count in counts.items() if count}
 
-    def copied(self) -> dict[NodeId, SlotMask]:
+    def in_sync(self, frozen: Mapping[int, Digests] | None = None) -> dict[NodeId, SlotMask]:
         """The slots of which each node would be in sync if the epoch were committed now."""
+        frozen = self._frozen() if frozen is None else frozen
         slots = self._roster.placement.ring.slots
-        frozen = {job: self._frozen(job) for job in self._jobs}
-        found = {}
-        for node, said in self._said.items():
-            complete = from_runs(said.reach, slots) >= self.committed.epoch
+        in_sync = {}
+        for node, received in self._received.items():
+            complete = from_runs(received.reach, slots) >= self.committed.epoch
             for job, digests in frozen.items():
-                complete &= _matching(said.copies, job, digests)
-            found[node] = complete | self._roster.placement.owned(node)
-        return found
+                complete &= _matching(received.copies, job, digests)
+            in_sync[node] = complete | self._roster.placement.owned(node)
+        return in_sync
 
     def lagging(self) -> list[tuple[NodeId, NodeId]]:
         """Owners, and the backups in sync that lack a copy of what they froze."""
         placement = self._roster.placement
-        found: list[tuple[NodeId, NodeId]] = []
-        for node, copied in self.copied().items():
+        lagging: list[tuple[NodeId, NodeId]] = []
+        for node, in_sync in self.in_sync().items():
             if node in self._roster.domains:
-                lacking = placement.fed(node) & self._roster.in_sync(node) & ~copied
+                lacking = placement.fed(node) & self._roster.in_sync(node) & ~in_sync
                 owners = np.unique(placement.ring.table[lacking]).tolist()
-                found.extend((placement.ring.nodes[owner], node) for owner in owners)
-        return found
+                lagging.extend((placement.ring.nodes[owner], node) for owner in owners)
+        return lagging
 
-    def leaves_alone(self) -> bool:
-        """Whether a commit now would leave owners with the only copy of slots that have more."""
-        now = np.zeros(self._roster.placement.ring.slots, dtype=np.int64)
-        for node, copied in self.copied().items():
+    def leaves_single_copies(self) -> bool:
+        """Whether a commit now would leave a single copy of slots that have more."""
+        copies = np.zeros(self._roster.placement.ring.slots, dtype=np.int64)
+        for node, in_sync in self.in_sync().items():
             if node in self._roster.domains:
-                now += copied & self._roster.placement.held(node)
-        return bool(((now <= 1) & (self._roster.copies() > 1)).any())
+                copies += in_sync & self._roster.placement.held(node)
+        return bool(((copies <= 1) & (self._roster.copy_counts() > 1)).any())
 
     def require_complete(self) -> None:
         """Raise ``MissingReceiptsError`` unless every slot has a receipt from its present owner."""
@@ -264,64 +260,65 @@ class Ledger:
         if missing:
             raise MissingReceiptsError(self._record.epoch, missing)
 
-    def closing(self) -> Closing:
-        """What is needed to commit the epoch under way; raises ``MissingReceiptsError``."""
+    def prepare(self) -> PreparedEpoch:
+        """Prepare the commit of the epoch under way, or raise ``MissingReceiptsError``."""
         assert self._record is not None
         self.require_complete()
         version = self._roster.placement.version
         if any(self._ring_of.get(node, version) != version for node in self._roster.domains):
-            # Who was taken off a slot and put on it again has dropped the copy it told of.
+            # A node that a slot was taken from and given to again has dropped its copy since.
             raise MissingReceiptsError(self._record.epoch, {})
         receipts = self.receipts
-        bases = [base for said in self._said.values() for base in said.bases]
+        bases = [base for received in self._received.values() for base in received.bases]
         counted = self._counted()
-        return Closing(
+        frozen = self._frozen()
+        return PreparedEpoch(
             self._record,
             receipts,
-            self._learnt(receipts),
+            self._inferred_types(receipts),
             bases,
-            self.copied(),
+            self.in_sync(frozen),
             self.clocks.commit(self._record, counted),
             counted,
-            tuple(unit for job in self._jobs for unit in _units(job, self._frozen(job))),
+            tuple(unit for job in self._jobs for unit in _units(job, frozen[job])),
         )
 
     def _counted(self) -> dict[int, Counted]:
-        """What windowed jobs counted, each unit once: by who owns the first of its slots."""
-        found = {}
-        owned = {node: self._roster.placement.owned(node) for node in self._said}
+        """What windowed jobs counted, each unit once: by the owner of its first slot."""
+        counted = {}
+        owned = {node: self._roster.placement.owned(node) for node in self._received}
         for timing in self.clocks.timings:
             mine = [
                 receipt
-                for node, receipt in self._counting()
+                for node, receipt in self._valid_receipts()
                 if receipt.job == timing.job and owned[node][receipt.slots.start]
             ]
             tallies = summed(tally for receipt in mine for tally in receipt.tallies)
-            found[timing.job] = Counted(tallies, sum(receipt.keys for receipt in mine))
-        return found
+            counted[timing.job] = Counted(tallies, sum(receipt.keys for receipt in mine))
+        return counted
 
-    def commit(self, closing: Closing) -> None:
-        """Make an epoch the newest committed one; no owner has changed since it was closed."""
-        self._types = dict(closing.types)
-        self.clocks = closing.clocks
-        self._roster.confirm(closing.in_sync)
-        self.committed = closing.commit
-        self._record, self._said = None, {}
+    def commit(self, prepared: PreparedEpoch) -> None:
+        """Commit a prepared epoch; no owner has changed since it was prepared."""
+        self._types = dict(prepared.types)
+        self.clocks = prepared.clocks
+        self._roster.set_in_sync(prepared.in_sync)
+        self.committed = prepared.commit
+        self._record, self._received = None, {}
 
     def check_types(self) -> None:
-        """Raise if this epoch's receipts do not agree on types; call before anything is shown."""
-        self._learnt(self.receipts)
+        """Raise if this epoch's receipts do not agree on types; call before callbacks run."""
+        self._inferred_types(self.receipts)
 
-    def _learnt(self, receipts: list[Receipt]) -> dict[int, JobTypes]:
-        """The types of jobs, with what the epoch under way has shown."""
-        found = {}
+    def _inferred_types(self, receipts: list[Receipt]) -> dict[int, JobTypes]:
+        """The types of jobs, including those inferred from the epoch under way."""
+        inferred = {}
         for job, name in self._jobs.items():
             known = self._types.get(job, JobTypes())
             mine = [receipt for receipt in receipts if receipt.job == job]
             key = self._key(name, known.key, mine)
             output = self._output(name, mine) if known.output is None else known.output
-            found[job] = JobTypes(key, output)
-        return found
+            inferred[job] = JobTypes(key, output)
+        return inferred
 
     def _key(
         self, name: str, known: pa.DataType | None, receipts: list[Receipt]
@@ -357,20 +354,18 @@ class Ledger:
         return pa.schema(fields, metadata=schemas[0].metadata)
 
 
-def _units(job: int, digests: npt.NDArray[np.object_]) -> Iterator[CommittedUnit]:
+def _units(job: int, digests: Digests) -> Iterator[CommittedUnit]:
     """The committed units of a job, from the digest of every slot."""
     cuts = np.flatnonzero(digests[1:] != digests[:-1]) + 1
     for start, stop in pairwise([0, *cuts.tolist(), len(digests)]):
         yield CommittedUnit(job, start, stop, digests[start])
 
 
-def _matching(
-    copies: tuple[CopyReceipt, ...], job: int, digests: npt.NDArray[np.object_]
-) -> SlotMask:
-    """The slots of which there is a copy of just what was frozen."""
-    found = np.zeros(len(digests), dtype=bool)
+def _matching(copies: tuple[CopyReceipt, ...], job: int, digests: Digests) -> SlotMask:
+    """The slots of which a copy has the digest of the frozen unit."""
+    matching = np.zeros(len(digests), dtype=bool)
     for copy in copies:
         if copy.job == job:
             part = slice(copy.slots.start, copy.slots.stop)
-            found[part] |= digests[part] == copy.digest
-    return found
+            matching[part] |= digests[part] == copy.digest
+    return matching

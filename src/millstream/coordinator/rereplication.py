@@ -1,46 +1,33 @@
-"""Healing: the copies that are missing are made, in the background.
+"""Re-replication: copies that are missing are made in the background.
 
 A pair of a donor and a receiver has one order at a time; orders do not wait for each other.
-A donor copies for a moment and answers with what is left, so that an order lasts as long as it
-makes progress, and no longer than its donor and receiver live. What fails is ordered again, from
-another donor if there is one.
+A donor copies for about a second and answers with what remains, so that an order lasts as long as
+it makes progress, and ends with its donor or receiver. What fails is ordered again, from another
+donor if there is one.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
-from millstream.coordinator.roster import Missing
-from millstream.coordinator.rpc import ASK_TIMEOUT
+from millstream.coordinator.roster import MissingCopy
 from millstream.coordinator.run_context import RunContext
 from millstream.errors import MillstreamError
 from millstream.ring.ring import NodeId
-from millstream.wire.messages import CopyOrder, Receipts
+from millstream.wire.receipts import CollectReceipts, Receipts
+from millstream.wire.replication import CopySlots
 
 log = logging.getLogger("millstream")
 
 Pair = tuple[NodeId, NodeId]
-# A donor answers after a second or so; a copy that is under way then may take its time.
-_SUPPLY_TIMEOUT = 60.0
-_AVOID_FOR = 30.0
-_NO_EPOCH = (-1, 0, -1)
-
-
-class Rereplicated(RunContext, Protocol):
-    """What healing needs of the coordinator."""
-
-    @property
-    def is_over(self) -> bool: ...
-
-    def ask(self, node: NodeId, action: str, body: object, timeout: float) -> Any: ...
-
-    def ask_living(
-        self, nodes: Iterable[NodeId], action: str, body: object, timeout: float
-    ) -> dict[NodeId, Any]: ...
+# A donor answers after a second or so; a copy that is under way then may take longer.
+_COPY_TIMEOUT = 60.0
+_AVOID_SECONDS = 30.0
+_REACH_ONLY = CollectReceipts(epoch=-1, try_=0, ring=-1)
 
 
 class Rereplication:
@@ -48,79 +35,74 @@ class Rereplication:
 
     def __init__(
         self,
-        healed: Rereplicated,
+        run: RunContext,
         lock: AbstractContextManager[Any],
         changing: AbstractContextManager[Any],
-        tell: Callable[[], None],
     ) -> None:
-        """``changing`` is held by whoever changes the placement, ``tell`` tells it to the nodes."""
-        self._healed = healed
+        """``changing`` is held by whoever changes the placement."""
+        self._run = run
         self._lock = lock
         self._changing = changing
-        self._tell = tell
         self._under_way: set[Pair] = set()
         self._avoid: dict[Pair, float] = {}
         self.spare_owners = True
 
-    def heal(self) -> None:
-        """Order the copies that are missing, unless they are on their way; does not wait."""
+    def begin(self) -> None:
+        """Order the copies that are missing, unless they are under way; does not wait."""
         for order in self._orders():
-            self._healed.net.spawn(partial(self._fulfil, order), "heal")
+            self._run.net.spawn(partial(self._fulfil, order), "rereplicate")
 
-    def _orders(self) -> list[Missing]:
+    def _orders(self) -> list[MissingCopy]:
         """The orders to be given now; each is under way from here on."""
-        healed, now = self._healed, self._healed.net.now()
+        run, now = self._run, self._run.net.now()
         with self._lock:
-            if healed.is_over:
+            if run.is_over:
                 return []
-            self._avoid = {p: t for p, t in self._avoid.items() if now - t < _AVOID_FOR}
-            missing = healed.roster.missing(spare_owners=self.spare_owners, avoid=self._avoid)
-            chosen = [o for o in missing if (o.donor, o.to) not in self._under_way]
-            self._under_way.update((order.donor, order.to) for order in chosen)
-            return chosen
+            self._avoid = {p: t for p, t in self._avoid.items() if now - t < _AVOID_SECONDS}
+            missing = run.roster.missing_copies(spare_owners=self.spare_owners, avoid=self._avoid)
+            orders = [o for o in missing if (o.donor, o.to) not in self._under_way]
+            self._under_way.update((order.donor, order.to) for order in orders)
+            return orders
 
-    def _fulfil(self, order: Missing) -> None:
+    def _fulfil(self, order: MissingCopy) -> None:
         """Have a donor copy slots to a receiver, a few at a time."""
         pair = (order.donor, order.to)
         done = False
         try:
-            done = self._supplied(order)
+            done = self._copy(order)
         except MillstreamError as problem:
             log.info("copying slots from %s to %s: %s", order.donor[:8], order.to[:8], problem)
         finally:
             with self._lock:
                 self._under_way.discard(pair)
                 if not done:
-                    self._avoid[pair] = self._healed.net.now()
-        self.ask_reach([order.to])
+                    self._avoid[pair] = self._run.net.now()
+        self.update_reach([order.to])
         with self._changing, self._lock:
-            minted = self._healed.roster.settle(between_epochs=False)
+            minted = self._run.roster.enact(between_epochs=False)
         if minted:
-            self._tell()
+            self._run.publish_placement()
 
-    def _supplied(self, order: Missing) -> bool:
-        """Order slot after slot, while there is progress; whether all were copied."""
-        healed, left = self._healed, order.slots
-        while left and order.to in healed.roster.domains and not healed.is_over:
+    def _copy(self, order: MissingCopy) -> bool:
+        """Order copies while there is progress; return whether all slots were copied."""
+        run, remaining = self._run, order.slots
+        while remaining and order.to in run.roster.domains and not run.is_over:
             with self._lock:
-                committed, incarnation = healed.ledger.committed, healed.ledger.incarnation
-            what = CopyOrder(incarnation, order.to, left, committed)
-            answers = healed.ask_living([order.donor], "supply", what, _SUPPLY_TIMEOUT)
+                committed, incarnation = run.ledger.committed, run.ledger.incarnation
+            request = CopySlots(incarnation, order.to, remaining, committed)
+            answers = run.rpc.call_living([order.donor], run.roster.domains, request, _COPY_TIMEOUT)
             answer = answers.get(order.donor)
             if isinstance(answer, Exception):
                 raise answer
-            if answer is None or answer == left:
-                return False  # the donor is gone, or gets nowhere
-            left = answer
-        return not left
+            if answer is None or answer == remaining:
+                return False  # the donor is dead, or makes no progress
+            remaining = answer
+        return not remaining
 
-    def ask_reach(self, nodes: Iterable[NodeId]) -> None:
+    def update_reach(self, nodes: Iterable[NodeId]) -> None:
         """Ask nodes how far their copies are: they may be complete since the last commit."""
-        healed, known = self._healed, list(nodes)
-        answers = healed.net.gather(
-            [partial(healed.ask, node, "receipts", _NO_EPOCH, ASK_TIMEOUT) for node in known]
-        )
-        for node, answer in zip(known, answers, strict=True):
+        run = self._run
+        for node, answer in run.rpc.call_all(nodes, _REACH_ONLY).items():
             if isinstance(answer, Receipts):
                 with self._lock:
-                    healed.roster.reached(node, answer.reach, healed.ledger.committed.epoch)
+                    run.roster.report_reach(node, answer.reach, run.ledger.committed.epoch)

@@ -1,7 +1,7 @@
 """The roster: which nodes live, who owns and copies each slot, and whose copies are in sync.
 
 It alone mints placements. A copy is *in sync* when it is complete through the newest committed
-epoch; only such a copy may be promoted. No I/O, no clock.
+epoch; only such a copy can be promoted. No I/O, no clock.
 """
 
 from __future__ import annotations
@@ -17,35 +17,35 @@ from millstream.ring.masks import SlotMask, runs_of
 from millstream.ring.placement import Placement
 from millstream.ring.ring import NodeId, Ring, RingError
 from millstream.ring.zones import Domain, backups_of, interleave
-from millstream.wire.messages import Runs
+from millstream.wire.receipts import Runs
 
 
 class StateLostError(MillstreamError):
-    """The last complete copies of some slots are gone."""
+    """The last complete copies of some slots are lost."""
 
     def __init__(self, slots: int, of: int, nodes: tuple[str, ...], replicas: int) -> None:
         super().__init__(slots, of, nodes, replicas)
         self.slots, self.of, self.nodes, self.replicas = slots, of, nodes, replicas
 
     def __str__(self) -> str:
-        gone = ", ".join(node[:8] for node in self.nodes)
-        advice = (
+        nodes = ", ".join(node[:8] for node in self.nodes)
+        cause = (
             "state had no second copy (replicas=0)"
             if self.replicas == 0
-            else f"all copies went before new ones were made (replicas={self.replicas})"
+            else f"all copies failed before new ones were made (replicas={self.replicas})"
         )
         return (
-            f"the state of {self.slots} of {self.of} slots is lost with the nodes {gone}: "
-            f"{advice}. The epoch under way was not committed. Run the workflow again: with the "
-            "same checkpoint= it goes on from what is in the store, without one it begins anew. "
+            f"the state of {self.slots} of {self.of} slots is lost with the nodes {nodes}: "
+            f"{cause}. The epoch under way was not committed. Run the workflow again: with the "
+            "same checkpoint= it resumes from the store, without one it starts from scratch. "
             "More replicas, spread over more executors, hosts or zones, survive more failures at "
             "once"
         )
 
 
 @dataclass(frozen=True)
-class Missing:
-    """Slots that a node is to back up, but has no complete copy of; and who can give it one."""
+class MissingCopy:
+    """Slots that a node should back up, but has no complete copy of, and a donor for it."""
 
     donor: NodeId
     to: NodeId
@@ -58,43 +58,43 @@ class Roster:
     def __init__(
         self, domains: Mapping[NodeId, Domain], slots: int, replicas: int, *, empty: bool = True
     ) -> None:
-        """Mint the first placement; owners have what is not ``empty`` from the store."""
+        """Mint the first placement; unless the state is ``empty``, owners restore it."""
         self.replicas = replicas
         self.domains = dict(domains)
         ring = Ring.even(interleave(list(domains), domains), slots)
         self.placement = Placement.of(ring, self._wanted(ring))
-        # Before the first commit every slot is empty, and so complete wherever one looks.
+        # Before the first commit every slot is empty, and so every copy is complete.
         self._empty = empty
         self._in_sync: dict[NodeId, SlotMask] = {
             node: np.ones(slots, dtype=bool) if empty else self.placement.owned(node)
             for node in domains
         }
         self._moves: list[tuple[SlotMask, NodeId]] = []
-        # Whether something came up that may call for another placement.
-        self._unsettled = False
+        # Whether there is a change that may need another placement.
+        self._is_changed = False
         self._lost: list[NodeId] = []
 
     @property
     def nodes(self) -> tuple[NodeId, ...]:
-        """The nodes that live, as far as is known."""
+        """The nodes that are not declared dead."""
         return tuple(self.domains)
 
     @property
     def lost(self) -> tuple[NodeId, ...]:
-        """The nodes that are gone, in the order in which they went."""
+        """The nodes that were declared dead, in that order."""
         return tuple(self._lost)
 
     def in_sync(self, node: NodeId) -> SlotMask:
-        """The slots of which a node has a complete copy; none if it is gone."""
+        """The slots of which a node has a complete copy; none if it is dead."""
         mask = self._in_sync.get(node)
         return np.zeros(self.placement.ring.slots, dtype=bool) if mask is None else mask.copy()
 
-    def copies(self) -> npt.NDArray[np.int64]:
-        """How many complete copies each slot has, the owner's included."""
-        found = np.zeros(self.placement.ring.slots, dtype=np.int64)
+    def copy_counts(self) -> npt.NDArray[np.int64]:
+        """The number of complete copies of each slot, the owner's included."""
+        counts = np.zeros(self.placement.ring.slots, dtype=np.int64)
         for mask in self._in_sync.values():
-            found += mask
-        return found
+            counts += mask
+        return counts
 
     def _wanted(self, ring: Ring) -> dict[NodeId, SlotMask]:
         """The slots that each node should back up."""
@@ -104,66 +104,66 @@ class Roster:
                 wanted[backup][ring.slots_of(node)] = True
         return wanted
 
-    # -- what nodes said -----------------------------------------------------------------
+    # -- copies in sync ------------------------------------------------------------------
 
-    def confirm(self, in_sync: Mapping[NodeId, SlotMask]) -> None:
-        """Take down whose copies are complete through the epoch that is committed now."""
+    def set_in_sync(self, in_sync: Mapping[NodeId, SlotMask]) -> None:
+        """Set whose copies are complete through the epoch that is committed now."""
         self._empty = False
         for node in self.domains:
-            said = in_sync.get(node)
+            complete = in_sync.get(node)
             held = self.placement.held(node)
-            now = held & said if said is not None else np.zeros_like(held)
-            self._unsettled |= not np.array_equal(now, self._in_sync[node])
+            now = held & complete if complete is not None else np.zeros_like(held)
+            self._is_changed |= not np.array_equal(now, self._in_sync[node])
             self._in_sync[node] = now
 
-    def reached(self, node: NodeId, reach: Runs, committed: int) -> None:
-        """A node said between two commits how far its copies are."""
+    def report_reach(self, node: NodeId, reach: Runs, committed: int) -> None:
+        """Update the copies of a node between two commits."""
         if node in self.domains:
-            said = from_runs(reach, self.placement.ring.slots) >= committed
-            self._in_sync[node] |= said & self.placement.held(node)
-            self._unsettled = True
+            complete = from_runs(reach, self.placement.ring.slots) >= committed
+            self._in_sync[node] |= complete & self.placement.held(node)
+            self._is_changed = True
 
     # -- changes -------------------------------------------------------------------------
 
     def move(self, slots: Iterable[int], to: NodeId) -> None:
-        """Ask that a node become the owner of slots at the next epoch that finds it in sync."""
+        """Make a node the owner of slots at the next epoch at which it is in sync."""
         if to not in self.domains:
             raise RingError(f"node {to!r} does not live", f"it has {', '.join(self.domains)}")
         mask = np.zeros(self.placement.ring.slots, dtype=bool)
         mask[list(slots)] = True
         self._moves.append((mask, to))
-        self._unsettled = True
+        self._is_changed = True
 
-    def survives(self, dead: Iterable[NodeId]) -> bool:
+    def survives_without(self, dead: Iterable[NodeId]) -> bool:
         """Whether every slot has a complete copy besides those of some nodes."""
-        gone = set(dead)
-        kept = np.zeros(self.placement.ring.slots, dtype=bool)
+        excluded = set(dead)
+        covered = np.zeros(self.placement.ring.slots, dtype=bool)
         for node, mask in self._in_sync.items():
-            if node not in gone:
-                kept |= mask
-        return bool(kept.all())
+            if node not in excluded:
+                covered |= mask
+        return bool(covered.all())
 
-    def lose(self, dead: Iterable[NodeId], *, restorable: bool = False) -> None:
-        """Take nodes out: each of their slots goes to its first in-sync copy, clockwise.
+    def remove(self, dead: Iterable[NodeId], *, restorable: bool = False) -> None:
+        """Remove nodes: each of their slots is reassigned to its first in-sync copy, clockwise.
 
         Slots without one are lost; if they are ``restorable``, because the store has them, they
-        are spread over the nodes that live, which bring them back before anything else.
+        are spread over the living nodes, which restore them before they accept a feed.
         """
-        gone = [node for node in dead if node in self.domains]
-        if not gone:
+        removed = [node for node in dead if node in self.domains]
+        if not removed:
             return
         ring = self.placement.ring
         orphans = np.zeros(ring.slots, dtype=bool)
-        for node in gone:
+        for node in removed:
             orphans |= self.placement.owned(node)
-        for node in gone:
+        for node in removed:
             for heir in self._clockwise(node):
                 taken = orphans & self.placement.owned(node) & self._in_sync[heir]
-                if heir not in gone and taken.any():
+                if heir not in removed and taken.any():
                     ring = ring.moved(np.flatnonzero(taken), heir)
                     orphans &= ~taken
-        lost = (*self._lost, *gone)
-        heirs = [node for node in self._clockwise(gone[0]) if node not in gone]
+        lost = (*self._lost, *removed)
+        heirs = [node for node in self._clockwise(removed[0]) if node not in removed]
         if orphans.any() and not (restorable and heirs):
             raise StateLostError(int(orphans.sum()), len(orphans), lost, self.replicas)
         if orphans.any():
@@ -172,10 +172,10 @@ class Roster:
                 ring = ring.moved(share, heir) if len(share) else ring
                 self._in_sync[heir][share] = True
         self._lost = list(lost)
-        for node in gone:
+        for node in removed:
             del self.domains[node], self._in_sync[node]
         self._mint(ring)
-        self._unsettled = True
+        self._is_changed = True
 
     def _clockwise(self, node: NodeId) -> list[NodeId]:
         """The other nodes, nearest clockwise first; those that own nothing come last."""
@@ -183,12 +183,12 @@ class Roster:
         near = ring.neighbours(node, len(ring.nodes)) if node in ring.nodes else ()
         return [*near, *(other for other in self.domains if other not in (node, *near))]
 
-    def settle(self, between_epochs: bool) -> bool:
-        """Bring the copies to where they should be; True if a placement was minted.
+    def enact(self, between_epochs: bool) -> bool:
+        """Enact pending moves and changes of copies; return whether a placement was minted.
 
         Owners change here only between epochs, with no unit in flight.
         """
-        if not self._unsettled:
+        if not self._is_changed:
             return False
         ring = self.placement.ring
         if between_epochs:
@@ -201,11 +201,11 @@ class Roster:
         before = self.placement
         self._mint(ring)
         minted = self.placement is not before
-        self._unsettled = minted or bool(self._moves)
+        self._is_changed = minted or bool(self._moves)
         return minted
 
     def _mint(self, ring: Ring) -> None:
-        """Mint the placement of a ring, if it is a new one."""
+        """Mint the placement of a ring, if it differs from the one in force."""
         after = Placement.of(ring, self._fed(ring))
         version = self.placement.version
         if after.at(version) != self.placement:
@@ -214,18 +214,18 @@ class Roster:
                 mask &= self.placement.held(node)
 
     def _fed(self, ring: Ring) -> dict[NodeId, SlotMask]:
-        """Who is fed: the backups, and while one of them is not in sync, whoever was before."""
+        """The slots each node is fed: as backup, or as former backup until new ones are in sync."""
         wanted = self._wanted(ring)
         short = np.zeros(ring.slots, dtype=bool)
         for node, mask in wanted.items():
             short |= mask & ~self._in_sync[node] & (self._owned(ring, node) == 0)
         return {
-            node: (mask | self._kept(node, short)) & ~self._owned(ring, node)
+            node: (mask | self._retained(node, short)) & ~self._owned(ring, node)
             for node, mask in wanted.items()
         }
 
-    def _kept(self, node: NodeId, short: SlotMask) -> SlotMask:
-        """The complete copies that a node keeps until the slot has all its backups."""
+    def _retained(self, node: NodeId, short: SlotMask) -> SlotMask:
+        """The complete copies that a node retains until the slot has all its backups."""
         return self._in_sync[node] & short
 
     @staticmethod
@@ -236,30 +236,31 @@ class Roster:
         return owned
 
     @property
-    def is_short(self) -> bool:
-        """Whether some node has no complete copy of what it is to back up."""
+    def is_under_replicated(self) -> bool:
+        """Whether some node has no complete copy of slots that it should back up."""
         return any(
             bool((self.placement.fed(node) & ~mask).any()) for node, mask in self._in_sync.items()
         )
 
-    def missing(
+    def missing_copies(
         self, *, spare_owners: bool, avoid: Container[tuple[NodeId, NodeId]] = ()
-    ) -> list[Missing]:
-        """The copies that are to be made, and from whom; owners are spared if another can.
+    ) -> list[MissingCopy]:
+        """The copies to be made, and their donors; owners are spared if a backup has the slot.
 
-        Pairs of a donor and a receiver to ``avoid`` are chosen if nobody else can give a slot.
+        Pairs of a donor and a receiver to ``avoid`` are chosen if there is no other donor.
         """
-        found = []
+        missing = []
         for node in self.domains:
             lacking = self.placement.fed(node) & ~self._in_sync[node]
             donors = self._donors(spare_owners)
             donors.sort(key=lambda donor: (donor[0], node) in avoid)
             for donor, able in donors:
-                given = lacking & able
-                if given.any():
-                    found.append(Missing(donor, node, tuple(runs_of(given, range(len(given))))))
-                    lacking &= ~given
-        return found
+                donated = lacking & able
+                if donated.any():
+                    runs = tuple(runs_of(donated, range(len(donated))))
+                    missing.append(MissingCopy(donor, node, runs))
+                    lacking &= ~donated
+        return missing
 
     def _donors(self, spare_owners: bool) -> list[tuple[NodeId, SlotMask]]:
         owners = [(node, self.placement.owned(node)) for node in self.domains]

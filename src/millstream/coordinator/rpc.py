@@ -1,19 +1,20 @@
-"""Calls to the nodes of a run: one by one, side by side, and without caring for the answer."""
+"""Calls to the nodes of a run: one by one, concurrently, and without waiting for the answer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from millstream.errors import MillstreamError
 from millstream.ring.ring import NodeId
 from millstream.wire.net import Net
+from millstream.wire.request import Request
+from millstream.wire.timeouts import CALL_TIMEOUT, RETRY_PAUSE
 
-ASK_TIMEOUT = 5.0
-_QUIET_TIMEOUT = 10.0
-_LOOK_AGAIN = 0.005
-_LOOK_RARELY = 0.05
+A = TypeVar("A")
+_NOTIFY_TIMEOUT = 10.0
+_FIRST_POLL = 0.005
 
 
 class NodeRpc:
@@ -23,51 +24,50 @@ class NodeRpc:
         self._net = net
         self.addresses: Mapping[NodeId, str] = {}
 
-    def ask(self, node: NodeId, action: str, body: object, timeout: float = ASK_TIMEOUT) -> Any:
-        """Ask a node; raises ``UnreachableError`` or what the node says."""
-        return self._net.call(self.addresses[node], action, body, timeout)
+    def call(self, node: NodeId, request: Request[A], timeout: float = CALL_TIMEOUT) -> A:
+        """Call a node; raises ``UnreachableError`` or the node's error."""
+        return self._net.call(self.addresses[node], request, timeout)
 
-    def all(
-        self, nodes: Iterable[NodeId], action: str, body: object, timeout: float = ASK_TIMEOUT
-    ) -> dict[NodeId, Any]:
-        """Ask nodes side by side; each gives an answer or the exception that came instead."""
-        asked = list(nodes)
-        answers = self._net.gather([partial(self.ask, n, action, body, timeout) for n in asked])
-        return dict(zip(asked, answers, strict=True))
+    def call_all(
+        self, nodes: Iterable[NodeId], request: Request[A], timeout: float = CALL_TIMEOUT
+    ) -> dict[NodeId, A | Exception]:
+        """Call nodes concurrently; return the answer or the error of each."""
+        called = list(nodes)
+        answers = self._net.gather([partial(self.call, n, request, timeout) for n in called])
+        return dict(zip(called, answers, strict=True))
 
-    def living(
+    def call_living(
         self,
         nodes: Iterable[NodeId],
-        alive: Callable[[], Container[NodeId]],
-        action: str,
-        body: object,
+        living: Container[NodeId],
+        request: Request[A],
         timeout: float,
-    ) -> dict[NodeId, Any]:
-        """Ask nodes for what takes long; who is taken for dead meanwhile is not waited for."""
-        asked = list(nodes)
-        answers: dict[NodeId, Any] = {}
+    ) -> dict[NodeId, A | Exception]:
+        """Call nodes with a long timeout; those no longer ``living`` are not waited for."""
+        called = list(nodes)
+        answers: dict[NodeId, A | Exception] = {}
 
-        def ask(node: NodeId) -> None:
-            [answers[node]] = self._net.gather([partial(self.ask, node, action, body, timeout)])
+        def call(node: NodeId) -> None:
+            [answers[node]] = self._net.gather([partial(self.call, node, request, timeout)])
 
-        for node in asked:
-            self._net.spawn(partial(ask, node), action)
-        pause = _LOOK_AGAIN
-        while any(node not in answers for node in asked if node in alive()):
+        for node in called:
+            self._net.spawn(partial(call, node), type(request).__name__)
+        pause = _FIRST_POLL
+        while any(node not in answers for node in called if node in living):
             self._net.sleep(pause)
-            pause = min(2 * pause, _LOOK_RARELY)
+            pause = min(2 * pause, RETRY_PAUSE)
         return dict(answers)
 
-    def tell(self, nodes: Iterable[NodeId], action: str, body: object) -> None:
-        """Tell nodes something, and do not wait for them."""
+    def notify(self, nodes: Iterable[NodeId], request: Request[Any]) -> None:
+        """Call nodes in the background and ignore what comes of it."""
         for node in nodes:
-            self._net.spawn(partial(self.quietly, node, action, body), action)
+            self._net.spawn(partial(self.try_call, node, request), type(request).__name__)
 
-    def quietly(
-        self, node: NodeId, action: str, body: object, timeout: float = _QUIET_TIMEOUT
+    def try_call(
+        self, node: NodeId, request: Request[Any], timeout: float = _NOTIFY_TIMEOUT
     ) -> None:
-        """Ask a node, whatever comes of it: who is gone is noticed elsewhere."""
+        """Call a node and ignore errors: the failure detector notices dead nodes."""
         try:
-            self.ask(node, action, body, timeout)
+            self.call(node, request, timeout)
         except MillstreamError:
             return

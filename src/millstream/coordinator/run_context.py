@@ -4,19 +4,49 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from millstream.coordinator.commit_modes import CommitMode
 from millstream.coordinator.ledger import Ledger
 from millstream.coordinator.roster import Roster
+from millstream.coordinator.rpc import NodeRpc
+from millstream.coordinator.wait_log import WaitLog
+from millstream.ring.ring import NodeId
+from millstream.wire.calls import UnreachableError
 from millstream.wire.net import Net
 
 
 class RunContext(Protocol):
-    """The run as every part sees it; each part names what else it needs."""
+    """The run; implemented by the coordinator."""
 
     @property
     def net(self) -> Net: ...
+
+    @property
+    def rpc(self) -> NodeRpc: ...
 
     @property
     def roster(self) -> Roster: ...
 
     @property
     def ledger(self) -> Ledger: ...
+
+    @property
+    def commits(self) -> CommitMode: ...
+
+    @property
+    def waits(self) -> WaitLog: ...
+
+    @property
+    def is_closed(self) -> bool: ...
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run is closed, or has lost state beyond repair."""
+
+    def publish_placement(self) -> None:
+        """Send the placement in force to all nodes."""
+
+    def dismiss(self, nodes: list[NodeId]) -> None:
+        """Stop nodes that were declared dead."""
+
+    def report_unanswered(self, node: NodeId, problem: UnreachableError, what: str) -> None:
+        """Have the failure detector look at a node that did not answer a call."""

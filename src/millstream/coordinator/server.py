@@ -8,7 +8,7 @@ from millstream.wire.tls import Identity
 
 
 class CoordinatorServer(RunServer):
-    """Lets tasks and nodes reach the coordinator."""
+    """Serves tasks and nodes."""
 
     def __init__(
         self,
@@ -17,4 +17,4 @@ class CoordinatorServer(RunServer):
         coordinator: Coordinator,
         identity: Identity | None = None,
     ) -> None:
-        super().__init__(address, secret, coordinator.act, identity=identity)
+        super().__init__(address, secret, coordinator.answer, identity=identity)

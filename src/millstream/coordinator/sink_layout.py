@@ -1,7 +1,4 @@
-"""How the folder of a file sink is laid out: what its writer and those who compact it agree on.
-
-Neither Spark nor a JVM is needed here.
-"""
+"""The layout of a file sink's folder, shared by its writer and its compaction. No Spark, no JVM."""
 
 from __future__ import annotations
 
@@ -32,12 +29,12 @@ def epoch_of(folder: str) -> int:
 
 
 def epochs_in(names: Iterable[str]) -> list[int]:
-    """The epochs that readers see, of the names in a sink's folder."""
+    """The visible epochs, from the names in a sink's folder."""
     return sorted(epoch_of(name) for name in names if name.startswith(_EPOCH))
 
 
 class SinkBusyError(MillstreamError):
-    """Somebody else changes what a sink has published."""
+    """Another process is changing what a sink has published."""
 
     def __init__(self, path: str, purpose: str) -> None:
         super().__init__(path, purpose)
@@ -45,8 +42,8 @@ class SinkBusyError(MillstreamError):
 
     def __str__(self) -> str:
         return (
-            f"another process holds {self.path}/{OURS}/{self.purpose}.lock: it compacts the sink, "
-            "or withdraws epochs; try again when it is done, or end it"
+            f"another process holds {self.path}/{OURS}/{self.purpose}.lock: it compacts the sink "
+            "or withdraws epochs; retry when it has finished, or stop it"
         )
 
 

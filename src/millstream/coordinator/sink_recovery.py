@@ -1,7 +1,7 @@
-"""Sinks that stage, when a run takes hold of its checkpoint: they are made to agree with it.
+"""Reconciles staging sinks with the checkpoint that a run has claimed.
 
-A driver may have been replaced by the time it does so; what its successor has staged or published
-is not for it to remove.
+The driver may have been superseded meanwhile; what its successor has staged or published must not
+be removed.
 """
 
 from __future__ import annotations
@@ -20,44 +20,44 @@ log = logging.getLogger("millstream")
 
 
 class StagingSink(Protocol):
-    """A sink that keeps epochs out of sight until they are published, and can take them back."""
+    """A sink that stages epochs until they are published, and can withdraw them."""
 
-    def clean(self, keep: Container[tuple[int, str]]) -> None:
-        """Drop what was staged, except the epochs and attempts that are to be kept."""
+    def clean(self, needed: Container[tuple[int, str]]) -> None:
+        """Delete what was staged, except the ``needed`` epochs and attempts."""
 
-    def shown(self, after: int) -> list[int]:
-        """The epochs after one that are in sight."""
+    def visible(self, after: int) -> list[int]:
+        """The visible epochs after one."""
 
     def withdraw(self, epochs: Iterable[int], require_claim: Callable[[], None]) -> None:
-        """Take epochs out of sight, because the run goes back before them.
+        """Withdraw visible epochs, because the run rewinds before them.
 
-        ``require_claim`` raises if they may be a successor's by now.
+        ``require_claim`` raises if they may belong to a successor.
         """
 
     def check_new(self) -> None:
-        """Refuse to begin where epochs of another run are in sight."""
+        """Raise if epochs of another run are visible."""
 
 
 def reconcile_sinks(
     sinks: Iterable[StagingSink], claimed: Claimed, journal: Journal, publish: Publish
 ) -> None:
-    """Withdraw what came after the epoch to go on from; publish what was committed with it."""
-    left = [staged for staged in journal.unpublished if staged.epoch <= claimed.after]
-    kept = {(staged.epoch, staged.attempt) for staged in left}
+    """Withdraw what came after the epoch to resume from; publish what was committed by then."""
+    unpublished = [staged for staged in journal.unpublished if staged.epoch <= claimed.after]
+    needed = {(staged.epoch, staged.attempt) for staged in unpublished}
     for sink in sinks:
-        sink.clean(_Needed(kept, journal.incarnation))
+        sink.clean(_Needed(needed, journal.incarnation))
         if claimed.after < 0 and not claimed.withdrawn:
             sink.check_new()
-        elif gone := sink.shown(claimed.after):
-            sink.withdraw(gone, journal.require_claim)
-            log.warning("withdrew %d epochs, from %d on, to run them again", len(gone), gone[0])
-    for staged in left:
+        elif later := sink.visible(claimed.after):
+            sink.withdraw(later, journal.require_claim)
+            log.warning("withdrew %d epochs, from %d on, to replay them", len(later), later[0])
+    for staged in unpublished:
         publish(staged)
         journal.published = staged.epoch
 
 
 def clear_sinks(sinks: Iterable[StagingSink]) -> None:
-    """Begin with sinks that show nothing yet."""
+    """Begin a run without a checkpoint: sinks must have no visible epochs."""
     for sink in sinks:
         sink.clean(())
         sink.check_new()
@@ -67,9 +67,9 @@ def clear_sinks(sinks: Iterable[StagingSink]) -> None:
 class _Needed(Container[tuple[int, str]]):
     """What is to be published, and whatever a later incarnation has staged."""
 
-    kept: Container[tuple[int, str]]
+    unpublished: Container[tuple[int, str]]
     incarnation: int
 
     def __contains__(self, staged: object) -> bool:
         _, attempt = cast(tuple[int, str], staged)
-        return staged in self.kept or incarnation_of(attempt) > self.incarnation
+        return staged in self.unpublished or incarnation_of(attempt) > self.incarnation

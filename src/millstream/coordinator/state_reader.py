@@ -1,10 +1,10 @@
-"""Reading the committed state of a run, from the nodes that own it."""
+"""Reads the committed state of a run from the nodes that own it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -14,41 +14,45 @@ from millstream.ring.masks import runs_of
 from millstream.ring.ring import NodeId
 from millstream.state.pickling import loads
 from millstream.wire.calls import UnreachableError
-from millstream.wire.messages import NotReadyError, OpenScan, ScanBrokenError, SlotsNotHeldError
+from millstream.wire.commit import Seal
+from millstream.wire.persistence import NotReadyError
+from millstream.wire.replication import SlotsNotHeldError
+from millstream.wire.request import Request
+from millstream.wire.state_reads import CloseScan, GetState, OpenScan, ReadScan, ScanBrokenError
+from millstream.wire.timeouts import RETRY_PAUSE
 
-_TIMEOUT = 60.0
-# Several calls whose answers are lost, one after the other.
-_PATIENCE = 5 * _TIMEOUT
-_WAIT = 0.05
-_OPEN_TIMEOUT = 5.0
+A = TypeVar("A")
+_READ_TIMEOUT = 60.0
+# Several calls in a row may lose their answers.
+_SCAN_TIMEOUT = 5 * _READ_TIMEOUT
 _SLOTS_AT_ONCE = 128
 Explaining = Callable[[], AbstractContextManager[None]]
 _ENDED = "the run has ended and its state with it; read state before stop()"
 
 
 class RunEndedError(MillstreamError):
-    """Something was asked of a run that has ended."""
+    """A run was used that has ended."""
 
 
 class Scan(Iterator[tuple[Any, Any]]):
     """All keys of a job with their state, as of one committed ``epoch``.
 
-    Later epochs are committed meanwhile, and do not show. A takeover only takes time, unless the
-    last node that still has the state of that epoch is gone; then ``ScanBrokenError`` is raised.
+    Epochs that are committed meanwhile do not show. A takeover delays the scan, unless the last
+    node with the state of that epoch is dead; then ``ScanBrokenError`` is raised.
     """
 
     def __init__(
-        self, coordinator: Coordinator, order: OpenScan, explaining: Explaining = nullcontext
+        self, coordinator: Coordinator, opened: OpenScan, explaining: Explaining = nullcontext
     ) -> None:
         self._coordinator = coordinator
-        self._order = order
+        self._opened = opened
         self._explaining = explaining
         self._items = self._read()
 
     @property
     def epoch(self) -> int:
-        """The epoch that is scanned; −1 before the first."""
-        return self._order.committed.epoch
+        """The epoch of the scan; −1 before the first."""
+        return self._opened.committed.epoch
 
     def __next__(self) -> tuple[Any, Any]:
         with self._explaining():
@@ -58,53 +62,52 @@ class Scan(Iterator[tuple[Any, Any]]):
         return item
 
     def close(self) -> None:
-        """Let the nodes forget the epoch; also done at the end."""
+        """Close the views on all nodes; also done at the end."""
         self._items.close()
-        self._coordinator.tell_nodes("unscan", self._order.scan)
+        _close(self._coordinator, self._opened)
 
     def _read(self) -> Generator[tuple[Any, Any], None, None]:
         coordinator = self._coordinator
-        left = np.ones(coordinator.roster.placement.ring.slots, dtype=bool)
-        deadline = coordinator.net.now() + _PATIENCE
+        unread = np.ones(coordinator.roster.placement.ring.slots, dtype=bool)
+        deadline = coordinator.net.now() + _SCAN_TIMEOUT
         try:
-            while left.any():
-                start = int(left.argmax())
-                share = coordinator.roster.placement.shares(range(start, len(left)))[0]
-                run = next(iter(runs_of(left, share.slots)))
+            while unread.any():
+                start = int(unread.argmax())
+                share = coordinator.roster.placement.shares(range(start, len(unread)))[0]
+                run = next(iter(runs_of(unread, share.slots)))
                 part = range(run.start, min(run.stop, run.start + _SLOTS_AT_ONCE))
-                answer = self._ask(share.owner, part)
+                answer = self._read_part(share.owner, part)
                 if answer is not None:
-                    left[part.start : part.stop] = False
+                    unread[part.start : part.stop] = False
                     for key, value in answer:
                         yield key, loads(value)
-                    deadline = coordinator.net.now() + _PATIENCE
+                    deadline = coordinator.net.now() + _SCAN_TIMEOUT
                 elif coordinator.net.now() > deadline:
                     raise ScanBrokenError(
-                        f"nobody gave slots {part.start} to {part.stop - 1} in time"
+                        f"slots {part.start} to {part.stop - 1} were not read in time"
                     )
         finally:
-            coordinator.tell_nodes("unscan", self._order.scan)
+            _close(coordinator, self._opened)
 
-    def _ask(self, owner: NodeId, part: range) -> list[tuple[Any, bytes]] | None:
-        """What the owner of some slots says of them; None if others own them soon."""
+    def _read_part(self, owner: NodeId, part: range) -> list[tuple[Any, bytes]] | None:
+        """Read some slots from their owner; None if that has to be retried."""
         coordinator = self._coordinator
-        if coordinator.closed:
+        if coordinator.is_closed:
             raise RunEndedError(_ENDED)
-        body = (self._order.scan, part, coordinator.roster.placement.version)
+        request = ReadScan(self._opened.scan, part, coordinator.roster.placement.version)
         try:
-            found: list[tuple[Any, bytes]] = coordinator.ask(owner, "items", body, _TIMEOUT)
-            return found
+            return coordinator.rpc.call(owner, request, _READ_TIMEOUT)
         except UnreachableError:
-            coordinator.suspect(owner)
+            coordinator.investigate(owner)
         except SlotsNotHeldError:
-            coordinator.net.sleep(_WAIT)  # it replays what it took over
+            coordinator.net.sleep(RETRY_PAUSE)  # it replays logs
         return None
 
 
 class StateReader:
-    """Reads state while the run goes on; a takeover in between only takes time.
+    """Reads state while epochs run; a takeover delays a read.
 
-    Reads happen within ``explaining``, which may know better why one failed.
+    Reads happen within ``explaining``, which may raise a better explanation of a failure.
     """
 
     def __init__(self, coordinator: Coordinator, explaining: Explaining = nullcontext) -> None:
@@ -115,67 +118,72 @@ class StateReader:
         """A key's committed state, or None."""
         with self._explaining():
             self._await_seals()
-            answers = self._ask_all("get", lambda ring: (job, key, ring))
-        found = [loads(answer) for answer in answers]
-        return next((state for state in found if state is not None), None)
+            answers = self._call_all(lambda ring: GetState(job, key, ring))
+        states = [loads(answer) for answer in answers]
+        return next((state for state in states if state is not None), None)
 
     def items(self, job: int) -> Scan:
-        """All keys of a job, as they are at the newest commit now."""
+        """Scan all keys of a job, as of the newest commit."""
         with self._explaining():
             return self._scan(job)
 
     def _scan(self, job: int) -> Scan:
         self._require_running()
-        deadline = self._coordinator.net.now() + _PATIENCE
+        deadline = self._coordinator.net.now() + _SCAN_TIMEOUT
         while True:
-            order = self._open(job)
-            if order is not None:
-                return Scan(self._coordinator, order, self._explaining)
+            opened = self._open(job)
+            if opened is not None:
+                return Scan(self._coordinator, opened, self._explaining)
             if self._coordinator.net.now() > deadline:
                 raise ScanBrokenError("not all nodes answered in time")
-            self._coordinator.net.sleep(_WAIT)
+            self._coordinator.net.sleep(RETRY_PAUSE)
 
     def _open(self, job: int) -> OpenScan | None:
-        """Open a view on every node, also those with copies; None if not all could."""
+        """Open a view on every node, also those with copies; None if not all succeeded."""
         coordinator = self._coordinator
         with coordinator.between_commits() as committed:
-            order = OpenScan(f"scan-{next(coordinator.scans)}", job, committed)
-            answers = coordinator.ask_all("scan", order, _OPEN_TIMEOUT)
+            request = OpenScan(f"scan-{next(coordinator.scan_numbers)}", job, committed)
+            answers = coordinator.rpc.call_all(coordinator.roster.nodes, request)
         for node, answer in answers.items():
             if isinstance(answer, UnreachableError):
-                coordinator.unanswered(node, answer, "its state")
+                coordinator.report_unanswered(node, answer, "its state")
             elif isinstance(answer, Exception) and not isinstance(answer, NotReadyError):
                 raise answer
         if any(isinstance(answer, Exception) for answer in answers.values()):
-            coordinator.tell_nodes("unscan", order.scan)
+            _close(coordinator, request)
             return None
-        return order
+        return request
 
     def _await_seals(self) -> None:
         self._require_running()
         committed = self._coordinator.ledger.committed
-        self._ask_all("seal", lambda _: committed)
+        self._call_all(lambda _: Seal(committed))
 
     def _require_running(self) -> None:
-        if self._coordinator.closed:
+        if self._coordinator.is_closed:
             raise RunEndedError(_ENDED)
 
-    def _ask_all(self, action: str, body: Callable[[int], object]) -> list[Any]:
-        """Ask until all nodes have answered under one placement, whose version the body names."""
+    def _call_all(self, request: Callable[[int], Request[A]]) -> list[A]:
+        """Call all nodes until they have answered under one placement, whose version it gets."""
         coordinator = self._coordinator
         with coordinator.waits.wait("a read of state") as wait:
             while True:
                 self._require_running()
                 version = coordinator.roster.placement.version
-                answers = coordinator.ask_all(action, body(version), _TIMEOUT)
+                nodes = coordinator.roster.nodes
+                answers = coordinator.rpc.call_all(nodes, request(version), _READ_TIMEOUT)
                 failed = {n: a for n, a in answers.items() if isinstance(a, Exception)}
-                for node, answer in failed.items():
-                    if isinstance(answer, UnreachableError):
-                        coordinator.unanswered(node, answer, "its state")
-                    elif isinstance(answer, SlotsNotHeldError):
-                        coordinator.net.sleep(_WAIT)  # it replays what it took over
+                for node, problem in failed.items():
+                    if isinstance(problem, UnreachableError):
+                        coordinator.report_unanswered(node, problem, "its state")
+                    elif isinstance(problem, SlotsNotHeldError):
+                        coordinator.net.sleep(RETRY_PAUSE)  # it replays logs
                     else:
-                        raise answer
+                        raise problem
                 if not failed and version == coordinator.roster.placement.version:
-                    return list(answers.values())
+                    return [a for a in answers.values() if not isinstance(a, Exception)]
                 wait.because("; ".join(map(str, failed.values())) or "the ring has changed")
+
+
+def _close(coordinator: Coordinator, opened: OpenScan) -> None:
+    coordinator.rpc.notify(coordinator.roster.nodes, CloseScan(opened.scan))

@@ -1,7 +1,7 @@
-"""What the coordinator waits for, and which nodes are slow: logged now and then, never silent.
+"""What the coordinator waits for, and which nodes are slow.
 
-Whoever waits in a loop says each time why it goes on; after a while that is logged, and shown by
-``status()``. A node is slow if it answers its pings, but not what it was asked, in time.
+A loop that waits gives its reason in each round; after ten seconds the reason is logged, and shown
+by ``status()``. A node is slow if it answers its pings in time, but not other requests.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SLOW_FOR = 30.0
 
 
 class Wait:
-    """One wait, from its beginning to its end."""
+    """One wait, while it lasts."""
 
     def __init__(self, net: Net, what: str) -> None:
         self._net = net
@@ -29,7 +29,7 @@ class Wait:
         self._reason = ""
 
     def because(self, reason: str) -> None:
-        """Say why the wait goes on; logged at most every ten seconds."""
+        """Give the reason for waiting on; logged at most every ten seconds."""
         self._reason = reason
         now = self._net.now()
         if now - self._logged >= LOG_EVERY:
@@ -56,37 +56,37 @@ class WaitLog:
 
     @contextmanager
     def wait(self, what: str) -> Iterator[Wait]:
-        """Wait for something, of which the description says ``what``."""
-        begun = Wait(self._net, what)
+        """Register a wait; ``what`` is waiting."""
+        wait = Wait(self._net, what)
         with self._lock:
-            self._waits.append(begun)
+            self._waits.append(wait)
         try:
-            yield begun
+            yield wait
         finally:
             with self._lock:
-                self._waits.remove(begun)
+                self._waits.remove(wait)
 
     def long(self) -> list[str]:
         """The waits that have lasted for more than ten seconds, and why."""
         with self._lock:
             return [str(wait) for wait in self._waits if wait.is_long]
 
-    def late(self, node: NodeId, what: str) -> None:
-        """A node answers its pings, but something else not in time."""
+    def slow(self, node: NodeId, reason: str) -> None:
+        """Note that a node answers its pings, but not another request in time."""
         now = self._net.now()
         with self._lock:
             known = now - self._slow.get(node, -_SLOW_FOR) < _SLOW_FOR
             self._slow[node] = now
         if not known:
-            log.warning("node %s is alive, but slow: %s; it is waited for", node[:8], what)
+            log.warning("node %s is alive, but slow: %s; waiting for it", node[:8], reason)
 
-    def slow(self) -> list[NodeId]:
-        """The nodes that were slow within the last half minute."""
+    def slow_nodes(self) -> list[NodeId]:
+        """The nodes that were slow within the last 30 seconds."""
         now = self._net.now()
         with self._lock:
             return [node for node, at in self._slow.items() if now - at < _SLOW_FOR]
 
     def forget(self, node: NodeId) -> None:
-        """The node is out of the run."""
+        """Drop a node that is out of the run."""
         with self._lock:
             self._slow.pop(node, None)

@@ -1,8 +1,8 @@
-"""The bookkeeping of event time: watermarks, from what epochs have counted. No I/O, no clock.
+"""Watermarks, computed from what epochs have counted. No I/O, no clock.
 
-Each commit gives the next state, which goes into the manifest; so an epoch that runs again after
-a restart gets the watermarks that it had. What is taken for the time of an epoch depends on the
-epochs before it alone, and on the time of its record.
+Each commit gives the next state, which is written into the manifest; so an epoch that is replayed
+after a restart gets the same watermarks. The event time of an epoch depends only on the epochs
+before it and on the time of its record.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from millstream.wire.epoch_record import EpochRecord
 from millstream.work.job_clock import BEGINNING, END, JobClock, Tally, summed
 
 _MOVED_ON: Final = 2
-"""After so many epochs in which all of its values were too far ahead, an origin is believed."""
+"""After so many epochs in which all of its values were too far ahead, an origin is accepted."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Counted:
 
     @property
     def total(self) -> Tally:
-        """All origins together."""
+        """The sum over all origins."""
         return sum(self.tallies, Tally(-1))
 
 
@@ -37,9 +37,9 @@ class Counted:
 class Seen:
     """What is known of one origin of a job.
 
-    Its ``newest`` event time was taken in the epoch of time ``taken``; ``alive`` is the time of
-    the last epoch in which it gave any values, and ``ahead`` the number of epochs since in which
-    all of them were too far ahead.
+    Its ``newest`` event time was accepted in the epoch of time ``taken``; ``alive`` is the time of
+    the last epoch with values of it, and ``ahead`` the number of epochs since in which all of them
+    were too far ahead.
     """
 
     newest: int | None = None
@@ -48,7 +48,7 @@ class Seen:
     ahead: int = 0
 
     def plus(self, tally: Tally, time: int) -> Seen:
-        """What is known after an epoch; one without values of this origin changes nothing."""
+        """The state after an epoch; one without values of this origin changes nothing."""
         if tally.rows + tally.late + tally.ahead == 0:
             return self
         if tally.rows == 0:
@@ -58,7 +58,7 @@ class Seen:
         return Seen(newest, time, time, 0)
 
     def limit(self, origin: Tracked, time: int) -> int:
-        """The largest event time to be believed in an epoch.
+        """The largest event time to be accepted in an epoch.
 
         The epoch's own time decides, not the gap to the newest event: streams may be sparse, and
         recorded ones old, but no event comes from the future.
@@ -68,13 +68,13 @@ class Seen:
         limit = time + origin.max_ahead
         if self.newest is None or self.newest <= limit:
             return limit
-        # It was believed against the clock, which therefore cannot judge it any more.
+        # It was accepted although it is ahead of the clock, so the clock is no limit any more.
         return self.newest + (time - self.taken) + origin.max_ahead
 
 
 @dataclass(frozen=True)
 class JobTime:
-    """Where a job is: its watermark in the newest committed epoch, and its origins.
+    """The time of a job: its watermark in the newest committed epoch, and its origins.
 
     ``began`` is the time of the first epoch that had any event time, ``early`` that of the last
     in which early results were due.
@@ -89,7 +89,7 @@ class JobTime:
 
     @property
     def newest(self) -> int | None:
-        """The largest event time that was taken."""
+        """The largest event time that was accepted."""
         known = [seen.newest for seen in self.origins.values() if seen.newest is not None]
         return max(known, default=None)
 
@@ -104,15 +104,15 @@ class Watermarks:
     incarnation: int = 0
 
     def moment(self, now: int) -> int:
-        """The time of the next epoch: what a clock says, unless that was put back."""
+        """The time of the next epoch: that of the clock, unless the clock was set back."""
         return max(now, self.time)
 
-    def at(self, time: int, incarnation: int, asked: int = BEGINNING) -> dict[int, JobClock]:
-        """The clocks of the next epoch; watermarks are at least what the user has ``asked`` for."""
-        # Silence is what committed epochs have shown: while a slow one is under way, sources go on
-        # unheard. And nobody has listened since the last incarnation.
-        heard = self.time if incarnation == self.incarnation else None
-        found: dict[int, JobClock] = {}
+    def at(self, time: int, incarnation: int, requested: int = BEGINNING) -> dict[int, JobClock]:
+        """The clocks of the next epoch; watermarks are at least what the user ``requested``."""
+        # Only committed epochs show that an origin is idle: while a slow one is under way, its
+        # values are not seen yet. And none were read between two incarnations.
+        observed = self.time if incarnation == self.incarnation else None
+        clocks: dict[int, JobClock] = {}
         at_least: dict[int, int] = {}
         for timing in self.timings:
             known = self.jobs.get(timing.job, JobTime())
@@ -120,30 +120,30 @@ class Watermarks:
                 mark, limits = time, {}
             else:
                 inherited = [
-                    found[job].watermark - timing.delays.get(job, 0) for job in timing.inherited
+                    clocks[job].watermark - timing.delays.get(job, 0) for job in timing.inherited
                 ]
-                mark = min([*_marks(timing, known, time, heard), *inherited], default=BEGINNING)
+                mark = min([*_marks(timing, known, time, observed), *inherited], default=BEGINNING)
                 limits = {
                     origin.at: known.origins.get(origin.at, Seen()).limit(origin, time)
                     for origin in timing.tracked
                 }
-            at_least[timing.job] = _asked_of(timing, asked, at_least)
+            at_least[timing.job] = _requested_of(timing, requested, at_least)
             watermark = max(known.watermark, mark, at_least[timing.job])
-            found[timing.job] = JobClock(
+            clocks[timing.job] = JobClock(
                 known.watermark,
                 watermark,
                 limits,
                 _folding(timing, known),
                 _is_early(timing, known, time),
             )
-        return found
+        return clocks
 
     def commit(self, record: EpochRecord, counted: Mapping[int, Counted]) -> Watermarks:
         """The state after an epoch."""
         jobs: dict[int, JobTime] = {}
         for timing in self.timings:
-            told = counted.get(timing.job, Counted())
-            jobs[timing.job] = self._after(timing, record, told, jobs)
+            of_job = counted.get(timing.job, Counted())
+            jobs[timing.job] = self._after(timing, record, of_job, jobs)
         return replace(self, jobs=jobs, time=record.time, incarnation=record.incarnation)
 
     def _after(
@@ -182,7 +182,7 @@ class Watermarks:
     # -- in manifests --------------------------------------------------------------------
 
     def to_note(self, ids: Mapping[int, str]) -> dict[str, Any]:
-        """The state in plain values; jobs go by ids that outlive their positions and names."""
+        """The state in plain values; jobs have ids that outlive their positions and names."""
         jobs = {}
         for timing in self.timings:
             known = self.jobs.get(timing.job, JobTime())
@@ -195,7 +195,7 @@ class Watermarks:
     def from_note(
         cls, timings: Iterable[JobTiming], note: Mapping[str, Any], ids: Mapping[int, str]
     ) -> Watermarks:
-        """The state that a manifest tells; what it does not know of begins anew."""
+        """The state in a manifest; jobs and origins that it does not have begin without one."""
         begun = cls(tuple(timings))
         if not note:
             return begun
@@ -215,7 +215,7 @@ class Watermarks:
 
 
 def _folding(timing: JobTiming, known: JobTime) -> bool:
-    """Whether values are folded into panes."""
+    """Whether values are aggregated into panes."""
     if timing.is_measured:
         return known.folding
     return not timing.foldable or timing.windowing.panes is not False
@@ -227,37 +227,36 @@ def _is_early(timing: JobTiming, known: JobTime, time: int) -> bool:
     return every is not None and known.early is not None and time - known.early >= every
 
 
-def _asked_of(timing: JobTiming, asked: int, upstream: Mapping[int, int]) -> int:
-    """What the user asked for, of a job that may have to wait for others to catch up with it."""
-    if asked == END or not timing.inherited:
-        return asked
+def _requested_of(timing: JobTiming, requested: int, upstream: Mapping[int, int]) -> int:
+    """The requested watermark of a job, which cannot be ahead of the jobs it reads."""
+    if requested == END or not timing.inherited:
+        return requested
     return min(upstream[job] - timing.delays.get(job, 0) for job in timing.inherited)
 
 
-def _marks(timing: JobTiming, known: JobTime, time: int, heard: int | None) -> list[int]:
-    """How far each tracked origin lets the watermark go; of those that are idle, only if all are.
+def _marks(timing: JobTiming, known: JobTime, time: int, observed: int | None) -> list[int]:
+    """The watermark of each tracked origin; of idle ones only if all are idle.
 
-    Then it is as if the one that was furthest had gone on with the clock. Origins were listened to
-    until they were last ``heard``.
+    Then the one that was furthest advances with the clock. Origins were ``observed`` until then.
     """
     active: list[int] = []
     silent: list[int] = []
     for origin in timing.tracked:
         seen = known.origins.get(origin.at, Seen())
         since = known.began if seen.newest is None else seen.alive
-        is_idle = heard is not None and since is not None and heard - since >= origin.idle
+        is_idle = observed is not None and since is not None and observed - since >= origin.idle
         if seen.newest is None:
             active.extend([] if is_idle else [BEGINNING])
         elif is_idle:
             silent.append(seen.newest - origin.lateness + (time - seen.alive))
         else:
             active.append(seen.newest - origin.lateness)
-    # Windowed jobs that are read go on, each in its own way.
+    # Windowed jobs upstream advance by themselves.
     return active or ([max(silent)] if silent and not timing.inherited else [])
 
 
 def _rest(timing: JobTiming, after: JobTime, upstream: Mapping[int, JobTime]) -> int:
-    """The watermark of a job all of whose windows were closed: what comes later has its own."""
+    """The watermark of a job all of whose windows were closed: the end of the last of them."""
     delays = timing.delays
     times = [upstream[job].watermark - delays.get(job, 0) - 1 for job in timing.inherited]
     newest = max([*times, BEGINNING if after.newest is None else after.newest])
@@ -265,7 +264,7 @@ def _rest(timing: JobTiming, after: JobTime, upstream: Mapping[int, JobTime]) ->
 
 
 def _measured(timing: JobTiming, before: JobTime, after: JobTime, counted: Counted) -> JobTime:
-    """A job with what an epoch shows of its rate; the first has nothing to be compared with."""
+    """A job with its rate after an epoch; the first epoch has nothing to compare with."""
     rows = counted.total.rows
     if not timing.is_measured or not rows or before.newest is None or after.newest is None:
         return after

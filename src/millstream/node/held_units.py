@@ -1,4 +1,4 @@
-"""Units as a node holds them: what it reduced itself, a primary's delta, or a tuple log."""
+"""Units as a node holds them: reduced here, a primary's delta, or a tuple log."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import pyarrow as pa
 
 from millstream.ring.masks import SlotMask, common, runs_of
 from millstream.state.blocks import Origin, from_bytes, slices, to_bytes
-from millstream.wire.messages import Commit, CopyReceipt, Feed, Receipt
+from millstream.wire.commit import Commit
+from millstream.wire.feed import Feed
+from millstream.wire.receipts import CopyReceipt, Receipt
 
 
 @dataclass(frozen=True)
@@ -23,16 +25,16 @@ class Block:
 
 
 def unit_digest(slots: range, blocks: str) -> str:
-    """What tells a unit from all others of its job and try: its slots, and the digest of its input.
+    """The identity of a unit within its job and try: its slots, and the digest of its input.
 
-    The input of a part of the slots is another unit, also if the blocks are the same.
+    The input of a part of the slots is another unit, even if the blocks are the same.
     """
     return f"{slots.start}-{slots.stop}:{blocks}"
 
 
 @dataclass(frozen=True)
 class Work:
-    """A complete feed, checked and in order: what a reduction needs."""
+    """A complete feed, checked and sorted: the input of a reduction."""
 
     feed: Feed
     blocks: Sequence[Block]
@@ -49,7 +51,7 @@ class Work:
         return Receipt(feed.job, feed.epoch, feed.try_, feed.slots, self.digest, feed.rows)
 
     def part(self, slots: range) -> Work:
-        """What some of its slots need; the digest tells which unit it is of."""
+        """The input of some of its slots; the digest remains that of the unit."""
         if slots == self.feed.slots:
             return self
         blocks = [
@@ -66,7 +68,8 @@ class Unit:
     """The effect of one epoch on a range of slots of one job, in the forms this node has.
 
     ``fragment`` was reduced here, ``delta`` is its serialised form, made here or received; a
-    ``log`` holds the input alone, and has an effect only after it was replayed.
+    ``log`` holds the input alone, and has an effect only after its replay. ``queued`` units are on
+    their way into the store.
     """
 
     receipt: Receipt
@@ -107,7 +110,7 @@ def receipts_of(units: Iterable[Unit], owned: SlotMask) -> Iterator[Receipt]:
 
 
 def committed_units(units: Iterable[Unit], commit: Commit) -> Iterator[Unit]:
-    """The units that a commit names, each with the slots that it is named for."""
+    """The units that a commit names, each with the slots for which it is named."""
     named: dict[tuple[int, str], list[range]] = {}
     for job, start, stop, digest in commit.units:
         named.setdefault((job, digest), []).append(range(start, stop))
@@ -121,7 +124,7 @@ def committed_units(units: Iterable[Unit], commit: Commit) -> Iterator[Unit]:
 
 
 def covered(units: Sequence[Unit], jobs: Sequence[int], slots: int, *, effective: bool) -> SlotMask:
-    """The slots for which every job has a unit (with its effect known, if so asked)."""
+    """The slots for which every job has a unit; only units whose effect is known, if asked."""
     found = np.ones(slots, dtype=bool)
     for job in jobs:
         mine = np.zeros(slots, dtype=bool)

@@ -1,6 +1,6 @@
-"""What a node holds, slot by slot: which it owns and since when, which it backs up, how far.
+"""What a node holds, slot by slot: which slots it owns and since when, and which it backs up.
 
-``through`` is the epoch up to which the state of a slot is complete in memory. It moves by one
+``through`` is the epoch up to which the state of a slot is complete in memory. It advances by one
 epoch at a time, or with a delta or snapshot that leaves no gap.
 """
 
@@ -9,15 +9,14 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from millstream.checkpoints.epoch_contents import EMPTY
 from millstream.ring.masks import SlotMask
 from millstream.ring.placement import Placement
 from millstream.ring.ring import NodeId
-from millstream.wire.messages import Feed, FeedRefusedError
+from millstream.wire.feed import Feed, FeedRefusedError
 
-EMPTY = -1
-"""Nothing was committed yet, so nothing is missing."""
 UNKNOWN = -2
-"""There is no copy here."""
+"""This node has no copy."""
 _FOREIGN = -1
 
 
@@ -40,18 +39,18 @@ class Holdings:
 
     @property
     def held(self) -> SlotMask:
-        """The slots of which this node keeps a copy, as owner or as backup."""
+        """The slots of which this node has a copy, as owner or as backup."""
         return self.owned | self.fed
 
-    def forget(self) -> None:
-        """Let go of everything: a new incarnation begins."""
+    def clear(self) -> None:
+        """Drop everything: a new incarnation begins."""
         self.placement = None
         self.owned[:] = self.fed[:] = False
         self.through[:] = UNKNOWN
         self._since[:] = _FOREIGN
 
-    def take(self, placement: Placement, empty: bool) -> SlotMask:
-        """Take the placement in force; gives the slots that are not kept any more.
+    def place(self, placement: Placement, empty: bool) -> SlotMask:
+        """Apply the placement in force; return the slots that are no longer held.
 
         While nothing is committed all slots are ``empty``, and so every copy is complete.
         """
@@ -62,12 +61,12 @@ class Holdings:
         self._since[~self.owned] = _FOREIGN
         if empty:
             self.through[self.held] = EMPTY
-        gone: SlotMask = before & ~self.held
-        self.through[gone] = UNKNOWN
-        return gone
+        released: SlotMask = before & ~self.held
+        self.through[released] = UNKNOWN
+        return released
 
     def fence(self, feed: Feed) -> None:
-        """Refuse a feed for slots that are not this node's, or whose state is not at its base."""
+        """Reject a feed for slots that this node does not own, or that are at another epoch."""
         slots = slice(feed.slots.start, feed.slots.stop)
         since = self._since[slots]
         foreign = (since < 0) | (since > feed.ring)
@@ -89,7 +88,7 @@ class Holdings:
             )
 
     def fence_copy(self, slots: range, ring: int) -> None:
-        """Refuse a copy from a node that this one has replaced as the owner."""
+        """Reject a copy from a node that this one has replaced as the owner."""
         if self.owned[slots.start : slots.stop].any():
             raise FeedRefusedError(
                 f"node {self._node} owns slots of {slots.start} to {slots.stop - 1} itself since "

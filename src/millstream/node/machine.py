@@ -1,48 +1,43 @@
 """The node's state machine: fences, fragments, copies, receipts, seals. No I/O, no clock.
 
 Each attempt of a unit writes a private fragment over the committed state. The first attempt to
-finish is frozen, with its outputs kept until the epoch is sealed; every later attempt is given
+finish is frozen, and its outputs are retained until the epoch is sealed; every later attempt gets
 the same outputs. A node holds the slots that it backs up in the same way and in the same state
-as those it owns, so that taking over is a change of role and nothing else. The Flight server
-drives this class in production, the simulator in tests.
+as those it owns, so that a takeover is a change of role and nothing else.
+
+Parts of it are in modules of their own: the slots and their state (``slot_store``), the epoch under
+way (``current_epoch``), replays (``tuple_replay``), deltas for backups (``delta_replication``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import pyarrow as pa
 
 from millstream.checkpoints.manifest import BaseRecord
 from millstream.flow.vertices import JobVertex
+from millstream.node.current_epoch import CurrentEpoch
+from millstream.node.delta_replication import DeltaReplication
 from millstream.node.feed_blocks import key_in, key_type_in, opened, shown_part
-from millstream.node.held_units import Block, Unit, Work, committed_units, receipts_of, unit_digest
-from millstream.node.replication import Due, Retained
+from millstream.node.held_units import Block, Unit, Work, receipts_of, unit_digest
 from millstream.node.slot_store import SlotStore, UnknownJobError
-from millstream.ring.masks import SlotMask, common, runs_of
-from millstream.ring.placement import Placement, Share
+from millstream.node.tuple_replay import TupleReplay
+from millstream.ring.masks import SlotMask
+from millstream.ring.placement import Placement
 from millstream.ring.ring import NodeId
 from millstream.state.spill import Spilling
-from millstream.wire.messages import (
-    NOTHING_COMMITTED,
-    Assign,
-    BrokenFeedError,
-    Commit,
-    Delta,
-    End,
-    Feed,
-    FeedRefusedError,
-    Kept,
-    NodeReport,
-    NotDeterministicError,
-    Receipt,
-    Receipts,
-    RecutError,
+from millstream.wire.commit import NOTHING_COMMITTED, Commit
+from millstream.wire.feed import BrokenFeedError, End, Feed, FeedRefusedError
+from millstream.wire.membership import Assign
+from millstream.wire.receipts import NodeReport, Receipt, Receipts, StoredRecord
+from millstream.wire.replication import (
+    ReplicateDelta,
+    ReplicateUnit,
     SlotsNotHeldError,
     Snapshot,
-    UnitCopy,
 )
 from millstream.work.collector import without_collector
 from millstream.work.job_clock import summed
@@ -52,22 +47,8 @@ from millstream.work.unit import Reduced, UnitContext
 Durability = Literal["epoch", "interval"]
 
 
-@dataclass(frozen=True)
-class Replay:
-    """A tuple log whose effect must be known for slots that this node owns now."""
-
-    unit: Unit
-    slots: range
-
-    @property
-    def work(self) -> Work:
-        """What is to be reduced."""
-        assert self.unit.log is not None
-        return self.unit.log.part(self.slots)
-
-
 class NodeMachine:
-    """What one node holds and has promised."""
+    """The state and the promises of one node."""
 
     def __init__(
         self,
@@ -90,23 +71,21 @@ class NodeMachine:
         self.store = SlotStore(
             node, jobs, slots, retain=durability == "interval", spilling=spilling
         )
-        self._incarnation = 0
+        self.current = CurrentEpoch(jobs)
+        self.replays = TupleReplay(self.store, self.current)
+        self.deltas = DeltaReplication(node, self.store, self.current)
         self._addresses: Mapping[NodeId, str] = {}
-        self._committed = NOTHING_COMMITTED
-        self._epoch = -1
-        self._try = 0
-        self._units: list[Unit] = []
         if ids:
-            self.store.checkpoints.stored = -1
+            self.store.replication.stored = -1
 
     @property
     def committed(self) -> Commit:
         """The newest commit this node knows."""
-        return self._committed
+        return self.current.committed
 
     @property
     def incarnation(self) -> int:
-        return self._incarnation
+        return self.current.incarnation
 
     @property
     def placement(self) -> Placement | None:
@@ -124,29 +103,23 @@ class NodeMachine:
     # -- the ring ------------------------------------------------------------------------
 
     def assign(self, message: Assign) -> None:
-        """Take the placement in force; slots keep the version at which this node got them."""
-        if message.incarnation < self._incarnation:
+        """Apply the placement in force, unless it is older than the one known."""
+        if message.incarnation < self.incarnation:
             raise FeedRefusedError(f"incarnation {message.incarnation} is over", stale=True)
-        if message.incarnation > self._incarnation:
-            self._begin_incarnation(message.incarnation)
+        if message.incarnation > self.incarnation:
+            self.store.clear()
+            self.bases = []
+            self.current.reset(message.incarnation)
         elif message.placement.version <= self.version:
             return
         self.seal(message.committed)
         self._addresses = message.addresses
-        self.store.place(message.placement, empty=self._committed == NOTHING_COMMITTED)
-
-    def _begin_incarnation(self, incarnation: int) -> None:
-        """Let go of what an older incarnation had under way; its ring versions say nothing."""
-        self.store.clear()
-        self._units = []
-        self.bases = []
-        self._incarnation, self._committed = incarnation, NOTHING_COMMITTED
-        self._epoch, self._try = -1, 0
+        self.store.place(message.placement, empty=self.committed == NOTHING_COMMITTED)
 
     # -- feeds ---------------------------------------------------------------------------
 
     def admit(self, feed: Feed) -> None:
-        """Let a feed in, or refuse it; a newer epoch or try ends what came before."""
+        """Accept a feed or reject it; a newer epoch or try voids what came before."""
         if feed.job not in self._jobs:
             raise UnknownJobError(f"this node runs no job {feed.job}")
         self._enter(feed.incarnation, feed.epoch, feed.try_, feed.committed)
@@ -156,27 +129,16 @@ class NodeMachine:
             self.store.holdings.fence(feed)
 
     def _enter(self, incarnation: int, epoch: int, try_: int, committed: Commit) -> None:
-        self._check_incarnation(incarnation)
-        if epoch <= self._committed.epoch:
-            raise FeedRefusedError(f"epoch {epoch} is committed", stale=True)
-        if (epoch, try_) < (self._epoch, self._try):
-            raise FeedRefusedError(
-                f"try {try_} of epoch {epoch} was replaced by try {self._try} of epoch "
-                f"{self._epoch}",
-                stale=True,
-            )
+        self.current.fence(incarnation, epoch, try_)
         self.seal(committed)
-        if (epoch, try_) > (self._epoch, self._try):
-            # The older try is void; a sealed epoch left nothing behind here.
-            self._units = []
-            self._epoch, self._try = epoch, try_
+        self.current.enter(epoch, try_)
 
     def begin(self, feed: Feed, blocks: Sequence[Block], end: End) -> Work | list[pa.RecordBatch]:
-        """Check a complete feed: what is to be reduced, or what its first attempt gave."""
+        """Check a complete feed: return the work to reduce, or the outputs of its first attempt."""
         self.admit(feed)
         work = self._work(feed, blocks, end)
-        unit = self._agreed(work)
-        # Outputs are not copied to backups: after a takeover the same input gives them again.
+        unit = self.current.matching(work)
+        # Outputs are not replicated: after a takeover the same input gives them again.
         return work if unit is None or unit.outputs is None else unit.outputs
 
     def _work(self, feed: Feed, blocks: Sequence[Block], end: End) -> Work:
@@ -184,27 +146,10 @@ class NodeMachine:
         digest = self._digest(ordered)
         if end.blocks != len(blocks) or end.digest != digest:
             raise BrokenFeedError(
-                f"a feed of epoch {feed.epoch} said {end.blocks} blocks with digest {end.digest}, "
-                f"but {len(blocks)} with {digest} arrived; the task will run again"
+                f"a feed of epoch {feed.epoch} announced {end.blocks} blocks with digest "
+                f"{end.digest}, but {len(blocks)} with {digest} arrived; the task is retried"
             )
         return Work(feed, ordered, unit_digest(feed.slots, digest))
-
-    def _agreed(self, work: Work) -> Unit | None:
-        """The unit that an earlier attempt left for the same input; raises where they differ."""
-        feed, found = work.feed, None
-        for unit in self._units:
-            if unit.job == feed.job and common(unit.slots, feed.slots):
-                if unit.digest != work.digest:
-                    raise self._disagreement(unit, feed.slots)
-                found = unit
-        return found
-
-    def _disagreement(self, unit: Unit, slots: range) -> NotDeterministicError | RecutError:
-        """Two units of this try share slots and are not the same."""
-        told = RecutError if unit.slots != slots else NotDeterministicError
-        both = common(unit.slots, slots)
-        name = self._jobs[unit.job].name
-        return told(name, unit.receipt.epoch, f"{both.start} to {both.stop - 1}")
 
     def reduce(self, work: Work) -> tuple[Reduced[Any], Receipt]:
         """Reduce over the committed state into a private fragment; changes nothing."""
@@ -228,12 +173,12 @@ class NodeMachine:
     def freeze(
         self, work: Work, reduced: Reduced[Any], receipt: Receipt
     ) -> tuple[list[pa.RecordBatch], list[Unit]]:
-        """Keep the first finished attempt; gives its outputs, and the units to be copied."""
+        """Freeze the first finished attempt; return its outputs and the units to replicate."""
         self.admit(work.feed)
-        unit = self._agreed(work)
+        unit = self.current.matching(work)
         if unit is None:
             unit = Unit(receipt)
-            self._units.append(unit)
+            self.current.units.append(unit)
         if unit.outputs is None:
             unit.outputs = reduced.outputs
         if unit.effective:
@@ -244,270 +189,157 @@ class NodeMachine:
     # -- copies --------------------------------------------------------------------------
 
     def backups_of(self, unit: Unit) -> list[NodeId]:
-        """The backups that a unit goes to."""
-        placement = self.store.holdings.placement
-        assert placement is not None
-        peers = dict.fromkeys(p for share in placement.shares(unit.slots) for p in share.copies)
+        """The backups to which a unit is replicated."""
+        assert self.placement is not None
+        shares = self.placement.shares(unit.slots)
+        peers = dict.fromkeys(peer for share in shares for peer in share.copies)
         return [peer for peer in peers if peer != self.node]
 
-    def copy_of(self, unit: Unit) -> UnitCopy:
-        """A unit in the form in which it travels; serialised once."""
-        return UnitCopy(
-            self._incarnation,
+    def copy_of(self, unit: Unit) -> ReplicateUnit:
+        """The request that replicates a unit."""
+        return ReplicateUnit(
+            self.incarnation,
             self.version,
             self.node,
-            self._committed,
+            self.committed,
             unit.receipt,
             self.encoded(unit),
         )
 
     def encoded(self, unit: Unit) -> pa.Buffer:
-        """A unit's delta; serialised once, whoever it goes to."""
+        """A unit's delta; serialised once, for all backups and the store."""
         if unit.delta is None:
             unit.delta = pa.py_buffer(self.store.reducing[unit.job].encode(unit.fragment))
         return unit.delta
 
     def units_for(self, peer: NodeId, epoch: int, try_: int) -> list[Unit]:
         """The frozen units of an epoch of which a peer should have a copy."""
-        placement = self.store.holdings.placement
-        if placement is None or (epoch, try_) != (self._epoch, self._try):
+        if self.placement is None or (epoch, try_) != self.current.at:
             return []
-        due = placement.fed(peer) & self.store.holdings.owned
+        due = self.placement.fed(peer) & self.store.holdings.owned
         return [
             unit
-            for unit in self._units
+            for unit in self.current.units
             if unit.effective and due[unit.slots.start : unit.slots.stop].any()
         ]
 
-    def take_copy(self, copy: UnitCopy) -> None:
-        """Keep what a primary froze; it counts once the epoch is committed."""
+    def take_copy(self, copy: ReplicateUnit) -> None:
+        """Take a unit that a primary froze; it counts once the epoch is committed."""
         receipt = copy.receipt
         self._enter(copy.incarnation, receipt.epoch, receipt.try_, copy.committed)
         self.store.holdings.fence_copy(receipt.slots, copy.ring)
-        self._keep(Unit(receipt, delta=copy.delta))
+        self.current.add_copy(Unit(receipt, delta=copy.delta))
 
     def take_log(self, feed: Feed, blocks: Sequence[Block], end: End) -> None:
-        """Keep what a primary was fed; it counts once the epoch is committed."""
+        """Take the input of a primary; it counts once the epoch is committed."""
         self.admit(feed)
         work = self._work(feed, blocks, end)
-        self._keep(Unit(work.receipt, log=work))
+        self.current.add_copy(Unit(work.receipt, log=work))
 
-    def _keep(self, unit: Unit) -> None:
-        """Keep a copy, also beside others of the same slots: the commit names the one that counts.
+    def take_delta(self, delta: ReplicateDelta) -> int:
+        """Apply a delta where it leaves no gap; return up to which epoch all slots are complete."""
+        self.current.require_incarnation(delta.incarnation)
+        self.store.holdings.fence_copy(delta.slots, delta.ring)
+        self.seal(delta.committed)
+        self.store.learn_key_types(delta.key_types)
+        return self.store.apply_delta(delta.parts, delta.slots, delta.since, delta.through)
 
-        An owner may be lost after it has copied a unit, and the next one freeze another.
-        """
-        if all((u.job, u.digest) != (unit.job, unit.digest) for u in self._units):
-            self._units.append(unit)
+    def install(self, snapshot: Snapshot) -> None:
+        """Install a snapshot of slots that this node backs up."""
+        self.current.require_incarnation(snapshot.incarnation)
+        self.store.install(snapshot)
+
+    def snapshots(self, slots: range) -> list[Snapshot]:
+        """The state of some slots as of now; later changes do not show in it."""
+        return self.store.snapshots(self.incarnation, slots)
 
     @property
     def log_bytes(self) -> int:
         """What tuple logs take in memory."""
-        return self.store.pending_epochs.log_bytes + sum(
-            u.log.bytes for u in self._units if u.log is not None
-        )
+        return self.store.pending_epochs.log_bytes + self.current.log_bytes
 
-    # -- commit --------------------------------------------------------------------------
+    # -- receipts ------------------------------------------------------------------------
 
     def receipts(self, epoch: int, try_: int, report: NodeReport) -> Receipts:
-        """What this node has of an epoch and try; nothing once either was replaced."""
+        """The receipts of an epoch and try; none once either was replaced."""
         reach = self.store.reach()
-        pending = self.next_replay() is not None or bool(self.unstored())
-        if (epoch, try_) != (self._epoch, self._try):
+        pending = self.replays.next() is not None or bool(self.unstored())
+        if (epoch, try_) != self.current.at:
             return Receipts((), (), reach, pending, report, tuple(self.bases))
         owned, fed = self.store.holdings.owned, self.store.holdings.fed
-        self._require_agreement(owned)
-        current = self.store.holdings.through == self._committed.epoch
+        self.current.require_agreement(owned)
+        up_to_date = self.store.holdings.through == self.committed.epoch
+        units = self.current.units
         return Receipts(
-            tuple(receipts_of(filter(self._counts, self._units), owned & current)),
-            tuple(r for u in self._units for r in u.copy_receipts(fed)),
+            tuple(receipts_of(filter(self._counts, units), owned & up_to_date)),
+            tuple(receipt for unit in units for receipt in unit.copy_receipts(fed)),
             reach,
             pending,
             report,
             tuple(self.bases),
         )
 
-    def _require_agreement(self, owned: SlotMask) -> None:
-        """Raise if former owners left units of this node's slots that are not the same."""
-        ordered = sorted(self._units, key=lambda unit: (unit.job, unit.slots.start))
-        for at, unit in enumerate(ordered):
-            for other in ordered[at + 1 :]:
-                both = common(unit.slots, other.slots)
-                if other.job != unit.job or not both:
-                    break
-                if other.digest != unit.digest and owned[both.start : both.stop].any():
-                    raise self._disagreement(unit, other.slots)
-
     def _counts(self, unit: Unit) -> bool:
-        """Whether a unit is what a receipt says: frozen, and durable where that is promised."""
-        return unit.effective and (not self._keeps(unit) or unit.receipt.kept is not None)
+        """Whether a unit has a receipt: it is frozen, and durable if it has to be."""
+        return unit.effective and not self._must_be_stored(unit)
 
-    def _keeps(self, unit: Unit) -> bool:
-        return bool(self._ids) and self.durability == "epoch" and self._jobs[unit.job].durable
+    def _must_be_stored(self, unit: Unit) -> bool:
+        if not self._ids or self.durability != "epoch" or not self._jobs[unit.job].durable:
+            return False
+        return unit.receipt.stored is None
 
     def unstored(self) -> list[Unit]:
-        """The units of this node's slots that should be in the store, and are not."""
+        """The units of this node's slots that have to be in the store, and are not."""
         owned = self.store.holdings.owned
         return [
             unit
-            for unit in self._units
+            for unit in self.current.units
             if unit.effective
-            and self._keeps(unit)
-            and unit.receipt.kept is None
+            and self._must_be_stored(unit)
             and owned[unit.slots.start : unit.slots.stop].any()
         ]
 
-    def kept(self, unit: Unit, kept: Kept) -> None:
-        """A unit is durable."""
-        unit.receipt = replace(unit.receipt, kept=kept)
+    def mark_stored(self, unit: Unit, record: StoredRecord) -> None:
+        """Note that a unit is durable."""
+        unit.receipt = replace(unit.receipt, stored=record)
 
     def id_of(self, job: int) -> str:
-        """How records in the store call a job."""
+        """The id of a job in the records of the store."""
         return self._ids[job]
 
     def is_durable(self, job: int) -> bool:
         return self._jobs[job].durable
 
+    # -- commits -------------------------------------------------------------------------
+
     def seal(self, commit: Commit) -> None:
-        """Merge the units that a commit names; sealing again changes nothing."""
-        if commit.epoch > self._committed.epoch:
+        """Merge the units that a commit names; idempotent."""
+        if commit.epoch > self.committed.epoch:
             self.commit(commit)
-            self.store.settle()
+            self.store.merge()
 
     def commit(self, commit: Commit) -> None:
-        """Take the units that a commit names; ``store.settling`` merges them step by step.
+        """Take the units that a commit names; ``store.merge_steps`` merges them step by step.
 
-        A slot of which another unit is here, or none, stays where it is, and is out of sync.
+        A slot of which this node has another unit, or none, remains at its epoch, out of sync.
         """
-        if commit.epoch <= self._committed.epoch:
+        if commit.epoch <= self.committed.epoch:
             return
-        units, self._units, self._committed = self._units, [], commit
-        if commit.at == (self._epoch, self._try):
-            self.store.put(commit.epoch, list(committed_units(units, commit)))
-
-    # -- replays, after a takeover -------------------------------------------------------
-
-    def next_replay(self) -> Replay | None:
-        """The oldest tuple log of slots that this node owns now, if there is one.
-
-        Of other slots its state may be older or newer, and to reduce over that gives nonsense. A
-        committed unit is replayed in parts therefore; one under way as a whole or not at all.
-        """
-        for epoch, unit in self._logs():
-            runs = list(runs_of(self._due(epoch), unit.slots))
-            if runs and (epoch <= self._committed.epoch or runs == [unit.slots]):
-                return Replay(unit, runs[0])
-        return None
-
-    def _logs(self) -> Iterator[tuple[int, Unit]]:
-        """The tuple logs without a known effect, in the order of epochs."""
-        for pending_epoch in self.store.pending_epochs.oldest_first():
-            yield from (
-                (pending_epoch.epoch, unit) for unit in pending_epoch.units if not unit.effective
-            )
-        yield from ((self._epoch, unit) for unit in self._units if not unit.effective)
-
-    def _due(self, epoch: int) -> SlotMask:
-        """The slots of this node for which an epoch is next."""
-        return self.store.holdings.owned & self.store.follows(epoch)
-
-    def replayed(self, replay: Replay, reduced: Reduced[Any], receipt: Receipt) -> None:
-        """Take the effect of a log; outputs are of use only while the epoch is under way."""
-        unit = replay.unit
-        if unit.effective:
-            return
-        if replay.slots == unit.slots:
-            unit.receipt, unit.fragment, unit.outputs = receipt, reduced.fragment, reduced.outputs
-        else:
-            self.store.pending_epochs.divide(unit, Unit(receipt, fragment=reduced.fragment))
-        self.store.settle()
+        units = self.current.commit(commit)
+        if units is not None:
+            self.store.add_committed(commit.epoch, units)
 
     @property
     def is_behind(self) -> bool:
         """Whether slots of this node are not at the newest commit."""
-        return self.store.is_behind(range(self.store.slots), self._committed.epoch)
+        return self.store.is_behind(range(self.store.slots), self.committed.epoch)
 
     def require_current(self, slots: range) -> None:
         """Raise ``SlotsNotHeldError`` while logs of some of these slots are not replayed yet."""
-        epoch = self._committed.epoch
+        epoch = self.committed.epoch
         if self.store.is_behind(slots, epoch):
-            raise SlotsNotHeldError(
-                f"node {self.node} has not brought all of its slots to epoch {epoch} yet"
-            )
+            raise SlotsNotHeldError(f"slots of node {self.node} are not at epoch {epoch} yet")
 
-    def lacking(self) -> SlotMask:
-        """The slots that this node owns, but whose state only the store can give."""
-        return self.store.lacking(self._committed.epoch)
-
-    # -- snapshots -----------------------------------------------------------------------
-
-    def view(self, slots: range) -> list[Snapshot]:
-        """The state of some slots, as it is now; no later change shows in it."""
-        return self.store.view(self._incarnation, slots)
-
-    def install(self, snapshot: Snapshot) -> None:
-        """Take a snapshot of slots of which this node is a backup."""
-        self._check_incarnation(snapshot.incarnation)
-        self.store.install(snapshot)
-
-    def _check_incarnation(self, incarnation: int) -> None:
-        if incarnation != self._incarnation:
-            raise FeedRefusedError(
-                f"incarnation {incarnation} is not {self._incarnation}",
-                stale=incarnation < self._incarnation,
-            )
-
-    # -- background checkpoints ----------------------------------------------------------
-
-    def due(self) -> list[Due]:
-        """The deltas that would bring the backups of this node's slots up to date."""
-        shares, through = self._own_shares(), self.store.holdings.through
-        return list(self.store.checkpoints.due(shares, through))
-
-    def evict(self) -> list[Retained]:
-        """Give up what every backup has; to be let go of one by one."""
-        return self.store.checkpoints.evict(self._own_shares(), self.store.holdings.through)
-
-    def _own_shares(self) -> list[Share]:
-        placement = self.store.holdings.placement
-        if placement is None:
-            return []
-        shares = placement.shares(range(self.store.slots))
-        return [share for share in shares if share.owner == self.node]
-
-    def delta(self, due: Due, slots: range) -> Delta:
-        """Make the delta of some of the slots that are due; reads only what never changes."""
-        parts = []
-        for job in self.store.reducing:
-            mine = [kept for kept in due.retained if kept.job == job]
-            if mine:
-                parts.append((job, self.merged(job, slots, mine)))
-        return Delta(
-            self._incarnation,
-            self.version,
-            self.node,
-            self._committed,
-            slots,
-            due.since,
-            due.through,
-            tuple(parts),
-            self.store.key_types,
-        )
-
-    def merged(self, job: int, slots: range, retained: Sequence[Retained]) -> bytes:
-        """What retained fragments say of some slots, as one delta."""
-        reducing = self.store.reducing[job]
-        parts = [reducing.part(kept.fragment, common(kept.slots, slots)) for kept in retained]
-        return reducing.encode(reducing.merge(parts))
-
-    def take_delta(self, delta: Delta) -> int:
-        """Apply a delta where it leaves no gap; how far the slots are complete, at least."""
-        self._check_incarnation(delta.incarnation)
-        self.store.holdings.fence_copy(delta.slots, delta.ring)
-        self.seal(delta.committed)
-        self.store.learn(delta.key_types)
-        return self.store.take(delta.parts, delta.slots, delta.since, delta.through)
-
-    def delivered(self, peer: NodeId, slots: range, through: int) -> None:
-        """A backup has said how far it is."""
-        self.store.checkpoints.acknowledge(peer, slots, through)
+    def unrestored(self) -> SlotMask:
+        """The slots that this node owns, but whose state only the store has."""
+        return self.store.unrestored(self.committed.epoch)

@@ -1,8 +1,8 @@
 """Outputs that wait in a node for the commit of their epoch: in memory, or on disk past a bound.
 
-What goes to disk is one Arrow file for each unit, mapped into memory and unlinked at once: batches
-read from the map as any others do, and the file is gone with the last of them, at a seal, at the
-end of a try, or however the process ends.
+Spilled outputs are one Arrow file for each unit, memory-mapped and unlinked at once: batches read
+from the mapping, and the disk space is freed with the last of them, at a seal, at the end of a try,
+or when the process ends.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ OUTPUT_BYTES = 256 * 2**20
 class OutputSpool:
     """Bounds what the outputs of a node take in memory.
 
-    ``folder`` says where files go; it is asked when the first is written.
+    ``folder`` returns the folder of the files; it is called when one is written.
     """
 
     def __init__(self, folder: Callable[[], str], limit: int = OUTPUT_BYTES) -> None:
         self._folder = folder
         self._limit = limit
-        # By batch, for as long as anybody has it. A dictionary and not a sum: batches may go at
-        # any moment, also in the middle of an addition.
+        # By batch, while it is referenced. A dictionary and not a sum: batches may be freed at any
+        # moment, also in the middle of an addition.
         self._held: dict[int, int] = {}
 
     @property
     def held(self) -> int:
-        """How many bytes of outputs are in memory."""
+        """The bytes of outputs in memory."""
         return sum(list(self._held.values()))
 
     def bound(self, outputs: list[pa.RecordBatch]) -> None:
-        """Count the outputs of a unit; if there is no room for them, put batches on disk in place.
+        """Count the outputs of a unit; if they exceed the bound, spill them in place.
 
-        Whoever reads the list meanwhile finds the same rows before and after.
+        A concurrent reader of the list finds the same rows before and after.
         """
         size = sum(batch.nbytes for batch in outputs)
         if not size:
@@ -54,7 +54,7 @@ class OutputSpool:
                 return
             except OSError as problem:
                 log.warning(
-                    "outputs of %d bytes stay in memory, beyond the bound of %d: %s",
+                    "could not spill outputs of %d bytes beyond the bound of %d: %s",
                     size,
                     self._limit,
                     problem,
@@ -78,5 +78,5 @@ class OutputSpool:
 
 
 def scratch_folder() -> str:
-    """Where Spark keeps what does not fit into memory, or the system's folder for such things."""
+    """Spark's local directory, or the system's temporary directory."""
     return os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0] or tempfile.gettempdir()

@@ -1,8 +1,8 @@
-"""A node's peers: calls to them, the watch of the neighbour, and what is reported about them.
+"""A node's peers: requests to them, the watch of its neighbour, and reports to the coordinator.
 
-A call gets time in proportion to its bytes. When all calls of a round to a peer fail, the peer is
-pinged, with more and more patience: if it answers, it is slow, which is reported and no more; if it
-does not, the coordinator is told once for every round, and decides.
+A request gets a timeout in proportion to its bytes. When all requests of a round to a peer fail,
+the peer is pinged, with longer and longer timeouts. If it answers, it is reported as slow and
+nothing else; if not, every further round is reported as unreachable, and the coordinator decides.
 """
 
 from __future__ import annotations
@@ -10,41 +10,33 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from millstream.errors import MillstreamError
 from millstream.node.machine import NodeMachine
 from millstream.ring.ring import NodeId
 from millstream.wire.calls import UnreachableError
-from millstream.wire.messages import FencedError
+from millstream.wire.membership import FencedError, Ping, ReportSlow, ReportUnreachable
 from millstream.wire.net import Net
+from millstream.wire.request import Request
+from millstream.wire.timeouts import CALL_TIMEOUT, REPORT_TIMEOUT, ping_timeout, timeout_for
 
-_LEAST_TIMEOUT = 5.0
-# What a peer that is busy with other things takes in at least, in bytes per second.
-_LEAST_RATE = 4 * 2**20
+A = TypeVar("A")
+A_co = TypeVar("A_co", covariant=True)
 _ROUNDS = 3
-_SUSPECT_TIMEOUT = 60.0
-_SLOW_TIMEOUT = 5.0
-_LONGEST_PING = 8.0
-
-
-def timeout_for(bytes_: int) -> float:
-    """How long a call that carries so many bytes may take, in seconds."""
-    return _LEAST_TIMEOUT + bytes_ / _LEAST_RATE
 
 
 @dataclass(frozen=True)
-class Message:
-    """Something for a peer, and about how large it is."""
+class Outgoing(Generic[A_co]):
+    """A request to a peer, and its approximate size in bytes."""
 
     peer: NodeId
-    action: str
-    body: object
-    bytes: int
+    request: Request[A_co]
+    size: int
 
 
 class Peers:
-    """Speaks to the other nodes, and tells the coordinator whom it cannot reach."""
+    """Calls the other nodes, and reports those that do not answer."""
 
     def __init__(
         self,
@@ -54,88 +46,90 @@ class Peers:
         watch: tuple[float, float],
         stop: Callable[[], None],
     ) -> None:
-        """``watch`` is how often the neighbour is pinged, and how long a ping waits."""
+        """``watch`` is the interval and the timeout of the pings to the neighbour."""
         self._machine = machine
         self._net = net
         self._coordinator = coordinator
         self._every, self._timeout = watch
         self._stop = stop
         self._lock = net.lock()
-        self._heard: dict[NodeId, float] = {}
-        self._inquiries: set[NodeId] = set()
+        self._last_heard: dict[NodeId, float] = {}
+        self._pinging: set[NodeId] = set()
 
-    def call(self, peer: NodeId, action: str, body: object, timeout: float) -> Any:
-        """Call a peer; nothing is concluded from a failure."""
+    def call(self, peer: NodeId, request: Request[A], timeout: float) -> A:
+        """Call a peer; a failure is not reported."""
         address = self._machine.address(peer)
         if address is None:
             raise UnreachableError(peer, "no address of it is known here")
-        return self._net.call(address, action, body, timeout)
+        return self._net.call(address, request, timeout)
 
-    def heard(self, peer: NodeId) -> None:
-        """A peer has called: it lives."""
-        self._heard[peer] = self._net.now()
+    def heard_from(self, peer: NodeId) -> None:
+        """Note that a peer has called: it is alive."""
+        self._last_heard[peer] = self._net.now()
 
     # -- rounds --------------------------------------------------------------------------
 
-    def deliver(self, messages: Sequence[Message]) -> list[Any]:
-        """Send messages; what a living peer did not take in time is sent again, a few times."""
-        answers: dict[int, Any] = {}
-        left = list(range(len(messages)))
+    def deliver(self, messages: Sequence[Outgoing[A]]) -> list[A | Exception]:
+        """Send requests; those that time out at a living peer are retried a few times."""
+        answers: dict[int, A | Exception] = {}
+        unanswered = list(range(len(messages)))
         for round_ in range(_ROUNDS):
-            found = self.send([messages[at] for at in left], patience=2**round_)
-            answers.update(zip(left, found, strict=True))
-            late = [at for at in left if _is_late(answers[at])]
-            alive = {p: self._answers(p, self._timeout) for p in {messages[at].peer for at in late}}
-            left = [at for at in late if alive[messages[at].peer]]
-            if not left:
+            sent = self.send([messages[at] for at in unanswered], patience=2**round_)
+            answers.update(zip(unanswered, sent, strict=True))
+            late = [at for at in unanswered if _timed_out(answers[at])]
+            peers = {messages[at].peer for at in late}
+            alive = {peer: self._answers(peer, self._timeout) for peer in peers}
+            unanswered = [at for at in late if alive[messages[at].peer]]
+            if not unanswered:
                 break
         return [answers[at] for at in range(len(messages))]
 
-    def send(self, messages: Sequence[Message], patience: float = 1.0) -> list[Any]:
-        """Send messages side by side, once: what each peer answered, or why it did not."""
-        # All go through one link at the same time.
+    def send(self, messages: Sequence[Outgoing[A]], patience: float = 1.0) -> list[A | Exception]:
+        """Send requests concurrently, once; return the answer or the error of each."""
+        # All requests to a peer share one link.
         load: dict[NodeId, int] = {}
         for message in messages:
-            load[message.peer] = load.get(message.peer, 0) + message.bytes
+            load[message.peer] = load.get(message.peer, 0) + message.size
         answers = self._net.gather(
             [
-                partial(self.call, m.peer, m.action, m.body, patience * timeout_for(load[m.peer]))
+                partial(self.call, m.peer, m.request, patience * timeout_for(load[m.peer]))
                 for m in messages
             ]
         )
         for peer in load:
             got = [a for m, a in zip(messages, answers, strict=True) if m.peer == peer]
             if all(isinstance(answer, UnreachableError) for answer in got):
-                self._inquire(peer, late=any(_is_late(answer) for answer in got))
+                self._investigate(peer, late=any(_timed_out(answer) for answer in got))
         return answers
 
     # -- peers that do not answer --------------------------------------------------------
 
-    def _inquire(self, peer: NodeId, late: bool = False) -> None:
-        """Look at a peer, unless somebody is at it."""
+    def _investigate(self, peer: NodeId, late: bool = False) -> None:
+        """Ping a peer in the background, unless that is under way."""
         with self._lock:
-            if peer in self._inquiries:
+            if peer in self._pinging:
                 return
-            self._inquiries.add(peer)
-        self._net.spawn(partial(self._inquiry, peer, late), "inquiry")
+            self._pinging.add(peer)
+        self._net.spawn(partial(self._ping_until_decided, peer, late), "ping")
 
-    def _inquiry(self, peer: NodeId, late: bool) -> None:
-        """Ping a peer until it answers or is out of the ring; each round in vain is reported."""
+    def _ping_until_decided(self, peer: NodeId, late: bool) -> None:
+        """Ping a peer until it answers or is out of the ring; report each failed round."""
         rounds = 0
         try:
             while self._is_peer(peer):
-                patience = min(self._timeout * 2**rounds, _LONGEST_PING)
-                if self._answers(peer, patience):
+                if self._answers(peer, ping_timeout(rounds, self._timeout)):
                     if late:
-                        self._report("slow", peer, "it does not take copies in time", _SLOW_TIMEOUT)
+                        reason = "it does not receive copies in time"
+                        self._report(ReportSlow(peer, self._machine.node, reason), CALL_TIMEOUT)
                     return
                 rounds += 1
-                if not self._report("suspect", peer, rounds, _SUSPECT_TIMEOUT):
+                report = ReportUnreachable(peer, self._machine.node, rounds)
+                if not self._report(report, REPORT_TIMEOUT):
                     return
                 self._net.sleep(self._every)
         finally:
             with self._lock:
-                self._inquiries.discard(peer)
+                self._pinging.discard(peer)
 
     def _is_peer(self, peer: NodeId) -> bool:
         placement = self._machine.placement
@@ -143,17 +137,17 @@ class Peers:
 
     def _answers(self, peer: NodeId, timeout: float) -> bool:
         try:
-            self.call(peer, "ping", None, timeout)
+            self.call(peer, Ping(), timeout)
         except UnreachableError:
             return False
         except MillstreamError:
             return True  # an answer of any kind is a sign of life
         return True
 
-    def _report(self, action: str, peer: NodeId, what: object, timeout: float) -> bool:
-        """Tell the coordinator; False if this node is itself out of the ring."""
+    def _report(self, report: Request[Any], timeout: float) -> bool:
+        """Report to the coordinator; return False if this node is itself out of the ring."""
         try:
-            self._net.call(self._coordinator, action, (peer, self._machine.node, what), timeout)
+            self._net.call(self._coordinator, report, timeout)
         except FencedError:
             self._stop()
             return False
@@ -161,17 +155,17 @@ class Peers:
             return True  # the next round is reported again
         return True
 
-    # -- watching ------------------------------------------------------------------------
+    # -- the watch -----------------------------------------------------------------------
 
     def watch(self) -> None:
-        """Watch the counter-clockwise neighbour; a copy that came from it is a sign of life."""
+        """Watch the counter-clockwise neighbour; a copy received from it is a sign of life."""
         while True:
             self._net.sleep(self._every)
             neighbour = self._neighbour()
             if neighbour is None or self._recently_heard(neighbour):
                 continue
             if not self._answers(neighbour, self._timeout):
-                self._inquire(neighbour)
+                self._investigate(neighbour)
 
     def _neighbour(self) -> NodeId | None:
         placement, node = self._machine.placement, self._machine.node
@@ -182,9 +176,9 @@ class Peers:
         return None if before == node else before
 
     def _recently_heard(self, peer: NodeId) -> bool:
-        heard = self._heard.get(peer)
+        heard = self._last_heard.get(peer)
         return heard is not None and self._net.now() - heard < self._every
 
 
-def _is_late(answer: object) -> bool:
+def _timed_out(answer: object) -> bool:
     return isinstance(answer, UnreachableError) and answer.timed_out

@@ -1,7 +1,7 @@
-"""The shelf: units of committed epochs that are not merged into master yet.
+"""Pending epochs: committed, with units that are not merged into the state yet.
 
-On a primary, and on a backup that gets deltas, a unit stays here for a moment; while a new copy
-waits for its snapshot, or a backup keeps tuple logs, for longer. Eviction goes by epoch.
+On a primary, and on a backup that gets units, an epoch is pending for milliseconds; while a new
+copy waits for its snapshot, or a backup holds tuple logs, for longer. Eviction is by epoch.
 """
 
 from __future__ import annotations
@@ -34,44 +34,43 @@ class PendingEpochs:
         self._epochs: dict[int, PendingEpoch] = {}
 
     def put(self, epoch: int, units: list[Unit]) -> None:
-        """Keep the units of an epoch that was just committed."""
+        """Add the units of an epoch that was just committed."""
         complete = covered(units, self._jobs, self._slots, effective=False)
         self._epochs[epoch] = PendingEpoch(epoch, units, complete)
 
     def oldest_first(self) -> Iterator[PendingEpoch]:
-        """The epochs in their order, as they are now."""
-        # Copied in one step: others may put and evict meanwhile.
-        return iter(sorted(self._epochs.values(), key=lambda pending_epoch: pending_epoch.epoch))
+        """The epochs in order; a copy, so that others may put and evict meanwhile."""
+        return iter(sorted(self._epochs.values(), key=lambda pending: pending.epoch))
 
     def divide(self, unit: Unit, part: Unit) -> None:
-        """Let a part of a unit stand for itself, beside what is left of the unit."""
+        """Divide a unit into a part that was replayed and the rest."""
         rest = mask_of(unit.slots, self._slots) & ~mask_of(part.slots, self._slots)
-        left = [replace(unit, receipt=unit.receipt.part(run)) for run in runs_of(rest)]
-        for pending_epoch in self._epochs.values():
-            pending_epoch.units = [
+        others = [replace(unit, receipt=unit.receipt.part(run)) for run in runs_of(rest)]
+        for pending in self._epochs.values():
+            pending.units = [
                 each
-                for one in pending_epoch.units
-                for each in ((part, *left) if one is unit else (one,))
+                for one in pending.units
+                for each in ((part, *others) if one is unit else (one,))
             ]
 
     def evict(self, held: SlotMask, through: npt.NDArray[np.int64]) -> list[PendingEpoch]:
-        """Give up the epochs that every copy held here has passed."""
-        passed = [e for e in self._epochs if not (held & (through < e)).any()]
-        return [self._epochs.pop(epoch) for epoch in passed]
+        """Evict the epochs that are merged into every slot held here."""
+        merged = [e for e in self._epochs if not (held & (through < e)).any()]
+        return [self._epochs.pop(epoch) for epoch in merged]
 
     def reach(self, through: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """How far each slot could be brought with what is kept here."""
+        """Up to which epoch each slot can be merged with what is pending here."""
         reach = through.copy()
-        for pending_epoch in self.oldest_first():
-            reach[pending_epoch.complete & (reach == pending_epoch.epoch - 1)] = pending_epoch.epoch
+        for pending in self.oldest_first():
+            reach[pending.complete & (reach == pending.epoch - 1)] = pending.epoch
         return reach
 
     @property
     def log_bytes(self) -> int:
         return sum(
             unit.log.bytes
-            for pending_epoch in self.oldest_first()
-            for unit in pending_epoch.units
+            for pending in self.oldest_first()
+            for unit in pending.units
             if unit.log is not None
         )
 

@@ -1,7 +1,7 @@
-"""The node process: started by a Spark task, resident, and gone with its executor.
+"""The node process: started by a Spark task, resident, and ended with its executor.
 
 ``launch`` runs inside the task; ``main`` is the process. The launch configuration, with the
-run's secret and the user's functions, comes through a pipe, never through arguments or the
+run's secret and the user's functions, is passed through a pipe, never through arguments or the
 environment.
 """
 
@@ -25,6 +25,7 @@ import cloudpickle
 
 from millstream.errors import MillstreamError
 from millstream.flow.vertices import JobVertex
+from millstream.node.driver_watch import await_driver_lost
 from millstream.node.durability.write_queue import WriteQueue, WriteQueueOptions
 from millstream.node.machine import Durability, NodeMachine
 from millstream.node.output_spool import OutputSpool, scratch_folder
@@ -34,27 +35,23 @@ from millstream.ring.ring import NodeId
 from millstream.ring.zones import Domain
 from millstream.state.spill import Spilling
 from millstream.stores.registry import open_store
-from millstream.wire.calls import Endpoint, UnreachableError
+from millstream.wire.calls import Endpoint
 from millstream.wire.flight_net import FlightNet
-from millstream.wire.messages import FencedError
 from millstream.wire.serving import tcp_address
 from millstream.wire.tls import Identity
 from millstream.work.collector import settle_node
 
 _READY = b"ready "
 _START_TIMEOUT = 60.0
-_PING_EVERY = 0.5
-_SILENT_PINGS = 2
 
 
 @dataclass(frozen=True)
 class Launch:
-    """What a node process needs to know to start.
+    """The launch configuration of a node process.
 
     It listens on a socket in the run's ``folder``, or, if ``host`` is given, on a free port there.
-    ``store`` is the URL of the store, where jobs are known by their ``ids``. With a
-    ``memory_limit``, in bytes, keys go to a local disk when those in memory take more. With an
-    ``identity`` connections to the host are encrypted.
+    ``store`` is the URL of the store, where jobs have ``ids``. Keys beyond the ``memory_limit``, in
+    bytes, are spilled to a local disk. With an ``identity``, connections to the host are encrypted.
     """
 
     node: NodeId
@@ -67,14 +64,14 @@ class Launch:
     options: NodeOptions
     store: str | None = None
     ids: Mapping[int, str] = field(default_factory=dict)
-    keeper: WriteQueueOptions = field(default_factory=WriteQueueOptions)
+    queue: WriteQueueOptions = field(default_factory=WriteQueueOptions)
     memory_limit: int | None = None
     identity: Identity | None = None
 
 
 @dataclass(frozen=True)
 class Started:
-    """A running node, as its starter saw it."""
+    """A running node."""
 
     node: NodeId
     address: str
@@ -83,7 +80,7 @@ class Started:
 
 
 class NodeStartError(MillstreamError):
-    """A node process did not come up."""
+    """A node process did not start."""
 
 
 def launch(config: Launch, domain: Domain, above: int | None = None) -> Started:
@@ -107,9 +104,9 @@ def launch(config: Launch, domain: Domain, above: int | None = None) -> Started:
         process.kill()
         raise NodeStartError(
             f"node {config.node} did not start on {domain.host} (exit code {process.wait()}); "
-            "the executor's stderr says why"
+            "see the executor's stderr"
         )
-    # The worker that runs this task lives on; without a waiter the node would end as a zombie.
+    # The worker of this task outlives the node, which would become a zombie without a waiter.
     threading.Thread(target=process.wait, daemon=True).start()
     address = line[len(_READY) :].decode().strip()
     return Started(config.node, address, process.pid, domain)
@@ -128,7 +125,7 @@ def executor_pid() -> int:
 
 
 def main() -> None:
-    """Serve until the executor or the driver is gone."""
+    """Serve until the executor or the driver has ended."""
     config: Launch = pickle.loads(sys.stdin.buffer.read())
     jobs: Mapping[int, JobVertex] = cloudpickle.loads(config.jobs)
     spilling, scratch = _spilling(config)
@@ -142,25 +139,24 @@ def main() -> None:
         ids=config.ids,
         spilling=spilling,
     )
-    tidy = settle_node()
     end = threading.Event()
     net = FlightNet.to(config.coordinator)
-    keeper = None
+    queue = None
     if config.store is not None:
-        keeper = WriteQueue(net, open_store(config.store, config.node), config.keeper)
+        queue = WriteQueue(net, open_store(config.store, config.node), config.queue)
     service = NodeService(
         machine,
         net,
         config.coordinator.address,
         config.options,
         memory,
-        # A moment later, so that whoever asked gets an answer.
+        # A moment later, so that the caller gets an answer.
         stop=lambda: threading.Timer(0.05, end.set).start(),
-        tidy=tidy,
-        keeper=keeper,
+        after_merge=settle_node(),
+        queue=queue,
         spool=OutputSpool(scratch_folder),
     )
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's to handle
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver handles Ctrl-C
     signal.signal(signal.SIGTERM, lambda *_: end.set())
     socket = Path(config.folder, f"{config.node[:8]}.sock")
     address = f"grpc+unix://{socket}"
@@ -177,12 +173,12 @@ def main() -> None:
     socket.unlink(missing_ok=True)
     if scratch is not None:
         shutil.rmtree(scratch, ignore_errors=True)
-    # Handlers may still wait for feeders that are gone; nothing here is worth waiting for.
+    # Not sys.exit(): handlers may still wait for feeders that have ended.
     os._exit(0)
 
 
 def _spilling(config: Launch) -> tuple[Spilling | None, Path | None]:
-    """What lets keys go to disk, and the folder there, if they are to."""
+    """The spilling of keys to disk and its folder, if there is a memory limit."""
     if config.memory_limit is None:
         return None, None
     from millstream.stores.rocksdb.cold import ColdTable  # needs the extra
@@ -192,26 +188,15 @@ def _spilling(config: Launch) -> tuple[Spilling | None, Path | None]:
 
 
 def _watch_executor(pid: int, end: threading.Event) -> None:
-    # A pidfd cannot be fooled by a zombie or a process id that was used again.
+    # Unlike a process id, a pidfd is not reused, and is readable once the process is a zombie.
     with contextlib.suppress(ProcessLookupError):
         select.select([os.pidfd_open(pid)], [], [])
     end.set()
 
 
 def _watch_driver(config: Launch, net: FlightNet, end: threading.Event) -> None:
-    # A refused connection means that the driver's process is gone; silence may be a slow driver.
-    refused = 0
-    while not end.wait(_PING_EVERY):
-        try:
-            net.call(config.coordinator.address, "ping", config.node, timeout=5.0)
-            refused = 0
-        except FencedError:
-            end.set()  # others own the slots of this node now
-        except UnreachableError as problem:
-            refused += problem.refused
-            if refused >= _SILENT_PINGS:
-                if config.host is None:  # the folder is the driver's, which cannot remove it now
-                    shutil.rmtree(config.folder, ignore_errors=True)
-                end.set()
-        except MillstreamError:
-            continue
+    fenced = await_driver_lost(net, config.coordinator.address, config.node, end.is_set)
+    if not fenced and not end.is_set() and config.host is None:
+        # The folder is the driver's, which cannot remove it now.
+        shutil.rmtree(config.folder, ignore_errors=True)
+    end.set()

@@ -1,8 +1,8 @@
 """Views: the state of one job at one committed epoch, for a scan that takes longer than an epoch.
 
-To open a view costs nothing. Before a slot that it has not given yet is changed, what the slot
-holds is kept for it (copy on write); so later epochs are merged as ever, and the scan still sees
-its own. A view that nobody asks for some time is given up.
+To open a view costs nothing. Before a slot that the scan has not read yet is changed, the view
+takes a snapshot of it (copy on write); so later epochs are merged without delay, and the scan still
+sees its own. A view that is not read for a minute expires.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from millstream.ring.masks import SlotMask, common, runs_of
-from millstream.wire.messages import ScanBrokenError, SlotsNotHeldError
+from millstream.wire.replication import SlotsNotHeldError
+from millstream.wire.state_reads import ScanBrokenError
 from millstream.work.unit import Reducing
 
 _LEASE = 60.0
@@ -23,13 +24,13 @@ _LEASE = 60.0
 
 @dataclass
 class View:
-    """What a scan still has to see: slots as they are, and what was kept of others."""
+    """What a scan has yet to read: ``unchanged`` slots, and ``snapshots`` of changed ones."""
 
     job: int
     epoch: int
-    left: SlotMask
-    asked: float
-    kept: list[tuple[range, Any]] = field(default_factory=list)
+    unchanged: SlotMask
+    last_read: float
+    snapshots: list[tuple[range, Any]] = field(default_factory=list)
 
 
 class Views:
@@ -41,61 +42,61 @@ class Views:
         self._views: dict[str, View] = {}
 
     def open(self, scan: str, job: int, epoch: int, now: float) -> None:
-        """Open the view of a scan; opening it again changes nothing."""
+        """Open the view of a scan; idempotent."""
         self._expire(now)
         if scan not in self._views:
             self._views[scan] = View(job, epoch, np.ones(self._slots, dtype=bool), now)
 
     def close(self, scan: str) -> None:
-        """Give up a view."""
+        """Close a view."""
         self._views.pop(scan, None)
 
     def _expire(self, now: float) -> None:
-        for scan in [s for s, view in self._views.items() if now - view.asked > _LEASE]:
+        for scan in [s for s, view in self._views.items() if now - view.last_read > _LEASE]:
             del self._views[scan]
 
     def clear(self) -> None:
         self._views.clear()
 
-    def keep(self, slots: SlotMask, through: npt.NDArray[np.int64]) -> None:
-        """Keep what slots hold for the views that need it: they are about to change."""
+    def preserve(self, slots: SlotMask, through: npt.NDArray[np.int64]) -> None:
+        """Snapshot slots that are about to change, for the views that have yet to read them."""
         for view in self._views.values():
-            due = view.left & slots & (through == view.epoch)
+            due = view.unchanged & slots & (through == view.epoch)
             for run in runs_of(due, range(self._slots)):
-                view.kept.append((run, self._reducing[view.job].snapshot(run)))
-            view.left &= ~due
+                view.snapshots.append((run, self._reducing[view.job].snapshot(run)))
+            view.unchanged &= ~due
 
     def of(self, scan: str, start: int, now: float) -> View:
-        """A view that was opened here, of which the slots before ``start`` were read."""
+        """An open view, of which the slots before ``start`` were read."""
         view = self._views.get(scan)
         if view is None:
-            raise ScanBrokenError("its view was given up: nobody asked for it for a minute")
-        view.asked = now
-        view.left[:start] = False
-        view.kept = [(run, fragment) for run, fragment in view.kept if run.stop > start]
+            raise ScanBrokenError("its view expired, because it was not read for a minute")
+        view.last_read = now
+        view.unchanged[:start] = False
+        view.snapshots = [(run, part) for run, part in view.snapshots if run.stop > start]
         return view
 
     def parts(
         self, view: View, slots: range, through: npt.NDArray[np.int64]
     ) -> Iterator[tuple[range, Any]]:
-        """What some slots held at the epoch of a view, as fragments that nobody changes."""
-        for run, fragment in view.kept:
-            if found := common(run, slots):
-                yield found, fragment
-        for run in runs_of(view.left, slots):
+        """The state of some slots at the epoch of a view, as immutable fragments."""
+        for run, fragment in view.snapshots:
+            if both := common(run, slots):
+                yield both, fragment
+        for run in runs_of(view.unchanged, slots):
             reached = through[run.start : run.stop]
             which = f"slots {run.start} to {run.stop - 1}"
             if (reached < view.epoch).any():
                 raise SlotsNotHeldError(f"{which} are not at epoch {view.epoch} yet")
             if (reached > view.epoch).any():
-                raise ScanBrokenError(f"{which} came here later than epoch {view.epoch}")
+                raise ScanBrokenError(f"{which} are past epoch {view.epoch} on their new owner")
             yield run, self._reducing[view.job].snapshot(run)
 
 
 def shown_items(
     scratch: Callable[[], Reducing[Any]], parts: Iterator[tuple[range, Any]], slots: int
 ) -> Iterator[tuple[Any, Any]]:
-    """The keys of fragments of a view with their state, as users read it."""
+    """The keys of fragments of a view, with their state as users read it."""
     for run, fragment in parts:
         reducing, mask = scratch(), np.zeros(slots, dtype=bool)
         mask[run.start : run.stop] = True

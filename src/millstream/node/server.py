@@ -28,7 +28,7 @@ def memory() -> int:
 
 
 class NodeServer(RunServer):
-    """Lets tasks, peers and the coordinator reach a node."""
+    """Serves tasks, peers and the coordinator."""
 
     def __init__(
         self,
@@ -37,4 +37,4 @@ class NodeServer(RunServer):
         service: NodeService,
         identity: Identity | None = None,
     ) -> None:
-        super().__init__(address, secret, service.act, service.exchange, identity)
+        super().__init__(address, secret, service.answer, service.exchange, identity)

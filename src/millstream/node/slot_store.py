@@ -1,7 +1,7 @@
 """The slot store: the state of the slots that a node holds, and how far each of them is.
 
-It merges the units of committed epochs in their order, slot by slot, and lets other nodes take
-over where they must: as snapshots, read here or installed. No I/O, no clock.
+It merges the units of committed epochs in order, slot by slot, and exchanges state with other nodes
+as snapshots and deltas. No I/O, no clock.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from millstream.checkpoints.epoch_contents import EMPTY
 from millstream.errors import MillstreamError
 from millstream.flow.vertices import JobVertex
 from millstream.node.held_units import Unit, covered
-from millstream.node.holdings import EMPTY, UNKNOWN, Holdings
+from millstream.node.holdings import UNKNOWN, Holdings
 from millstream.node.pending_epochs import PendingEpoch, PendingEpochs
-from millstream.node.replication import ReplicationLog, Retained
+from millstream.node.replication_log import ReplicationLog, Retained
 from millstream.node.scan_views import Views
 from millstream.ring.hashing import hash_key
 from millstream.ring.keys import canonical_key
@@ -30,14 +31,15 @@ from millstream.ring.ring import NodeId
 from millstream.state.keyed import tables_of
 from millstream.state.spill import Spilling
 from millstream.state.values import unify_nulls
-from millstream.wire.messages import Runs, SlotsNotHeldError, Snapshot
+from millstream.wire.receipts import Runs
+from millstream.wire.replication import SlotsNotHeldError, Snapshot
 from millstream.work.collector import let_go, without_collector
 from millstream.work.reducers import is_keyed, reducing_for
 from millstream.work.unit import Reducing
 
 
 class UnknownJobError(MillstreamError):
-    """A job was named that the workflow does not have."""
+    """A request names a job that the workflow does not have."""
 
 
 class SlotStore:
@@ -56,7 +58,7 @@ class SlotStore:
         self.jobs = list(jobs)
         self.holdings = Holdings(node, slots)
         self.pending_epochs = PendingEpochs(self.jobs, slots)
-        self.checkpoints = ReplicationLog(slots)
+        self.replication = ReplicationLog(slots)
         self.reducing: dict[int, Reducing[Any]] = {
             at: reducing_for(job, slots, spilling.state(at) if spilling and is_keyed(job) else None)
             for at, job in jobs.items()
@@ -70,57 +72,56 @@ class SlotStore:
         self.merged = 0  # keys, in all units so far
         self.is_merging = False
         self._evicted: list[PendingEpoch] = []
-        self._wanted: SlotMask = np.zeros(slots, dtype=bool)
+        self._urgent: SlotMask = np.zeros(slots, dtype=bool)
 
     def clear(self) -> None:
-        """Let go of everything."""
+        """Drop everything."""
         self.views.clear()
         self._drop(self.holdings.held)
-        self.holdings.forget()
+        self.holdings.clear()
         self.pending_epochs.clear()
-        self.checkpoints.clear()
+        self.replication.clear()
 
     def place(self, placement: Placement, *, empty: bool) -> None:
-        """Take the placement in force: roles change, and slots that are not kept are dropped."""
+        """Apply the placement in force: roles change, and slots no longer held are dropped."""
         before, through = self.holdings.owned, self.holdings.through.copy()
-        self._drop(self.holdings.take(placement, empty))
-        self.checkpoints.begin(self.holdings.owned & ~before, through)
-        self.settle()
+        self._drop(self.holdings.place(placement, empty))
+        self.replication.begin(self.holdings.owned & ~before, through)
+        self.merge()
 
     def _drop(self, slots: SlotMask) -> None:
         if slots.any():
-            self.views.keep(slots, self.holdings.through)
+            self.views.preserve(slots, self.holdings.through)
             for reducing in self.reducing.values():
                 reducing.drop(slots)
 
     # -- committed epochs ----------------------------------------------------------------
 
-    def put(self, epoch: int, units: list[Unit]) -> None:
-        """Take the units of an epoch that was just committed; ``settle`` merges them."""
+    def add_committed(self, epoch: int, units: list[Unit]) -> None:
+        """Add the units of an epoch that was just committed; ``merge`` merges them."""
         self.pending_epochs.put(epoch, units)
-        self._evict()  # of no use if snapshots have brought all slots further
+        self._evict()  # snapshots may have brought all slots further already
 
-    def settle(self) -> None:
-        """Merge what is next in the order of epochs for each slot, and drop what is merged."""
-        for step in self.settling():
+    def merge(self) -> None:
+        """Merge the committed epochs into each slot, in order, and evict what is merged."""
+        for step in self.merge_steps():
             step()
 
-    def settling(self) -> Iterator[Callable[[], None]]:
-        """The steps of ``settle``, each of a few milliseconds.
+    def merge_steps(self) -> Iterator[Callable[[], None]]:
+        """The steps of ``merge``, each of a few milliseconds.
 
-        A step changes what others read, for some slots from one epoch to the next; between two
-        steps they may read. Nobody else may change the state, or reduce, until all are done.
+        A step advances some slots from one epoch to the next; between two steps other threads may
+        read. No other thread may change the state, or reduce, until all are done.
         """
         self.is_merging = True
         try:
-            # No variable for the lots: the last one would keep all its tables until the end.
-            yield from chain.from_iterable(map(self._merging, self.pending_epochs.oldest_first()))
+            # No variable for the epochs: the last one would hold all its tables until the end.
+            pending = self.pending_epochs.oldest_first()
+            yield from chain.from_iterable(map(self._epoch_steps, pending))
         finally:
             self.is_merging = False
         yield self._evict
-        fragments = [
-            unit.fragment for pending_epoch in self._evicted for unit in pending_epoch.units
-        ]
+        fragments = [unit.fragment for pending in self._evicted for unit in pending.units]
         self._evicted.clear()
         tables = [table for fragment in fragments for table in tables_of(fragment)]
         fragments.clear()
@@ -129,23 +130,21 @@ class SlotStore:
     def _evict(self) -> None:
         self._evicted += self.pending_epochs.evict(self.holdings.held, self.holdings.through)
 
-    def _merging(self, pending_epoch: PendingEpoch) -> Iterator[Callable[[], None]]:
-        effective = covered(pending_epoch.units, self.jobs, self.slots, effective=True)
-        ready = effective & self.follows(pending_epoch.epoch) & self.holdings.held
+    def _epoch_steps(self, pending: PendingEpoch) -> Iterator[Callable[[], None]]:
+        effective = covered(pending.units, self.jobs, self.slots, effective=True)
+        ready = effective & self.follows(pending.epoch) & self.holdings.held
         if not ready.any():
             return
-        units = [
-            unit for unit in pending_epoch.units if unit.effective and self._within(unit, ready)
-        ]
+        units = [unit for unit in pending.units if unit.effective and self._within(unit, ready)]
         self.merged += sum(unit.receipt.keys for unit in units)
-        # What is still to be decoded, copies mostly, comes last: others wait to be read.
+        # What is still to be decoded, mostly copies, comes last: readers wait for the rest.
         later = np.zeros(self.slots, dtype=bool)
         for unit in units:
             later[unit.slots.start : unit.slots.stop] |= unit.fragment is None
         for slots in (ready & ~later, ready & later):
-            yield from self._merging_slots(pending_epoch.epoch, units, slots)
+            yield from self._slot_steps(pending.epoch, units, slots)
 
-    def _merging_slots(
+    def _slot_steps(
         self, epoch: int, units: Sequence[Unit], slots: SlotMask
     ) -> Iterator[Callable[[], None]]:
         if not slots.any():
@@ -162,7 +161,7 @@ class SlotStore:
                 unit.fragment = self.reducing[unit.job].by_slot(unit.fragment)
         first = slots if self._retain else None
         while parts:
-            part = parts.pop(self._most_wanted(parts))
+            part = parts.pop(self._most_urgent(parts))
             yield partial(self._merge, epoch, units, part, retained=first)
             first = None
 
@@ -172,36 +171,36 @@ class SlotStore:
         parts = np.array_split(slots, max(1, min(len(slots), round(steps))))
         return [self._at(part) for part in parts]
 
-    def _most_wanted(self, parts: Sequence[SlotMask]) -> int:
-        if not self._wanted.any():
+    def _most_urgent(self, parts: Sequence[SlotMask]) -> int:
+        if not self._urgent.any():
             return 0
-        return max(range(len(parts)), key=lambda at: bool((parts[at] & self._wanted).any()))
+        return max(range(len(parts)), key=lambda at: bool((parts[at] & self._urgent).any()))
 
-    def want(self, slots: range) -> None:
-        """Somebody waits for these slots: they are merged before others."""
-        self._wanted[slots.start : slots.stop] = True
+    def prioritise(self, slots: range) -> None:
+        """Merge these slots before others: a reader waits for them."""
+        self._urgent[slots.start : slots.stop] = True
 
     def _merge(
         self, epoch: int, units: Sequence[Unit], slots: SlotMask, *, retained: SlotMask | None
     ) -> None:
-        if retained is not None:  # before any slot is said to be there
+        if retained is not None:  # before any slot counts as merged
             self._retain_units(epoch, units, retained)
-        self.views.keep(slots, self.holdings.through)
+        self.views.preserve(slots, self.holdings.through)
         for unit in units:
-            # Never without a mask: the fragment of a feed that was cut says more.
+            # Never without a mask: the fragment of a feed that was cut covers more slots.
             part = slots[unit.slots.start : unit.slots.stop]
             if part.any():
                 with without_collector():
                     self.reducing[unit.job].apply(unit.fragment, self._mask(unit.slots, part))
         self.holdings.through[slots] = epoch
-        self._wanted[slots] = False
+        self._urgent[slots] = False
         self._evict()
 
     def _retain_units(self, epoch: int, units: Sequence[Unit], ready: SlotMask) -> None:
         for unit in units:
             for run in runs_of(self.holdings.owned & ready, unit.slots):
-                kept = Retained(epoch, unit.job, run, unit.receipt.keys, unit.fragment)
-                self.checkpoints.retain(kept)
+                retained = Retained(epoch, unit.job, run, unit.receipt.keys, unit.fragment)
+                self.replication.retain(retained)
 
     def _within(self, unit: Unit, slots: SlotMask) -> bool:
         return bool(slots[unit.slots.start : unit.slots.stop].any())
@@ -218,17 +217,17 @@ class SlotStore:
 
     @property
     def key_types(self) -> dict[int, pa.DataType]:
-        """The types of keys that each job has shown here."""
+        """The key type of each job, as far as it is known."""
         return dict(self._key_types)
 
-    def learn(self, key_types: Mapping[int, pa.DataType]) -> None:
-        """Take the types of keys that another node has seen."""
+    def learn_key_types(self, key_types: Mapping[int, pa.DataType]) -> None:
+        """Add the key types that another node has seen."""
         for job, kind in key_types.items():
             self._learn_key_type(job, kind)
 
-    def _learn_key_type(self, job: int, found: pa.DataType | None) -> None:
+    def _learn_key_type(self, job: int, key_type: pa.DataType | None) -> None:
         known = self._key_types.get(job)
-        kinds = [kind for kind in (known, found) if kind is not None]
+        kinds = [kind for kind in (known, key_type) if kind is not None]
         kind = unify_nulls(kinds) if kinds else None
         if kind is not None:
             self._key_types[job] = kind
@@ -238,10 +237,10 @@ class SlotStore:
         mask[slots.start : slots.stop] = part
         return mask
 
-    # -- copies from and for others ------------------------------------------------------
+    # -- snapshots and deltas ------------------------------------------------------------
 
-    def view(self, incarnation: int, slots: range) -> list[Snapshot]:
-        """The state of some slots, as it is now; no later change shows in it."""
+    def snapshots(self, incarnation: int, slots: range) -> list[Snapshot]:
+        """The state of some slots as of now, one snapshot for each run at one epoch."""
         through = self.holdings.through[slots.start : slots.stop]
         if (through == UNKNOWN).any():
             last = slots.stop - 1
@@ -261,65 +260,65 @@ class SlotStore:
         return snapshots
 
     def install(self, snapshot: Snapshot) -> None:
-        """Take a snapshot of slots of which this node is a backup, unless it has them newer."""
+        """Install a snapshot of slots that this node backs up, unless it has them newer."""
         part = slice(snapshot.slots.start, snapshot.slots.stop)
-        wanted = self._mask(snapshot.slots, self.holdings.fed[part])
-        wanted &= self.holdings.through < snapshot.through
-        if not wanted.any():
+        older = self._mask(snapshot.slots, self.holdings.fed[part])
+        older &= self.holdings.through < snapshot.through
+        if not older.any():
             return
-        self._drop(wanted)
-        self._take(snapshot.parts, wanted, snapshot.through)
-        self.learn(snapshot.key_types)
+        self._drop(older)
+        self._apply(snapshot.parts, older, snapshot.through)
+        self.learn_key_types(snapshot.key_types)
 
     # -- from the store ------------------------------------------------------------------
 
-    def lacking(self, committed: int) -> SlotMask:
-        """The slots that this node owns but cannot bring to an epoch with what it has."""
+    def unrestored(self, committed: int) -> SlotMask:
+        """The slots that this node owns, but cannot bring to a commit with what it holds."""
         behind: SlotMask = self.pending_epochs.reach(self.holdings.through) < committed
         return self.holdings.owned & behind
 
-    def empty(self, slots: SlotMask) -> None:
-        """Make slots ready to be loaded."""
+    def begin_load(self, slots: SlotMask) -> None:
+        """Empty slots before records of the store are loaded into them."""
         self._drop(slots)
         self.holdings.through[slots] = EMPTY
 
     def load(self, job: int, fragment: Any, slots: SlotMask) -> None:
-        """Take what a record of the store says of some slots; how far they are is told later."""
+        """Apply a record of the store to some slots; ``finish_load`` sets their epoch."""
         with without_collector():
             self.reducing[job].apply(fragment, slots)
 
-    def loaded(self, slots: SlotMask, through: int) -> None:
-        """Slots are complete through an epoch, also where it changed nothing."""
+    def finish_load(self, slots: SlotMask, through: int) -> None:
+        """Mark slots as complete through an epoch, also those that it did not change."""
         self.holdings.through[slots] = through
-        self.checkpoints.begin(slots & self.holdings.owned, self.holdings.through)
-        self.settle()
+        self.replication.begin(slots & self.holdings.owned, self.holdings.through)
+        self.merge()
 
-    def take(
+    def apply_delta(
         self, parts: tuple[tuple[int, bytes], ...], slots: range, since: int, through: int
     ) -> int:
-        """Apply a delta where it leaves no gap; how far the copies of these slots are, at least."""
-        ready = self.takes(slots, since, through)
+        """Apply a delta where it leaves no gap; return up to which epoch all slots are complete."""
+        ready = self.applicable(slots, since, through)
         if ready.any():
-            self._take(parts, ready, through)
+            self._apply(parts, ready, through)
         part = slice(slots.start, slots.stop)
         reached = self.holdings.through[part][self.holdings.fed[part]]
         return int(reached.min()) if len(reached) else UNKNOWN
 
-    def takes(self, slots: range, since: int, through: int) -> SlotMask:
-        """The slots that a delta brings forward: it begins no later than they end."""
+    def applicable(self, slots: range, since: int, through: int) -> SlotMask:
+        """The slots that a delta advances: it begins no later than they end."""
         ready = self._mask(slots, self.holdings.fed[slots.start : slots.stop])
         return ready & (self.holdings.through >= since) & (self.holdings.through < through)
 
-    def _take(self, parts: tuple[tuple[int, bytes], ...], slots: SlotMask, through: int) -> None:
-        self.views.keep(slots, self.holdings.through)
+    def _apply(self, parts: tuple[tuple[int, bytes], ...], slots: SlotMask, through: int) -> None:
+        self.views.preserve(slots, self.holdings.through)
         for job, data in parts:
             reducing = self.reducing[job]
             reducing.apply(reducing.decode(data), slots)
         self.holdings.through[slots] = through
-        self.settle()
+        self.merge()
 
     def reach(self) -> Runs:
-        """How far each slot could be brought with what is here."""
+        """Up to which epoch each slot can be merged with what this node holds."""
         values = self.pending_epochs.reach(self.holdings.through)
         starts = [0, *(np.flatnonzero(np.diff(values)) + 1).tolist()]
         return tuple((start, int(values[start])) for start in starts)
@@ -334,7 +333,7 @@ class SlotStore:
         return self.reducing[job].get(slot, canonical_key(key, self._key_types[job]))
 
     def slot_of(self, job: int, key: Any) -> int | None:
-        """The slot of a key; None if no key of the key's type has come this way."""
+        """The slot of a key; None if this node has seen no key of its type."""
         self.require_job(job)
         kind = self._key_types.get(job)
         if kind is None or (pa.types.is_null(kind) and key is not None):
@@ -342,7 +341,7 @@ class SlotStore:
         return int(hash_key(canonical_key(key, kind), kind) % self.slots)
 
     def is_behind(self, slots: range, epoch: int) -> bool:
-        """Whether those of some slots that are this node's are not at an epoch yet."""
+        """Whether this node owns some of these slots and has not merged an epoch into them yet."""
         part, held = slice(slots.start, slots.stop), self.holdings
         return bool((held.through[part][held.owned[part]] < epoch).any())
 
@@ -352,11 +351,11 @@ class SlotStore:
             raise UnknownJobError(f"this node runs no job {job}")
 
     def scratch(self, job: int) -> Reducing[Any]:
-        """The running form of a job with empty state, to read fragments with."""
+        """The reducer of a job with empty state, to read fragments with."""
         return reducing_for(self._vertices[job], self.slots)
 
     def require_owned(self, slots: range) -> None:
-        """Raise ``SlotsNotHeldError`` if some slots are not this node's."""
+        """Raise ``SlotsNotHeldError`` unless this node owns all of these slots."""
         if not self.holdings.owned[slots.start : slots.stop].all():
             last = slots.stop - 1
             raise SlotsNotHeldError(
@@ -370,20 +369,20 @@ class SlotStore:
         return list(self.reducing[job].items(mask))
 
     def most_keys(self, slots: range) -> int:
-        """How many keys the largest job holds in some slots."""
+        """The number of keys of the largest job in some slots."""
         mask = self._mask(slots, np.ones(len(slots), dtype=bool))
         return max((reducing.keys(mask) for reducing in self.reducing.values()), default=0)
 
     @property
     def cold_keys(self) -> int:
-        """How many keys are on disk and not in memory, of copies as well."""
+        """The number of keys on disk and not in memory, copies included."""
         return 0 if self._spilling is None else self._spilling.cold
 
     def size(self) -> int:
-        """How many keys are in memory here: in the state, of copies as well, and retained."""
+        """The number of keys in memory: in the state, copies included, and retained for backups."""
         held = sum(reducing.keys(self.holdings.held) for reducing in self.reducing.values())
-        return held - self.cold_keys + self.checkpoints.keys
+        return held - self.cold_keys + self.replication.keys
 
     def keys(self) -> dict[int, int]:
-        """How many keys of each job this node owns."""
+        """The number of keys of each job that this node owns."""
         return {job: r.keys(self.holdings.owned) for job, r in self.reducing.items()}

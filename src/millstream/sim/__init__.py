@@ -1,4 +1,4 @@
-"""The deterministic simulator: whole runs on a virtual clock, with seeded faults.
+"""The deterministic simulator: runs on a virtual clock, with seeded faults.
 
 A :class:`World` holds simulated processes. Each gets a ``Net`` of its own (:class:`SimNet`), and
 the code that production runs over Arrow Flight runs over it unchanged. The same seed gives the

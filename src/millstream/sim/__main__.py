@@ -1,4 +1,4 @@
-"""``python -m millstream.sim``: run scenarios from many seeds, or tell the story of one."""
+"""``python -m millstream.sim``: run scenarios from many seeds, or print the trace of one."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m millstream.sim", description=__doc__)
     parser.add_argument("--seeds", type=int, default=200, help="how many seeds to run")
     parser.add_argument("--first", type=int, default=0, help="the first of them")
-    parser.add_argument("--seed", type=int, help="run one seed only, and tell its last steps")
-    parser.add_argument("--story", type=int, default=40, help="how many steps to tell")
+    parser.add_argument("--seed", type=int, help="run one seed only, and print its last steps")
+    parser.add_argument("--story", type=int, default=40, help="how many steps to print")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args(arguments)
     logging.disable(logging.WARNING)  # takeovers are the rule here
@@ -44,7 +44,7 @@ def _try(seed: int, story: int) -> Outcome | str:
         return simulate(seed, story)
     except ScenarioFailedError as failed:
         return str(failed)
-    except Exception as problem:  # a seed that nobody can play must not end the others
+    except Exception as problem:  # a seed that cannot be played must not end the others
         return f"seed {seed}: {type(problem).__name__}: {problem}"
 
 
@@ -61,9 +61,9 @@ def _many(seeds: range, processes: int, story: int) -> int:
                 counts["blows"] += outcome.blows
                 counts["nodes lost"] += outcome.lost_nodes
                 counts["drivers replaced"] += outcome.drivers - 1
-    told = ", ".join(f"{counts[name]} {name}" for name in sorted(counts))
+    text = ", ".join(f"{counts[name]} {name}" for name in sorted(counts))
     seconds = time.perf_counter() - started
-    print(f"{len(seeds)} seeds in {seconds:.0f} s: {failed} broke a promise; {told}")
+    print(f"{len(seeds)} seeds in {seconds:.0f} s: {failed} broke an invariant; {text}")
     return 1 if failed else 0
 
 

@@ -1,4 +1,4 @@
-"""Messages as short text for the story of a run: the same text in every process."""
+"""Messages as short text for the trace of a run: the same text in every process."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _brief = _Brief()
 
 
 def brief(message: object) -> str:
-    """A message in a few words; nothing for None."""
+    """A message as short text; nothing for None."""
     if message is None:
         return ""
     text = " ".join(_brief.repr(message).split())

@@ -1,4 +1,4 @@
-"""What must hold at every moment of a simulated run, checked against plain dictionaries."""
+"""The invariants of a simulated run, checked at every step against plain dictionaries."""
 
 from __future__ import annotations
 
@@ -24,12 +24,14 @@ from millstream.sim.cluster import Cluster
 from millstream.sim.expiring import last_touches
 from millstream.sim.lock_check import guard
 from millstream.sim.workload import Answer, Outputs
-from millstream.wire.messages import Commit, NotDeterministicError, Receipt, RecutError
+from millstream.wire.commit import Commit
+from millstream.wire.feed import NotDeterministicError, RecutError
+from millstream.wire.receipts import Receipt
 from millstream.work.unit import Reduced
 
 # What changes the state of a job, and what reads it.
 _CHANGES = ("apply", "drop")
-_TIME_TO_HEAL = 120.0
+_TIME_TO_REPLICATE = 120.0
 _STATES_EVERY = 40  # steps
 _READS = ("reduce", "snapshot", "get", "items", "keys")
 
@@ -53,12 +55,12 @@ class Checks:
         # What the state of a job on a node was when it was last found right.
         self._checked: dict[tuple[NodeId, int], tuple[int, bytes]] = {}
         self._steps = 0
-        self._said: object = None
+        self._known: object = None
         self._changes: Counter[tuple[NodeId, int]] = Counter()
         # The try under way, and the owners that slots have had since it began.
         self._try: tuple[int, int] | None = None
         self._owners: list[list[NodeId]] = []
-        self._watch_forgiveness()
+        self._watch_retries()
         for machine in cluster.machines.values():
             self._watch_freezing(machine)
             guard(machine, partial(self._check_locks, machine.node))
@@ -70,16 +72,16 @@ class Checks:
         return self._cluster.coordinator
 
     def step(self, harmed: Container[str], exact: bool) -> None:
-        """Whatever must hold at each step; without an answer, what copies have in common.
+        """Check what must hold at each step; without an exact answer, that copies agree.
 
-        Only those who have run since the last step can have changed anything, each its own.
+        Only processes that have run since the last step can have changed anything.
         """
         self._steps += 1
         ran = self._cluster.world.ran
         if self._cluster.name in ran:
             self.changes()
             self.fenced(harmed)
-            self.claims(self._cluster.machines if self._is_news() else ran)
+            self.claims(self._cluster.machines if self._has_changed() else ran)
         elif not ran.isdisjoint(self._cluster.machines):
             self.claims(ran)
         if self._steps % _STATES_EVERY == 0:
@@ -88,12 +90,12 @@ class Checks:
             if not exact or self._cluster.workload.leaves_choice:
                 self.agreement()
 
-    # I1, on every copy: what a node says it has through an epoch, it has.
+    # I1, on every copy: what a node reports to have through an epoch, it has.
 
     def states(self) -> None:
         """Every copy of every slot is what the plain answer has for its epoch.
 
-        What was found right is looked at again when somebody has worked on it.
+        What was correct is checked again only after it was changed.
         """
         for node, machine in self._cluster.machines.items():
             through = machine.store.holdings.through
@@ -102,7 +104,7 @@ class Checks:
                 if self._checked.get((node, job)) == now:
                     continue
                 items = machine.store.reducing[job].items(np.ones(self._slots, dtype=bool))
-                found = {key: self._cluster.workload.told(state) for key, state in items}
+                found = {key: self._cluster.workload.comparable(state) for key, state in items}
                 expected = self._expected(self._reference.state, job, through)
                 if found != expected:
                     raise ViolationError(_difference(f"I1: {node}, job {job}", found, expected))
@@ -157,9 +159,9 @@ class Checks:
             setattr(reducing, name, counted(getattr(reducing, name)))
 
     def _check_locks(self, node: NodeId, what: str) -> None:
-        """Who changes state has both locks of the node, who reads it has one of them.
+        """A change of state holds both locks of the node, a read one of them.
 
-        So no thread ever sees what another one is changing, wherever it may be interrupted.
+        So no thread reads what another one is changing, wherever it is preempted.
         """
         world = self._cluster.world
         if world.in_hook or world.current is None or world.current.process.name != node:
@@ -168,7 +170,7 @@ class Checks:
         enough = state and metadata if what in _CHANGES else state or metadata
         if not enough:
             raise ViolationError(
-                f"{world.current}: {what} with locks state={state}, books={metadata}"
+                f"{world.current}: {what} with locks state={state}, metadata={metadata}"
             )
 
     def _expected(
@@ -193,23 +195,26 @@ class Checks:
 
     # L
 
-    def _watch_forgiveness(self) -> None:
+    def _watch_retries(self) -> None:
         """A try that met different inputs is repeated only if a takeover explains them."""
-        forgives, behind = self._coordinator.is_retryable, self._cluster.workload.plan.downstream
+        is_retryable, behind = (
+            self._coordinator.is_retryable,
+            self._cluster.workload.plan.downstream,
+        )
 
         def watched(problem: Exception) -> bool:
-            forgiven = forgives(problem)
-            causes: list[Exception] = [*self._coordinator._failures] or [problem]
+            retried = is_retryable(problem)
+            causes = self._coordinator.failures.causes(problem)
             explained = any(
                 isinstance(cause, RecutError)
                 or (isinstance(cause, NotDeterministicError) and cause.job in behind)
                 for cause in causes
             )
-            if forgiven and not (explained and self._was_cut()):
+            if retried and not (explained and self._was_cut()):
                 raise ViolationError(
-                    f"L: {problem} was forgiven, but no takeover has cut a unit in two"
+                    f"L: {problem} was retried, but no takeover has cut a unit in two"
                 )
-            return forgiven
+            return retried
 
         self._coordinator.is_retryable = watched  # type: ignore[method-assign]
 
@@ -240,7 +245,7 @@ class Checks:
     # I2
 
     def outputs(self, published: list[tuple[int, Outputs]]) -> None:
-        """Nothing that was shown is wrong, and no epoch was shown twice."""
+        """Nothing that was published is wrong, and no epoch was published twice."""
         epochs = [epoch for epoch, _ in published]
         if epochs != sorted(set(epochs)):
             raise ViolationError(f"I2: epochs were published as {epochs}")
@@ -278,8 +283,8 @@ class Checks:
         machine.freeze = watched  # type: ignore[method-assign]
 
     def fenced(self, harmed: Container[str]) -> None:
-        """I3b: nobody is fenced to whom nothing has happened, however slow it is."""
-        if self._coordinator._roster is None:
+        """I3b: no node without a fault is fenced, however slow it is."""
+        if not self._coordinator.has_begun:
             return
         for node in self._coordinator.roster.lost:
             if node not in harmed:
@@ -289,7 +294,7 @@ class Checks:
 
     def changes(self) -> None:
         """A new placement drops no copy that is needed, and moves only what has to move."""
-        if self._coordinator._roster is None:
+        if not self._coordinator.has_begun:
             return
         roster = self._coordinator.roster
         now = {node: roster.in_sync(node) for node in roster.nodes}
@@ -301,14 +306,14 @@ class Checks:
             self._note_owners()
         self._placement, self._in_sync = placement, now
 
-    def _is_news(self) -> bool:
-        """Whether the coordinator takes something for true that it did not before."""
+    def _has_changed(self) -> bool:
+        """Whether the coordinator's knowledge has changed."""
         commit, durable = self._coordinator.ledger.committed, self._cluster.durable
         stored = None if durable is None else durable.journal.committed.epoch
         copies = [(node, mask.tobytes()) for node, mask in self._in_sync.items()]
-        said = (self._placement, commit.at, stored, copies)
-        before, self._said = self._said, said
-        return said != before
+        known = (self._placement, commit.at, stored, copies)
+        before, self._known = self._known, known
+        return known != before
 
     def _check_copies(self, now: dict[NodeId, SlotMask]) -> None:
         old = sum((self._in_sync[node].astype(int) for node in now), np.zeros(self._slots, int))
@@ -330,19 +335,19 @@ class Checks:
         began = driver.now()
         while True:
             wanted = min(self._cluster.size.replicas, len(roster.nodes) - 1) + 1
-            short = np.flatnonzero(roster.copies() < wanted)
-            if not len(short) and not roster.is_short:
+            short = np.flatnonzero(roster.copy_counts() < wanted)
+            if not len(short) and not roster.is_under_replicated:
                 return
-            if driver.now() > max(began, calm_from()) + _TIME_TO_HEAL:
+            if driver.now() > max(began, calm_from()) + _TIME_TO_REPLICATE:
                 raise ViolationError(f"I4: copies are missing for too long, of {short.tolist()}")
             driver.sleep(0.5)
 
     def claims(self, nodes: Container[str]) -> None:
-        """Every copy that the coordinator takes for complete is so; nothing is kept needlessly.
+        """Every copy in sync for the coordinator is complete; no epoch is pending needlessly.
 
-        Looks at some nodes only.
+        Checks some nodes only.
         """
-        if self._coordinator._roster is None:
+        if not self._coordinator.has_begun:
             return
         roster, commit = self._coordinator.roster, self._coordinator.ledger.committed
         for node in roster.nodes if commit.epoch >= 0 else ():  # before, every copy is empty
@@ -350,21 +355,21 @@ class Checks:
                 continue
             machine = self._cluster.machines[node]
             lacking = roster.in_sync(node) & ~self._complete(machine, commit)
-            if self._store_has(commit):  # whence an owner brings it back when it is needed
+            if self._store_has(commit):  # from which an owner restores it when it is needed
                 lacking &= ~roster.placement.owned(node)
             wrong = np.flatnonzero(lacking)
             if len(wrong):
                 raise ViolationError(f"I4: {node} has no complete copy of slots {wrong.tolist()}")
         if self._cluster.durable is not None:
-            return  # what slots on their way back from the store have passed goes with the last
+            return  # pending epochs are evicted when the last slot is restored
         for node, machine in self._cluster.machines.items():
             if node not in nodes or self._cluster.is_at_work(node):
                 continue
             holdings = machine.store.holdings
-            for pending_epoch in machine.store.pending_epochs.oldest_first():
-                if not (holdings.held & (holdings.through < pending_epoch.epoch)).any():
+            for pending in machine.store.pending_epochs.oldest_first():
+                if not (holdings.held & (holdings.through < pending.epoch)).any():
                     raise ViolationError(
-                        f"{node} keeps epoch {pending_epoch.epoch}, which it does not need"
+                        f"{node} retains epoch {pending.epoch}, which it does not need"
                     )
 
     def _store_has(self, commit: Commit) -> bool:
@@ -383,8 +388,8 @@ class Checks:
     def _complete(self, machine: NodeMachine, commit: Commit) -> SlotMask:
         reach = machine.store.pending_epochs.reach(machine.store.holdings.through)
         complete: SlotMask = reach >= commit.epoch
-        if commit.at == (machine._epoch, machine._try):  # committed, but the node was not told yet
-            same = list(committed_units(machine._units, commit))
+        if commit.at == machine.current.at:  # committed, but the node does not know of it yet
+            same = list(committed_units(machine.current.units, commit))
             units = covered(same, self._jobs, self._slots, effective=False)
             complete |= units & (reach == commit.epoch - 1)
         return complete & machine.store.holdings.held

@@ -14,7 +14,8 @@ import numpy as np
 from millstream.coordinator.interval_commits import Publish, Triggers
 from millstream.coordinator.journal import Journal
 from millstream.coordinator.service import Coordinator, Member
-from millstream.node.durability.unit_writer import BaseOptions
+from millstream.node.driver_watch import await_driver_lost
+from millstream.node.durability.base_writer import BaseOptions
 from millstream.node.durability.write_queue import WriteQueue, WriteQueueOptions
 from millstream.node.machine import Durability, NodeMachine
 from millstream.node.server import digest_blocks
@@ -27,15 +28,9 @@ from millstream.sim.scratch_disk import ScratchDisk
 from millstream.sim.store import SimStore
 from millstream.sim.strain import Strain
 from millstream.sim.workload import PLAIN, Workload
-from millstream.wire.calls import UnreachableError
 from millstream.wire.epoch_record import JobTypes
-from millstream.wire.messages import FencedError
 
 DRIVER = "driver"
-
-# As in millstream.node.process.
-_PING_EVERY = 0.5
-_SILENT_PINGS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,13 +49,13 @@ class Size:
 
 @dataclass(frozen=True, kw_only=True)
 class Durable:
-    """What a cluster needs to keep its state in a store."""
+    """What a cluster needs to write its state into a store."""
 
     store: SimStore
     journal: Journal
     ids: Mapping[int, str]
     triggers: Triggers
-    keeper: WriteQueueOptions
+    queue: WriteQueueOptions
     bases: BaseOptions
     publish: Publish
 
@@ -84,7 +79,7 @@ class Cluster:
     def __post_init__(self) -> None:
         self.name = self.driver.process.name
         self.coordinator = Coordinator(self.driver)
-        self.world.serve(self.name, self.name, self.coordinator.act)
+        self.world.serve(self.name, self.name, self.coordinator.answer)
         members = [self._start_node(number) for number in range(self.size.nodes)]
         self._members = members
 
@@ -113,14 +108,14 @@ class Cluster:
             ),
             memory=lambda: 0,
             stop=lambda: self.world.at(0.05, lambda: self.world.crash(node)),
-            keeper=WriteQueue(net, durable.store.view(net), durable.keeper) if durable else None,
+            queue=WriteQueue(net, durable.store.view(net), durable.queue) if durable else None,
             spool=disk.spool(self.world) if disk else None,
         )
         self.strain.slow_down(machine, net, self.world)
         for reducing in machine.store.reducing.values():
             # One key: as many steps as there can be, with others in between.
             reducing.step = 1  # type: ignore[misc]
-        self.world.serve(node, node, service.act, service.exchange)
+        self.world.serve(node, node, service.answer, service.exchange)
         service.start()
         if durable:
             net.spawn(partial(self._watch_driver, net), "driver")
@@ -131,21 +126,13 @@ class Cluster:
         return Member(node, node, Domain(zone, executor, executor))
 
     def _watch_driver(self, net: SimNet) -> None:
-        """End a node whose driver is gone, or has given it up: as ``millstream.node.process``."""
-        node, refused = net.process.name, 0
-        while refused < _SILENT_PINGS:
-            net.sleep(_PING_EVERY)
-            try:
-                net.call(self.name, "ping", node, timeout=5.0)
-                refused = 0
-            except UnreachableError as problem:
-                refused += problem.refused
-            except FencedError:
-                break
+        """End a node that was fenced, or whose driver has ended."""
+        node = NodeId(net.process.name)
+        await_driver_lost(net, self.name, node)
         self.world.at(0.0, lambda: self.world.crash(node))
 
     def begin(self) -> None:
-        """Form the ring; to be called within the driver."""
+        """Form the ring; call it within the driver."""
         durable = self.durable
         self.coordinator.begin(
             self._members,
@@ -163,7 +150,7 @@ class Cluster:
         )
 
     def move(self) -> list[int]:
-        """Ask for slots to go to one of their backups; gives the slots."""
+        """Move slots to one of their backups; return the slots."""
         roster, placement = self.coordinator.roster, self.coordinator.roster.placement
         slot = self.world.random.randrange(self.size.slots)
         copies = [node for node in placement.copies(slot) if node in roster.domains]
@@ -178,7 +165,7 @@ class Cluster:
         return slots
 
     def hosts(self) -> list[str]:
-        """Where tasks run."""
+        """The executors, on which tasks run."""
         return list(self.executors)
 
     def is_at_work(self, node: NodeId) -> bool:
@@ -186,7 +173,7 @@ class Cluster:
         return self.locks(node)[0].is_held
 
     def locks(self, node: NodeId) -> tuple[SimLock, SimLock]:
-        """The locks of a node: of its state, and of its books."""
+        """The locks of a node: state and metadata."""
         locks = self.services[node]._locks
         assert isinstance(locks.state, SimLock) and isinstance(locks.metadata, SimLock)
         return locks.state, locks.metadata

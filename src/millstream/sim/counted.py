@@ -47,7 +47,7 @@ class _Counted(TwoSources):
         )
         return EventTimeAnswer(jobs, self.read, slots)
 
-    def told(self, state: Any) -> Any:
+    def comparable(self, state: Any) -> Any:
         return spelled(state)
 
 
@@ -75,7 +75,7 @@ class _Global(TwoSources):
         )
         return EventTimeAnswer(jobs, self.read, slots)
 
-    def told(self, state: Any) -> Any:
+    def comparable(self, state: Any) -> Any:
         return spelled(state)
 
 

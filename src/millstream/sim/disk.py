@@ -1,7 +1,7 @@
 """Folders and files of a simulated disk, which outlives the processes that write to it.
 
 A rename of a folder is atomic. All else takes its steps: a folder is deleted file by file, and a
-file is opened, written and moved by whoever is still alive.
+file is opened, written and moved by any process that is alive.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Disk:
             self.version += 1
 
     def remove_folders(self, name: str) -> None:
-        """Delete a folder and those in it, unless somebody has put a file there meanwhile."""
+        """Delete a folder and those in it, unless a file was created there meanwhile."""
         below = [f for f in self._folders if f == name or f.startswith(f"{name}/")]
         for folder in sorted(below, key=len, reverse=True):
             if not self.names(folder):
@@ -133,7 +133,7 @@ class DiskView:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """The lock of what is published; it goes with the process that holds it."""
+        """The lock of what is published; it is released when its process dies."""
         disk, mine = self._disk, self._net.process
         deadline = disk.world.now + _PATIENCE
         self._step("lock")

@@ -21,7 +21,7 @@ from millstream.coordinator.sink_recovery import reconcile_sinks
 from millstream.coordinator.state_reader import StateReader
 from millstream.errors import MillstreamError
 from millstream.flow.identity import form_of, reducer_text
-from millstream.node.durability.unit_writer import BaseOptions
+from millstream.node.durability.base_writer import BaseOptions
 from millstream.node.durability.write_queue import WriteQueueOptions
 from millstream.sim.checks import Checks, ViolationError
 from millstream.sim.cluster import Cluster, Durable, Size
@@ -37,27 +37,27 @@ from millstream.sim.strain import Strain
 from millstream.sim.workload import SECOND, Answer, Moment, Pair, Workload, split
 from millstream.work.job_clock import BEGINNING, END
 
-_KEPT_INCARNATIONS = 3
+_RETAINED_INCARNATIONS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class Habits:
-    """How a workflow runs on its checkpoint, whoever drives it."""
+    """How a workflow runs on its checkpoint, with any driver."""
 
     shape: Shape
     malice: Malice
     retain: int
-    tidy_every: int
+    garbage_every: int
     recovery: Recovery
     triggers: Triggers
-    keeper: WriteQueueOptions
+    queue: WriteQueueOptions
     bases: BaseOptions
     moves: float
 
 
 @dataclass(frozen=True)
 class Place:
-    """What outlives every driver."""
+    """What survives the drivers."""
 
     world: World
     store: SimStore
@@ -84,7 +84,7 @@ class Driver:
     ) -> None:
         """``earlier`` are the drivers so far, by the incarnation that they claimed.
 
-        ``restore`` is an epoch to go back to.
+        ``restore`` is an epoch to rewind to.
         """
         self.name = f"driver-{number}"
         self.size = size
@@ -108,7 +108,7 @@ class Driver:
         return not self._place.habits.malice.flaky
 
     def start(self) -> None:
-        """Begin; nobody waits for it."""
+        """Begin in the background."""
         self._net.spawn(self._main, "main")
 
     def _main(self) -> None:
@@ -144,10 +144,10 @@ class Driver:
             claimed.workflow,
             place.workload.names,
             habits.retain,
-            tidy_every=habits.tidy_every,
+            garbage_every=habits.garbage_every,
         )
         logs.derive(self.journal.incarnation, claimed.after, claimed.by)
-        logs.prune(_KEPT_INCARNATIONS)
+        logs.prune(_RETAINED_INCARNATIONS)
 
         def publish(staged: Staged) -> None:
             if staged.sinks:
@@ -159,7 +159,7 @@ class Driver:
             journal=self.journal,
             ids={place.workload.names[job.name]: job.id for job in claimed.workflow.jobs},
             triggers=habits.triggers,
-            keeper=habits.keeper,
+            queue=habits.queue,
             bases=habits.bases,
             publish=publish,
         )
@@ -186,16 +186,16 @@ class Driver:
             self._examine(self.cluster)
 
     def _take_up(self, claimed: Claimed) -> None:
-        """Learn what the epochs so far consist of, from whoever committed them."""
+        """Copy the history of the epochs so far from the driver that committed them."""
         if claimed.by is not None:
             before = self._earlier[claimed.by]
             self.reference = before.reference.upto(claimed.after)
             self.ends = before.ends[: claimed.after + 1]
         if len(self.ends) != claimed.after + 1:
-            raise ViolationError(f"I3: nobody has committed epoch {claimed.after}")
+            raise ViolationError(f"I3: no driver has committed epoch {claimed.after}")
 
     def _epoch(self, cluster: Cluster, cut: Cut, sink: FileSink) -> None:
-        """What is called back for each epoch, as ``millstream.spark.engine``."""
+        """The callback for each epoch, as in ``millstream.spark.engine``."""
         place, shape = self._place, self._place.habits.shape
         coordinator = cluster.coordinator
         if cut.epoch < len(self.ends):
@@ -246,7 +246,7 @@ class Driver:
         """Compare the state as users read it with the answer."""
         for job in cluster.workload.jobs:
             items = StateReader(cluster.coordinator).items(job)
-            found = {key: cluster.workload.told(state) for key, state in items}
+            found = {key: cluster.workload.comparable(state) for key, state in items}
             expected = self.reference.state(len(self.ends) - 1, job)
             if found != expected:
                 raise ViolationError(f"I1: job {job} ends with {found}, not {expected}")

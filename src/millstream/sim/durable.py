@@ -33,7 +33,7 @@ from millstream.sim.store import SimStore
 from millstream.sim.workload import Outputs, Workload
 from millstream.sim.workloads import workload_of
 from millstream.stores.store import CorruptRecordError, StoreError
-from millstream.wire.messages import NotDeterministicError
+from millstream.wire.feed import NotDeterministicError
 from millstream.work.reducers import reducing_for
 
 OPERATOR = "operator"
@@ -80,13 +80,13 @@ class DurableRun:
 
     @property
     def lost_nodes(self) -> int:
-        """How many nodes were taken over by others."""
+        """The number of nodes that were declared dead."""
         clusters = [driver.cluster for driver in self.drivers if driver.cluster is not None]
-        rosters = [cluster.coordinator._roster for cluster in clusters]
-        return sum(len(roster.lost) for roster in rosters if roster is not None)
+        coordinators = [cluster.coordinator for cluster in clusters]
+        return sum(len(each.roster.lost) for each in coordinators if each.has_begun)
 
     def go(self, until: float) -> None:
-        """Run until every record is committed and in sight, and everybody has ended."""
+        """Run until every record is committed and visible, and all drivers have ended."""
         self.world.on_step = self._step
         self.scenario.strain.begin(self.world, self._unharmed)
         self.world.run(self._main, OPERATOR, until)
@@ -105,7 +105,7 @@ class DurableRun:
             self._calm = True
             while any(map(self.world.alive, self._all_names())) or self._place.store.is_busy:
                 self._operator.sleep(_POLL)
-            self._over = self._is_done()  # a claim may have come late, whose driver is gone
+            self._over = self._is_done()  # a claim of a dead driver may have arrived late
         self._examine()
 
     def _all_names(self) -> list[str]:
@@ -128,7 +128,7 @@ class DurableRun:
         return self.restores < self.scenario.restores
 
     def _choose_epoch(self) -> int | None:
-        """A retained epoch to go back to; None if there is none, or it was done often enough."""
+        """A retained epoch to rewind to; None if there is none, or enough rewinds were made."""
         retained = self._lineage().manifests[-self.scenario.habits.retain :]
         if not retained or not self._may_go_back():
             return None
@@ -136,14 +136,14 @@ class DurableRun:
         return self.world.random.choice(retained).epoch
 
     def _is_done(self) -> bool:
-        """Whether the last record is committed and in sight, and a driver has ended well."""
+        """Whether the last record is committed and visible, and a driver ended without error."""
         newest = self._lineage().newest
         if newest is None:
             return False
         driver = self._by_incarnation[newest.incarnation]
         ended = any(driver.is_over and driver.error is None for driver in self.drivers)
         at_end = driver.ends[newest.epoch] == self.scenario.records
-        return ended and at_end and self._shown_epochs() <= self._reader.visible.keys()
+        return ended and at_end and self._expected_epochs() <= self._reader.visible.keys()
 
     def _lineage(self) -> Lineage:
         return lineage_of(self._place.store.truth.links)
@@ -201,14 +201,14 @@ class DurableRun:
             raise ViolationError(f"L: {driver.name} gave up: {type(error).__name__}: {error}")
 
     def _check_refusal(self, driver: Driver, error: Exception) -> None:
-        """To go back to an epoch that is retained is refused only if something has changed it."""
+        """A rewind to a retained epoch is refused only if something has changed it."""
         if isinstance(error, StoreError | OffsetsMissingError) and not isinstance(
             error, CorruptRecordError
         ):
             return
         others = [other for other in self.drivers if other is not driver and not other.is_over]
         if driver is self.drivers[-1] and not others:
-            raise ViolationError(f"L: {driver.name} cannot go back to {driver.restore}: {error}")
+            raise ViolationError(f"L: {driver.name} cannot rewind to {driver.restore}: {error}")
 
     def _is_fenced(self, driver: Driver) -> bool:
         if driver.journal is None:
@@ -220,35 +220,35 @@ class DurableRun:
         return any(isinstance(link, Claim) and link.incarnation > incarnation for link in links)
 
     def _examine(self) -> None:
-        """Compare what is durable and what is in sight with the answer."""
+        """Compare what is durable and what is visible with the answer."""
         lineage = self._lineage()
         newest = lineage.newest
         assert newest is not None
         driver = self._by_incarnation[newest.incarnation]
-        shown = self._shown_epochs()
-        if set(self._reader.visible) != shown:
-            raise ViolationError(f"I2: in sight are {sorted(self._reader.visible)}, not {shown}")
+        expected = self._expected_epochs()
+        if set(self._reader.visible) != expected:
+            raise ViolationError(f"I2: visible are {sorted(self._reader.visible)}, not {expected}")
         for epoch, outputs in self._reader.visible.items():
-            expected = with_rows(driver.reference.outputs[epoch])
-            if driver.is_exact and outputs != expected:
-                raise ViolationError(f"I2: epoch {epoch} is shown as {outputs}, not {expected}")
+            rows = with_rows(driver.reference.outputs[epoch])
+            if driver.is_exact and outputs != rows:
+                raise ViolationError(f"I2: epoch {epoch} is visible as {outputs}, not {rows}")
         store = self._place.store
         stored = Chain(store).read(on_damage=lambda _: None)
-        kept: dict[int, dict[str, Any]] = {}
+        states: dict[int, dict[str, Any]] = {}
         for at, job in self._place.workload.jobs.items():
             try:
                 state = StoredState(store, stored, newest.epoch, job.name)
                 found = _stored(self._place.workload, state, job)
             except MillstreamError as problem:
                 raise ViolationError(f"I1: job {at} cannot be read: {problem}") from problem
-            kept[at] = found
+            states[at] = found
             expected_state = driver.reference.state(newest.epoch, at)
             if driver.is_exact and found != expected_state:
                 raise ViolationError(f"I1: job {at} is stored as {found}, not {expected_state}")
-        if wrong := self._place.workload.disagreement(self._in_sight(), kept.__getitem__):
+        if wrong := self._place.workload.disagreement(self._published(), states.__getitem__):
             raise ViolationError(f"I2: {wrong}")
 
-    def _in_sight(self) -> list[Outputs | None]:
+    def _published(self) -> list[Outputs | None]:
         """What each epoch shows; None where the sink has looked at a part of it only."""
         vertices = self._place.workload.sinks
         found: list[Outputs | None] = []
@@ -256,17 +256,17 @@ class DurableRun:
             sink = self._by_incarnation[link.incarnation].sink
             for one in link.staged:
                 visible = self._reader.visible.get(one.epoch, {})
-                whole = (one.epoch, one.attempt) in sink.staged
-                found.append({at: visible.get(at, []) for at in vertices} if whole else None)
+                is_read = (one.epoch, one.attempt) in sink.staged
+                found.append({at: visible.get(at, []) for at in vertices} if is_read else None)
         return found
 
-    def _shown_epochs(self) -> set[int]:
+    def _expected_epochs(self) -> set[int]:
         """The epochs that were committed with something to show."""
         staged = [one for link in self._lineage().manifests for one in link.staged]
         return {one.epoch for one in staged if one.sinks}
 
     def _is_current(self, epoch: int) -> bool:
-        return epoch in self._shown_epochs()
+        return epoch in self._expected_epochs()
 
     def _committed(self, epoch: int) -> list[Outputs]:
         """What an epoch gave each time that it was committed."""
@@ -287,7 +287,7 @@ class DurableRun:
             return
         if process.startswith("driver"):
             often = 1.0 if what.startswith(_MOMENTS) else 0.1
-            most = scenario.deaths + self.restores  # not all before the first run goes back
+            most = scenario.deaths + self.restores  # not all before the first rewind
             if self.deaths < most and world.maybe(scenario.death_rate * often):
                 self._hit_driver(process)
         if self.blows < scenario.blows and world.maybe(scenario.rate):
@@ -298,7 +298,7 @@ class DurableRun:
                 self._fill_store(process)
 
     def _fill_store(self, process: str) -> None:
-        """Let the store run out of space, mostly while somebody writes to it."""
+        """Let the store run out of space, mostly while a process writes to it."""
         self.fulls += 1
         seconds = self.world.random.choice((0.002, 0.05, 1.0, 6.0, 30.0))
         self._place.store.fill_up(seconds, process if self.world.maybe(0.5) else None)
@@ -331,7 +331,7 @@ class DurableRun:
         links = [(name, node) if self.world.maybe(0.5) else (node, name) for node in nodes]
         for source, target in links:
             self.world.cut(source, target)
-            self.world.at(seconds, partial(self.world.heal, source, target))
+            self.world.at(seconds, partial(self.world.mend, source, target))
 
     def _hit_node(self, process: str) -> None:
         world = self.world
@@ -361,32 +361,32 @@ class DurableRun:
         clusters = [] if self._calm else [d.cluster for d in self.drivers if d.cluster is not None]
         return self._harm.unharmed(node for cluster in clusters for node in cluster.machines)
 
-    def _may_hit(self, driver: Driver, gone: set[str]) -> bool:
+    def _may_hit(self, driver: Driver, victims: set[str]) -> bool:
         if driver.size.durability == "epoch":
-            return self._reachable(driver, gone)
+            return self._reachable(driver, victims)
         if self.scenario.reckless or driver.checks is None or not self.world.alive(driver.name):
             return True
         assert driver.cluster is not None
-        if driver.cluster.coordinator._roster is None:
+        if not driver.cluster.coordinator.has_begun:
             return False
-        return bool((driver.checks.survivors(gone) > 0).all())
+        return bool((driver.checks.survivors(victims) > 0).all())
 
-    def _reachable(self, driver: Driver, gone: set[str]) -> bool:
-        """Whether a node of a driver is left that nothing happens to."""
+    def _reachable(self, driver: Driver, victims: set[str]) -> bool:
+        """Whether a driver has a node without any fault."""
         if driver.cluster is None:
             return False
-        roster = driver.cluster.coordinator._roster
-        lost = () if roster is None else roster.lost
+        coordinator = driver.cluster.coordinator
+        lost = coordinator.roster.lost if coordinator.has_begun else ()
         nodes = [node for node in driver.cluster.living() if node not in lost]
-        return any(node not in gone for node in self._harm.unharmed(nodes))
+        return any(node not in victims for node in self._harm.unharmed(nodes))
 
 
 def _stored(workload: Workload, stored: StoredState, job: JobVertex) -> dict[str, Any]:
     """The state of a job in the store; that of windows as a node restores it."""
     if job.windowing is None:
-        return {key: workload.told(state) for key, state in stored.items()}
+        return {key: workload.comparable(state) for key, state in stored.items()}
     restored = reducing_for(job, stored.slots)
     every = range(stored.slots)
     stored._load(restored, restored.decode, every)
     items = restored.items(mask_of(every, stored.slots))
-    return {key: workload.told(state) for key, state in items}
+    return {key: workload.comparable(state) for key, state in items}

@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass, field
 
 from millstream.coordinator.interval_commits import Triggers
-from millstream.node.durability.unit_writer import BaseOptions
+from millstream.node.durability.base_writer import BaseOptions
 from millstream.node.durability.write_queue import WriteQueueOptions
 from millstream.sim.cluster import Size
 from millstream.sim.driver import Habits
@@ -68,7 +68,7 @@ class DurableScenario:
                 flaky=0.2 if flaky else 0.0,
             ),
             retain=rng.choice((1, 1, 3)),
-            tidy_every=rng.choice((1, 1, 2)),
+            garbage_every=rng.choice((1, 1, 2)),
             recovery=rng.choice(("eager", "lazy")),
             triggers=Triggers(
                 seconds=rng.choice((0.0, 0.5, 3.0)),
@@ -76,7 +76,7 @@ class DurableScenario:
                 epochs=rng.choice((2, 50)),
                 when_full=rng.choice(("block", "replace")),
             ),
-            keeper=WriteQueueOptions(
+            queue=WriteQueueOptions(
                 entries=rng.choice((2, 256)), when_full=rng.choice(("block", "replace"))
             ),
             bases=BaseOptions(

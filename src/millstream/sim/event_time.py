@@ -1,4 +1,4 @@
-"""The plain answer to windows: every value is kept, and all is computed from the whole history.
+"""The reference answer for windows, computed from the history of all values.
 
 Its arithmetic is its own, so that it shares no fault with the code that runs.
 """
@@ -18,8 +18,8 @@ from millstream.sim.keyed_windows import (
     Value,
     by_key,
     instant,
+    plain_value,
     row,
-    told,
 )
 from millstream.sim.keyed_windows import Moment as KeyedMoment
 from millstream.sim.workload import Moment, Outputs, Pair, in_order
@@ -33,7 +33,7 @@ DirtyPanes = frozenset[tuple[int, int]]
 
 @dataclass(frozen=True)
 class Origin:
-    """How event time goes on in a source."""
+    """How event time advances in a source."""
 
     lateness: int
     idle: int
@@ -111,7 +111,7 @@ class Epoch:
 class EventTimeAnswer:
     """What windowed jobs must give; those that follow others come after them.
 
-    Early results are given slot by slot, where there is news; that alone depends on slots.
+    Early results are emitted slot by slot, where there are new values; that alone depends on slots.
     """
 
     def __init__(
@@ -209,7 +209,7 @@ class EventTimeAnswer:
     def _early(
         self, job: Job, values: Iterable[Value], dirty: DirtyPanes, watermark: int
     ) -> tuple[list[Any], list[Value]]:
-        """What open windows give in slots where they have news, and the same for who follows."""
+        """The early results of open windows in slots with new values, also as downstream input."""
         rows: list[Any] = []
         given: list[Value] = []
         values = list(values)
@@ -443,6 +443,6 @@ def _state(job: Job, values: Iterable[Value]) -> dict[str, Any]:
             panes = found.setdefault(value.key, {})
             panes.setdefault(value.time // job.pane * job.pane, []).append(value.value)
     return {
-        key: {instant(start): told(job.show(members)) for start, members in panes.items()}
+        key: {instant(start): plain_value(job.show(members)) for start, members in panes.items()}
         for key, panes in found.items()
     }

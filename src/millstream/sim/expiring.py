@@ -1,7 +1,7 @@
 """A simulated workload whose keys expire: jobs of all kinds of state, each with a time-to-live.
 
 When each key was last touched is a part of the state: a copy that does not know it would expire
-keys too early, too late, or never. So it is compared as well, and a key that is gone must have
+keys too early, too late, or never. So it is compared as well, and a key that has expired must have
 left nothing behind.
 """
 
@@ -116,7 +116,7 @@ class _Expiring(OneSource):
             at["lists"]: in_order(lists),
         }
 
-    def told(self, state: Any) -> Any:
+    def comparable(self, state: Any) -> Any:
         # A combinable shows its result, and the store what that is made of.
         if isinstance(state, dict):
             state = sorted_tuple(state["accumulator"]) if "accumulator" in state else state

@@ -53,11 +53,11 @@ class Harm:
         for source, target in links:
             world.cut(source, target)
 
-        def heal() -> None:
+        def mend() -> None:
             for source, target in links:
-                world.heal(source, target)
+                world.mend(source, target)
 
-        self._for_a_while(node, heal)
+        self._for_a_while(node, mend)
 
     def _for_a_while(self, node: str, end: Callable[[], None]) -> float:
         world = self._world

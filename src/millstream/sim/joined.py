@@ -52,7 +52,7 @@ class _Joined(TwoSources):
             jobs.append(Job(self.at[kind], self.origins, [join], tuple, key=letter))
         return EventTimeAnswer(tuple(jobs), self.read, slots)
 
-    def told(self, state: Any) -> Any:
+    def comparable(self, state: Any) -> Any:
         return tuple(sorted(numbered(state)))
 
 

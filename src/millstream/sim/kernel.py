@@ -98,7 +98,7 @@ class Kernel:
             self._processes[name].paused = True
 
     def resume(self, name: str) -> None:
-        """Let a paused process go on; what came in meanwhile is delivered now."""
+        """Resume a paused process; messages that arrived meanwhile are delivered now."""
         if self.alive(name) and self._processes[name].paused:
             self.note(f"{name} resumes")
             process = self._processes[name]
@@ -178,7 +178,7 @@ class Kernel:
         return task
 
     def wait(self, what: str, timeout: float | None = None) -> None:
-        """Pass the baton on until somebody wakes the running task, or time is over."""
+        """Pass the baton on until the running task is woken, or the timeout has passed."""
         task = self._task()
         self.check(task)
         task.waits = what
@@ -195,7 +195,7 @@ class Kernel:
         self.check(task)
 
     def wake(self, task: Task, ticket: int) -> None:
-        """Let a task go on, if it is still in the wait of that ticket."""
+        """Wake a task, if it is still in the wait of that ticket."""
         self._push(self.now + self._jitter(), task.process, task, ticket, None)
 
     def linger(self) -> None:
@@ -214,7 +214,7 @@ class Kernel:
         return self.current
 
     def check(self, task: Task) -> None:
-        """Raise ``Crashed`` in a task whose process is gone."""
+        """Raise ``Crashed`` in a task whose process has crashed."""
         if not task.process.alive:
             raise Crashed(task.process.name)
 
@@ -259,7 +259,7 @@ class Kernel:
     def close(self) -> None:
         """End all processes and unwind all tasks; no thread is left."""
         if self._closed or (self._lost and not self._outside.acquire(timeout=1.0)):
-            return  # a task that never waits keeps its thread
+            return  # a task that never waits runs on in its thread
         self._closed = True
         self._events.clear()
         for task in self._tasks.values():

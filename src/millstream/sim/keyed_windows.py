@@ -1,6 +1,6 @@
 """The plain answer to windows that are not of time: count windows, global windows, and joins.
 
-Each says what it gives in an epoch, which values stay, and what the state of a key is; all is
+Each defines its results in an epoch, which values remain, and the state of a key; all is
 computed from the values alone.
 """
 
@@ -79,7 +79,7 @@ def row(key: str, result: Any, start: Any, end: Any, timing: str = "on_time") ->
     return (key, result, start, end)
 
 
-def told(result: Any) -> Any:
+def plain_value(result: Any) -> Any:
     """A result as it is seen in the state."""
     return result["value"] if isinstance(result, dict) and set(result) == {"value"} else result
 
@@ -117,7 +117,7 @@ class Count(KeyedWindow):
         needed = [v.value for v in values[max(following - self.size, 0) :]]
         if not self.folded:
             return tuple(needed)
-        return told(show(needed)) if needed else None
+        return plain_value(show(needed)) if needed else None
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class Global(KeyedWindow):
         return len(times) >= self.trigger
 
     def state(self, show: Show, values: Sequence[Value]) -> Any:
-        return told(show([value.value for value in values]))
+        return plain_value(show([value.value for value in values]))
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The links of a simulated world: who listens where, how long messages take, what gets lost."""
+"""The links of a simulated world: servers, delays of messages, and losses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 from millstream.sim.kernel import Kernel
 from millstream.sim.tasks import Process, Task
 
-Act = Callable[[str, object], object]
+Answer = Callable[[Any], object]
 Exchange = Callable[[Any, Iterator[Any]], list[pa.RecordBatch]]
 
 _COMMON_DELAY = 0.001
@@ -33,7 +33,7 @@ class Faults:
 @dataclass(frozen=True)
 class Server:
     process: Process
-    act: Act
+    answer: Answer
     exchange: Exchange | None
 
 
@@ -44,11 +44,11 @@ class UnderWay(Protocol):
     server: Process | None
 
     def crashed(self) -> None:
-        """Its sender or its server is gone."""
+        """Its sender or its server has crashed."""
 
 
 class Links(Kernel):
-    """The servers of a world's processes, the links between them, and how bad these are."""
+    """The servers of a world's processes, the links between them, and their faults."""
 
     def __init__(self, seed: int, trace_limit: int = 10_000) -> None:
         super().__init__(seed, trace_limit)
@@ -60,16 +60,18 @@ class Links(Kernel):
         self._cuts: set[tuple[str, str]] = set()
         self.under_way: dict[int, UnderWay] = {}
 
-    def serve(self, name: str, address: str, act: Act, exchange: Exchange | None = None) -> None:
+    def serve(
+        self, name: str, address: str, answer: Answer, exchange: Exchange | None = None
+    ) -> None:
         """Let a process listen at an address.
 
-        Every call runs ``act(action, body)`` as a task of the process, every feed
+        Every call runs ``answer(request)`` as a task of the process, every feed
         ``exchange(header, blocks)``; the last of the blocks is the end marker, unless the sender
-        broke off. A ``MillstreamError`` travels to the caller, anything else stops the world.
+        broke off. A ``MillstreamError`` is raised to the caller, anything else stops the world.
         """
         if not self.alive(name):
             raise ValueError(f"no process {name} is alive: create it first")
-        self._servers[address] = Server(self._processes[name], act, exchange)
+        self._servers[address] = Server(self._processes[name], answer, exchange)
 
     def crash(self, name: str) -> None:
         """End a process at once; what it was sending or serving breaks."""
@@ -84,9 +86,9 @@ class Links(Kernel):
         self.note(f"{source} -/-> {target} cut")
         self._cuts.add((source, target))
 
-    def heal(self, source: str, target: str) -> None:
+    def mend(self, source: str, target: str) -> None:
         """Undo a cut."""
-        self.note(f"{source} ---> {target} healed")
+        self.note(f"{source} ---> {target} mended")
         self._cuts.discard((source, target))
 
     def is_cut(self, source: str, target: str) -> bool:
@@ -102,11 +104,11 @@ class Links(Kernel):
         return _COMMON_DELAY * (0.5 + self.random.random())
 
     def transfer(self, size: int) -> float:
-        """How long so many bytes take, besides the delay of any message."""
+        """How long so many bytes take, in addition to the delay of any message."""
         return 0.0 if self.bandwidth is None else size / self.bandwidth
 
     def step(self, what: str, process: Process | None = None) -> Task:
-        """A step, which may take its time."""
+        """A step, which may be delayed."""
         task = super().step(what, process)
         if self.maybe(self.faults.stall):
             self.wait("for a busy core", self.random.random() * self.slow_delay)

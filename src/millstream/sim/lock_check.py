@@ -1,12 +1,11 @@
-"""The proof that threads of a node share nothing outside its locks.
+"""Checks that threads of a node access shared state only under its locks.
 
-Tasks of the simulator take turns at messages, locks and sleeps only; real threads, between any two
-instructions. To preempt them there as well would search for an unlucky moment, and find some. To
-check who holds the locks whenever shared state is touched needs no luck: every access that any run
-makes is proven, wherever it might have been interrupted. So that is what is done.
+Tasks of the simulator switch at messages, locks and sleeps only; real threads, between any two
+instructions. Preempting them at random would find some races. Checking the locks at every access of
+shared state finds every unlocked access that a run makes, wherever it could be preempted.
 
 Not guarded is what is read in one step: values that are replaced as a whole (placements, commits),
-arrays of numbers by slot, and the shelf, which hands out copies.
+arrays of numbers by slot, and the pending epochs, which hand out copies.
 """
 
 from __future__ import annotations
@@ -19,18 +18,18 @@ from millstream.node.machine import NodeMachine
 Check = Callable[[str], None]
 
 _SHARED = {
-    "NodeMachine": frozenset({"_units"}),
+    "CurrentEpoch": frozenset({"units"}),
     "SlotStore": frozenset({"_key_types", "_evicted"}),
     "Views": frozenset({"_views"}),
-    "Checkpoints": frozenset({"_retained", "_acknowledged"}),
+    "ReplicationLog": frozenset({"_retained", "_acknowledged"}),
 }
-"""What is changed in several steps, of each part of a node."""
+"""The attributes that are changed in several steps, of each part of a node."""
 
 
 def guard(machine: NodeMachine, check: Check) -> None:
-    """Call ``check`` with a name before anybody touches what threads of a node share."""
+    """Call ``check`` with a name before each access to what threads of a node share."""
     store = machine.store
-    for part in (machine, store, store.views, store.checkpoints):
+    for part in (machine.current, store, store.views, store.replication):
         _guard(part, _SHARED[type(part).__name__], check)
 
 

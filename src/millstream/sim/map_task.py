@@ -1,4 +1,4 @@
-"""The map side of a simulated task: that of Spark's workers, with blocks kept as rows."""
+"""The map side of a simulated task: that of Spark's workers, with blocks as rows."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class MapTask:
         for part, rows in shares:
             place = (*self._place, len(self.rows))
             self.rows.append((part, job, part, *place, count, to_bytes(rows)))
-            count = 0  # told once, with the first block
+            count = 0  # counted once, with the first block
 
     def to_sink(self, sink: int, chunk: Chunk) -> None:
         self.shown.setdefault(sink, []).extend(chunk.records())

@@ -21,11 +21,14 @@ from millstream.sim.links import Links, Server
 from millstream.sim.promises import Promise, SimLock
 from millstream.sim.tasks import Crashed, Process
 from millstream.wire.calls import UnreachableError
+from millstream.wire.feed import End
 from millstream.wire.net import Delivery
+from millstream.wire.request import Request
 
+A = TypeVar("A")
 T = TypeVar("T")
 
-# The words of Arrow Flight for the same events.
+# Arrow Flight's messages for the same events.
 REFUSED = "Flight returned unavailable error, with message: failed to connect to all addresses"
 CLOSED = "Flight returned unavailable error, with message: Stream removed (Socket closed)"
 LATE = "Flight returned timeout error, with message: Deadline Exceeded"
@@ -37,11 +40,11 @@ _NOTICED = 10.0
 
 
 class _Exchange:
-    """One request to a server and its answer, or its failure."""
+    """One request or feed to a server and its answer, or its failure."""
 
-    def __init__(self, world: Links, sender: Process, address: str, what: str, text: str) -> None:
+    def __init__(self, world: Links, sender: Process, address: str, message: object) -> None:
         self.world, self.sender, self.address = world, sender, address
-        self.what, self.text = what, text
+        self.what, self.text = type(message).__name__, brief(message)
         self.answer: Promise[Any] = Promise(world)
         self.server: Process | None = None
         self.serial = world.serial()
@@ -57,14 +60,14 @@ class _Exchange:
             self.answer.fail(error)
 
     def crashed(self) -> None:
-        """The server, or the sender, is gone."""
+        """The server, or the sender, has crashed."""
         self.world.under_way.pop(self.serial, None)
         self.fail(CLOSED, within=self.world.max_delay)
 
     def begin(self, server: Server, work: Callable[[], object], answered: bool = True) -> None:
         """Start the task of the server that executes the request."""
         world = self.world
-        world.note(f"{server.process.name} <- {self.sender.name} {self.what} {self.text}".rstrip())
+        world.note(f"{server.process.name} <- {self.sender.name} {self.text}")
         if answered:
             self.server = server.process
             world.under_way[self.serial] = self
@@ -101,7 +104,7 @@ class _Exchange:
             if error:
                 self.answer.fail(error)
             else:
-                self.answer.settle(value)
+                self.answer.resolve(value)
 
     def lost(self, server: Process, value: Any, error: MillstreamError | None) -> None:
         """The way back is cut: a caller waits until its timeout."""
@@ -114,14 +117,12 @@ class _Exchange:
 
 
 class _Call(_Exchange):
-    """A call of an action."""
+    """A request and its answer."""
 
-    def __init__(
-        self, world: Links, sender: Process, address: str, action: str, body: object
-    ) -> None:
-        super().__init__(world, sender, address, action, brief(body))
-        self._body = pickle.dumps(body, 5)
-        world.at(world.delay() + world.transfer(len(self._body)), self._deliver)
+    def __init__(self, world: Links, sender: Process, address: str, request: Request[Any]) -> None:
+        super().__init__(world, sender, address, request)
+        self._request = pickle.dumps(request, 5)
+        world.at(world.delay() + world.transfer(len(self._request)), self._deliver)
 
     def _deliver(self) -> None:
         world, server = self.world, self.world.server_at(self.address)
@@ -134,17 +135,17 @@ class _Call(_Exchange):
             if world.maybe(0.5):
                 self.fail(CLOSED)
         else:
-            self.begin(server, partial(self._act, server))
+            self.begin(server, partial(self._answer, server))
             if world.maybe(world.faults.duplicate):
                 world.at(world.delay() + world.delay(), self._deliver_again)
 
     def _deliver_again(self) -> None:
         server = self.world.server_at(self.address)
         if server is not None and not self.world.is_cut(self.sender.name, server.process.name):
-            self.begin(server, partial(self._act, server), answered=False)
+            self.begin(server, partial(self._answer, server), answered=False)
 
-    def _act(self, server: Server) -> object:
-        answer = pickle.dumps(server.act(self.what, pickle.loads(self._body)), 5)
+    def _answer(self, server: Server) -> object:
+        answer = pickle.dumps(server.answer(pickle.loads(self._request)), 5)
         self.size = len(answer)
         return pickle.loads(answer)
 
@@ -153,9 +154,9 @@ class _Feed(_Exchange, Iterator[Any]):
     """A stream of chunks and their end marker to one node; the node iterates over it."""
 
     def __init__(
-        self, world: Links, sender: Process, to: Delivery, chunks: list[Any], end: Any
+        self, world: Links, sender: Process, to: Delivery, chunks: list[Any], end: End
     ) -> None:
-        super().__init__(world, sender, to.address, "feed", brief(to.header))
+        super().__init__(world, sender, to.address, to.header)
         self._header = pickle.dumps(to.header, 5)
         self._items: list[Any] = [*chunks, pickle.loads(pickle.dumps(end, 5))]
         broken = world.maybe(world.faults.break_feed)
@@ -163,11 +164,11 @@ class _Feed(_Exchange, Iterator[Any]):
         self._sent = 0
         self._came: deque[Any] = deque()
         self._over = False  # nothing more will come
-        self._news: Promise[None] = Promise(world)
+        self._arrival: Promise[None] = Promise(world)
         world.schedule(world.delay(), self._open, sender)
 
     def stop(self) -> None:
-        """The sender gives up: the node sees the stream break off."""
+        """The sender cancels: the node sees the stream break off."""
         if not self._over:
             self.world.at(self.world.delay(), self._break_off)
 
@@ -186,7 +187,7 @@ class _Feed(_Exchange, Iterator[Any]):
         elif self._is_cut(server.process):
             self._wait_or_break(self._open)
         elif world.maybe(world.faults.lose_request):
-            world.note(f"{server.process.name} <- {self.sender.name} feed: lost")
+            world.note(f"{server.process.name} <- {self.sender.name} {self.what}: lost")
             self._over = True
             self.fail(CLOSED, within=_NOTICED)
         else:
@@ -208,7 +209,7 @@ class _Feed(_Exchange, Iterator[Any]):
             self._came.append(self._items[self._sent])
             self._sent += 1
             self._over = self._sent == len(self._items)
-            self._tell()
+            self._notify()
             if not self._over:
                 size = getattr(self._items[self._sent], "nbytes", 0)
                 world.schedule(world.delay() + world.transfer(size), self._send, self.sender)
@@ -217,7 +218,7 @@ class _Feed(_Exchange, Iterator[Any]):
         return self.world.is_cut(self.sender.name, server.name)
 
     def _wait_or_break(self, again: Callable[[], None]) -> None:
-        """The link is cut: TCP tries again until it is healed, or gives up."""
+        """The link is cut: TCP retransmits until the cut is undone, or times out."""
         if self.world.maybe(0.2):
             self.fail(CLOSED)
             self.world.at(self.world.random.random() * _NOTICED, self._break_off)
@@ -228,18 +229,18 @@ class _Feed(_Exchange, Iterator[Any]):
         if not self._over:
             self.world.note(f"feed of {self.sender.name} to {self.address} breaks off")
             self._over = True
-            self._tell()
+            self._notify()
 
-    def _tell(self) -> None:
-        news, self._news = self._news, Promise(self.world)
-        news.settle(None)
+    def _notify(self) -> None:
+        arrival, self._arrival = self._arrival, Promise(self.world)
+        arrival.resolve(None)
 
     def __next__(self) -> Any:
         self.world.step(f"read {self.sender.name}", self.server)
         while not self._came:
             if self._over:
                 raise StopIteration
-            self._news.wait(f"for rows of {self.sender.name}")
+            self._arrival.wait(f"for rows of {self.sender.name}")
         return self._came.popleft()
 
     def lost(self, server: Process, value: Any, error: MillstreamError | None) -> None:
@@ -262,7 +263,7 @@ class World(Links):
         self.close()
 
     def process(self, name: str) -> SimNet:
-        """Create a process, and give its view of the world."""
+        """Create a process, and return its view of the world."""
         return SimNet(self, self._create(name))
 
 
@@ -277,20 +278,22 @@ class SimNet:
         """Whose view this is."""
         return self._process
 
-    def call(self, address: str, action: str, body: object = None, timeout: float = 30.0) -> Any:
+    def call(self, address: str, request: Request[A], timeout: float = 30.0) -> A:
         world, peer = self._world, self._world.name_at(address)
-        world.step(f"call {peer} {action}", self._process)
-        call = _Call(world, self._process, address, action, body)
-        if not call.answer.wait(f"for {peer} to answer {action}", timeout):
+        what = type(request).__name__
+        world.step(f"call {peer} {what}", self._process)
+        call = _Call(world, self._process, address, request)
+        if not call.answer.wait(f"for {peer} to answer {what}", timeout):
             call.fail(LATE)
-        return call.answer.get()
+        answer: A = call.answer.get()
+        return answer
 
     def feed(
         self,
         primary: Delivery,
         copies: Sequence[Delivery],
         rows: pa.Table,
-        end: Any,
+        end: End,
         abandoned: Callable[[], bool],
     ) -> list[pa.RecordBatch]:
         world, peer = self._world, self._world.name_at(primary.address)
@@ -323,7 +326,7 @@ class SimNet:
             except Exception as problem:
                 results[number] = problem
             if len(results) == len(calls):
-                all_done.settle(None)
+                all_done.resolve(None)
 
         for number, call in enumerate(calls):
             world.start(self._process, f"{parent.name}.{number}", partial(run, number, call))
@@ -355,7 +358,7 @@ class SimNet:
             raise Crashed(self._process.name)
 
     def _chunks(self, rows: pa.Table) -> list[pa.RecordBatch]:
-        """Rows as a sender would cut them: anyhow."""
+        """Cut rows at random, as a sender may."""
         world = self._world
         cut: list[pa.RecordBatch] = []
         for batch in rows.to_batches():

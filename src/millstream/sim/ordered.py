@@ -1,8 +1,8 @@
 """A simulated workload whose second job depends on the order of what the first gives.
 
-In which order results reach a job behind another is not promised, save that those of one key keep
+The order in which results reach a downstream job is not defined, except that those of one key keep
 theirs: it follows from how partitions are cut into units, and so from who owns what. But it is one
-order: what an epoch has shown is what every copy keeps, whoever died meanwhile.
+order: what an epoch has published is in every copy, whichever nodes died meanwhile.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from millstream.flow.sources import Source
 from millstream.flow.workflow import Workflow
 from millstream.sim.workload import (
     Answer,
-    Kept,
+    FinalState,
     OneSource,
     Outputs,
     Pair,
+    Published,
     Reference,
-    Shown,
     States,
     Workload,
     in_order,
@@ -39,13 +39,13 @@ def number(key: str, values: list[Any], state: Any) -> Iterator[Pair]:
 
 
 def by_letter(record: Pair) -> Iterator[Pair]:
-    """Bring a numbered value to its letter, as text."""
+    """Send a numbered value to its letter, as text."""
     key, count = record
     yield key[0], f"{key}:{count}"
 
 
 def line_up(letter: str, values: list[str], state: Any) -> Iterator[Pair]:
-    """Keep what came, in the order in which it came, and show all of it."""
+    """Store values in the order of arrival, and return all of them."""
     state.setdefault("lines", []).append(values)
     yield letter, state["lines"]
 
@@ -86,10 +86,10 @@ class _Ordered(OneSource):
     def answer(self, slots: int) -> Answer:
         return Reference(_step)
 
-    def disagreement(self, shown: Shown, kept: Kept) -> str | None:
-        """What an epoch adds is all that the first job has shown in it; nothing else changes."""
+    def disagreement(self, published: Published, state: FinalState) -> str | None:
+        """An epoch adds all results of the first job in it, and nothing else changes."""
         lines: dict[str, tuple[Any, ...]] = {}
-        for epoch, outputs in enumerate(shown):
+        for epoch, outputs in enumerate(published):
             if outputs is None:
                 continue
             new = dict(outputs[SECOND_JOB])
@@ -102,9 +102,9 @@ class _Ordered(OneSource):
                 return f"epoch {epoch} shows {outputs[SECOND_JOB]} of {outputs[FIRST]}"
             lines.update(new)
         for letter, expected in lines.items():
-            found = tuple(map(tuple, kept(SECOND_JOB)[letter]["lines"]))
+            found = tuple(map(tuple, state(SECOND_JOB)[letter]["lines"]))
             if found[: len(expected)] != expected:
-                return f"{letter} was shown as {expected}, but is kept as {found}"
+                return f"{letter} was published as {expected}, but its state is {found}"
         return None
 
 

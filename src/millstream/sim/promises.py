@@ -23,14 +23,14 @@ class Promise(Generic[T]):
         self._waiter: Task | None = None
         self._ticket = 0
 
-    def settle(self, value: T) -> None:
-        """The first outcome counts."""
+    def resolve(self, value: T) -> None:
+        """Resolve it with a value; the first outcome counts."""
         if not self.done:
             self.done, self._value = True, value
             self._wake()
 
     def fail(self, error: BaseException) -> None:
-        """Like ``settle``, with an error."""
+        """Resolve it with an error."""
         if not self.done:
             self.done, self._error = True, error
             self._wake()
@@ -105,4 +105,4 @@ class SimLock:
             number = self._kernel.random.randrange(len(self._waiting))
             self._owner, promise = self._waiting.pop(number)
             self._depth = 1
-            promise.settle(None)
+            promise.resolve(None)

@@ -1,4 +1,4 @@
-"""A user who reads state while a run goes on: each read is of one committed epoch."""
+"""A user who reads state while epochs run: each read is of one committed epoch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from millstream.sim.checks import ViolationError
 from millstream.sim.cluster import Cluster
 from millstream.sim.workload import Answer, some_key
 from millstream.stores.store import StoreUnavailableError
-from millstream.wire.messages import ScanBrokenError
+from millstream.wire.state_reads import ScanBrokenError
 
 
 class Reader:
@@ -24,7 +24,7 @@ class Reader:
         self.reads = 0
 
     def read_always(self, every: float) -> None:
-        """Read about so often, until the run is over or cannot go on."""
+        """Read about so often, until the run is over or has failed."""
         random_, driver = self._cluster.world.random, self._cluster.driver
         while not self._is_over():
             driver.sleep(random_.random() * 2 * every)
@@ -35,14 +35,14 @@ class Reader:
                 else:
                     self._get(job)
             except (ScanBrokenError, StoreUnavailableError):
-                continue  # the last node that had the epoch is gone; or slots cannot come back yet
+                continue  # no node has the epoch any more, or slots are not restored yet
             except (StateLostError, RunEndedError):
                 return
             self.reads += 1
 
     def _scan(self, job: int) -> None:
         scan = self._state.items(job)
-        found = {key: self._cluster.workload.told(state) for key, state in scan}
+        found = {key: self._cluster.workload.comparable(state) for key, state in scan}
         expected = self._reference.state(scan.epoch, job)
         if found != expected:
             raise ViolationError(
@@ -54,7 +54,7 @@ class Reader:
         ledger, key = self._cluster.coordinator.ledger, some_key(self._cluster.world.random)
         before = ledger.committed.epoch
         state = self._state.get(job, key)
-        found = None if state is None else self._cluster.workload.told(state)
+        found = None if state is None else self._cluster.workload.comparable(state)
         epochs = range(before, ledger.committed.epoch + 1)
         if all(found != self._reference.state(epoch, job).get(key) for epoch in epochs):
             raise ViolationError(f"{key} of job {job} is read as {found}, but not so at {epochs}")

@@ -1,8 +1,8 @@
 """One simulated run from one seed: a cluster, an input, and an adversary.
 
-The adversary crashes, pauses and cuts off nodes at any step, as long as every slot keeps one
+The adversary crashes, pauses and cuts off nodes at any step, as long as every slot has one
 complete copy out of its reach: then nothing may be lost. Now and then it is reckless, and then the
-run may end, but only with an error that says so.
+run may end, but only with ``StateLostError``.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from millstream.sim.links import Faults
 from millstream.sim.network import World
 from millstream.sim.reader import Reader
 from millstream.sim.scratch_disk import ScratchDisk
-from millstream.sim.sink_models import Shown
+from millstream.sim.sink_models import MemorySink
 from millstream.sim.spark import Malice, Shape, SparkBody
 from millstream.sim.strain import Strain
 from millstream.sim.tasks import StalledError
 from millstream.sim.workload import Moment
 from millstream.sim.workloads import CONSISTENT, EVENT_TIME, drawn, workload_of
-from millstream.wire.messages import NotDeterministicError
+from millstream.wire.feed import NotDeterministicError
 
 Blow = Literal["crash", "pause", "cut"]
 """What may happen to a node: its process ends or stops for a while, or links to it are cut."""
@@ -133,7 +133,7 @@ def _with_windows(scenario: Scenario, workload: str, rng: random.Random) -> Scen
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended: it was exact, or an error told why it could not go on."""
+    """How a run ended: exactly, or with a typed error."""
 
     scenario: Scenario | DurableScenario
     error: StateLostError | NotDeterministicError | None
@@ -167,9 +167,9 @@ def play(scenario: Scenario | DurableScenario, story: int = 40) -> Outcome:
                 return _play_durable(world, scenario)
             return _Run(world, scenario).go()
         except (ViolationError, StalledError, AssertionError) as problem:
-            told = "\n".join(str(problem).split("\n")[:story])
+            text = "\n".join(str(problem).split("\n")[:story])
             raise ScenarioFailedError(
-                f"seed {scenario.seed}: {told}\n{scenario}\n... the last steps:\n"
+                f"seed {scenario.seed}: {text}\n{scenario}\n... the last steps:\n"
                 f"{world.story(story)}"
             ) from problem
 
@@ -202,7 +202,7 @@ class _Run:
         )
         self._reference = self._workload.answer(scenario.size.slots)
         self._checks = Checks(self._cluster, self._reference)
-        self._sink = Shown()
+        self._sink = MemorySink()
         self._input = random.Random(f"input {scenario.seed}")
         self._harm = Harm(world)
         self._blows = 0
@@ -216,10 +216,10 @@ class _Run:
             if not self._scenario.reckless:
                 raise ViolationError(f"I4: {lost}") from None
             error = lost
-        except NotDeterministicError as told:
+        except NotDeterministicError as problem:
             if not self._scenario.malice.flaky:
-                raise ViolationError(str(told)) from None
-            error = told
+                raise ViolationError(str(problem)) from None
+            error = problem
         except MillstreamError as problem:
             raise ViolationError(
                 f"L: the run gave up: {type(problem).__name__}: {problem}"
@@ -282,8 +282,8 @@ class _Run:
         else:
             victims = [world.random.choice(nodes)]
         victims = [node for node in victims if world.alive(node)]
-        gone = {*self._harm.out_of_reach, *victims}
-        if not victims or (not self._scenario.reckless and not self._spares(gone)):
+        faulty = {*self._harm.out_of_reach, *victims}
+        if not victims or (not self._scenario.reckless and not self._spares(faulty)):
             return
         self._blows += 1
         kind = world.random.choice(self._scenario.kinds)
@@ -296,27 +296,27 @@ class _Run:
                 others = [DRIVER, *(other for other in nodes if other != node)]
                 self._harm.cut(node, [other for other in others if world.maybe(0.5)])
 
-    def _spares(self, gone: set[str]) -> bool:
-        return bool((self._checks.survivors(gone) > 0).all())
+    def _spares(self, faulty: set[str]) -> bool:
+        return bool((self._checks.survivors(faulty) > 0).all())
 
     def _examine(self) -> None:
-        """Compare the state as users read it, and all that was ever shown, with the answer."""
+        """Compare the state as users read it, and all that was ever published, with the answer."""
         reader, jobs = StateReader(self._cluster.coordinator), self._workload.jobs
-        kept = {job: dict(reader.items(job)) for job in jobs}
+        states = {job: dict(reader.items(job)) for job in jobs}
         published = dict(self._sink.published)
-        shown = [published.get(epoch) for epoch in range(self._scenario.epochs)]
-        if self._scenario.malice.flaky:  # nobody knows what the answer is
+        visible = [published.get(epoch) for epoch in range(self._scenario.epochs)]
+        if self._scenario.malice.flaky:  # the answer is not known
             self._checks.agreement()
         else:
-            self._check_states(kept)
+            self._check_states(states)
             self._checks.outputs(self._sink.published)
             self._checks.states()
-        if problem := self._workload.disagreement(shown, kept.__getitem__):
+        if problem := self._workload.disagreement(visible, states.__getitem__):
             raise ViolationError(f"I2: {problem}")
 
-    def _check_states(self, kept: Mapping[int, Mapping[str, Any]]) -> None:
-        for job, states in kept.items():
-            found = {key: self._workload.told(state) for key, state in states.items()}
+    def _check_states(self, states: Mapping[int, Mapping[str, Any]]) -> None:
+        for job, by_key in states.items():
+            found = {key: self._workload.comparable(state) for key, state in by_key.items()}
             expected = self._reference.state(self._scenario.epochs - 1, job)
             if found != expected:
                 raise ViolationError(f"I1: job {job} ends with {found}, not {expected}")

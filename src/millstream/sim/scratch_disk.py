@@ -1,6 +1,6 @@
 """Disks of simulated nodes, for keys that do not fit into memory, and for outputs that wait.
 
-Keys are kept as bytes, as a real table keeps them. A disk may be full for a while: then nothing
+Keys are stored as bytes, as in a real table. A disk may be full for a while: then nothing
 can be written or removed, and of what was to be added a part may be there.
 """
 
@@ -23,7 +23,7 @@ from millstream.state.spill import Spilling, Table
 
 @dataclass(frozen=True, kw_only=True)
 class ScratchDisk:
-    """What a node may keep in memory, in bytes, before it uses its disk; how often that is full."""
+    """What a node may hold in memory, in bytes, before it spills; how often its disk is full."""
 
     keys: int
     outputs: int
@@ -46,7 +46,7 @@ class ScratchDisk:
         return Spilling(self.keys, lambda job: SimTable(world, self.full))
 
     def spool(self, world: World) -> OutputSpool:
-        """Where outputs wait: files of this machine, gone at once."""
+        """The spool of outputs: files of this machine, unlinked at once."""
 
         def folder() -> str:
             if world.maybe(self.full):

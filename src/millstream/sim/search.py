@@ -22,14 +22,14 @@ Kind = Callable[[int], Scenario | DurableScenario]
 
 @dataclass(frozen=True)
 class Broken:
-    """A seed whose run broke a promise, and what it said."""
+    """A seed whose run violated an invariant, and the error."""
 
     seed: int
     problem: str
 
 
 def first_broken(kind: Kind, seeds: Iterable[int]) -> Broken | None:
-    """The first of some seeds that breaks a promise; None if all keep them."""
+    """The first of some seeds that violates an invariant; None if none does."""
     for seed in seeds:
         try:
             play(kind(seed))

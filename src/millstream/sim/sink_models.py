@@ -1,4 +1,4 @@
-"""Sinks of simulated runs, and a reader who looks at one all the time."""
+"""Sinks of simulated runs, and a reader that checks one at every step."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from millstream.coordinator.epoch_folders import EpochFolders, staged_folder
+from millstream.coordinator.sink_folders import SinkFolders, staged_folder
 from millstream.coordinator.sink_layout import epoch_of, epochs_in
 from millstream.sim.disk import Disk, DiskView, Rows
 from millstream.sim.network import SimNet
@@ -21,16 +21,16 @@ class Sink(Protocol):
     """Where the outputs of an epoch go."""
 
     def stage(self, epoch: int, attempt: str, outputs: Outputs, pool: TaskPool) -> bool:
-        """Keep them out of sight; whether there is anything to publish."""
+        """Stage them; return whether there is anything to publish."""
 
     def publish(self, epoch: int, attempt: str) -> None:
-        """Bring them into sight; again: nothing."""
+        """Make them visible; idempotent."""
 
     def discard(self, epoch: int, attempt: str) -> None:
-        """Drop what was staged."""
+        """Delete what was staged."""
 
 
-class Shown:
+class MemorySink:
     """The sink of a run without a store: it lives as long as the driver."""
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Shown:
         self._staged.pop((epoch, attempt), None)
 
 
-class FileSink(EpochFolders):
+class FileSink(SinkFolders):
     """One driver's file sink; only Spark's writer is simulated."""
 
     def __init__(self, disk: Disk, net: SimNet) -> None:
@@ -80,8 +80,8 @@ class FileSink(EpochFolders):
 class SinkReader:
     """Reads a file sink whenever it has changed.
 
-    ``problem`` is the first thing that is not as it must be: what is in sight are whole epochs that
-    were committed, and none goes or changes unless the run went back before it.
+    ``problem`` is the first violation: what is visible must be complete committed epochs, and none
+    may disappear or change unless the run rewound before it.
     """
 
     def __init__(
@@ -90,9 +90,9 @@ class SinkReader:
         committed: Callable[[int], Collection[Outputs]],
         is_current: Callable[[int], bool],
     ) -> None:
-        """``committed`` are the outputs that an epoch was committed with, in all that happened.
+        """``committed`` are the outputs that an epoch was committed with, by any driver.
 
-        ``is_current`` says whether an epoch is committed, and not taken back since.
+        ``is_current`` returns whether an epoch is committed, and was not rewound since.
         """
         self._disk = disk
         self._committed = committed
@@ -111,16 +111,16 @@ class SinkReader:
                 self._check(epoch, outputs)
         for epoch, outputs in before.items():
             if self.visible.get(epoch) != outputs and self._is_current(epoch):
-                self._complain(f"epoch {epoch} was in sight, and is {self.visible.get(epoch)}")
+                self._report(f"epoch {epoch} was visible, and is {self.visible.get(epoch)}")
 
     def _check(self, epoch: int, outputs: Outputs) -> None:
         expected = [with_rows(one) for one in self._committed(epoch)]
         if not expected:
-            self._complain(f"epoch {epoch} is in sight, and not committed")
+            self._report(f"epoch {epoch} is visible, and not committed")
         elif outputs not in expected:
-            self._complain(f"epoch {epoch} is shown as {outputs}, not {expected}")
+            self._report(f"epoch {epoch} is visible as {outputs}, not {expected}")
 
-    def _complain(self, problem: str) -> None:
+    def _report(self, problem: str) -> None:
         self.problem = self.problem or f"I2: {problem}"
 
 

@@ -27,7 +27,7 @@ from millstream.sim.write_job import TaskPool
 from millstream.state.records import decode_records
 from millstream.wire.blocks import BLOCK_SCHEMA
 from millstream.wire.epoch_record import EpochRecord
-from millstream.wire.messages import NotDeterministicError, RecutError
+from millstream.wire.feed import NotDeterministicError, RecutError
 from millstream.work.feeder import Feeder, fetch_record
 from millstream.work.program import program_of
 
@@ -99,7 +99,7 @@ class SparkBody:
         yield SparkAttempt(self, record)
 
     def stage(self, record: EpochRecord, outputs: Outputs) -> None:
-        """Keep what a try gave out of sight."""
+        """Stage the outputs of a try."""
         malice = self.malice
         pool = TaskPool(
             self.world, self.driver, self.hosts, malice.kill, malice.speculate, malice.late
@@ -180,7 +180,7 @@ class SparkAttempt:
                 raise IndeterminateError(f"a re-run of partition {target} gave {what}")
 
     def _may_differ(self) -> bool:
-        """Whether what was frozen may be gone with its owner, and the maps have given others."""
+        """Whether frozen units may be lost with their owner, and maps may differ when run again."""
         now = fetch_record(self._driver, self._coordinator, *self._record.at)
         return self._malice.flaky > 0 and now.placement.version != self._record.placement.version
 

@@ -2,7 +2,8 @@
 
 A folder for each incarnation, as in ``spark.query_log_files``: the offsets of an epoch are
 written before its body runs, its commit when ``foreachBatch`` has returned. At a start Spark runs
-the newest epoch again, with the same cut, unless its commit is there; all later ones it cuts anew.
+the newest epoch again, with the same offsets, unless it is in the commit log; later epochs get new
+offsets.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class SimQueryLogs:
 
 
 class QueryLogsView:
-    """One process at work in the folders."""
+    """The folders as one process uses them."""
 
     def __init__(
         self, world: World, folders: dict[int, _Folder], net: SimNet, records: int
@@ -118,11 +119,12 @@ class QueryLogsView:
             return None
         return json.dumps(asdict(folder.origin))
 
-    def prune(self, keep: int) -> None:
+    def prune(self, retain: int) -> None:
         """Remove the folders of all but the newest incarnations."""
         self._step("prune")
-        kept = sorted(n for n, f in self._folders.items() if f.origin is not None)[-keep:]
-        for number in [n for n in self._folders if kept and n < kept[-1] and n not in kept]:
+        newest = sorted(n for n, f in self._folders.items() if f.origin is not None)[-retain:]
+        older = [n for n in self._folders if newest and n < newest[-1] and n not in newest]
+        for number in older:
             del self._folders[number]
 
     def query(self, incarnation: int) -> Iterator[Cut]:
@@ -151,7 +153,7 @@ class QueryLogsView:
     def _again(folder: _Folder, epoch: int) -> Cut:
         if epoch > 0 and epoch - 1 not in folder.offsets:
             raise OffsetsMissingError(
-                f"epoch {epoch} is to run again, but where it began is not known"
+                f"epoch {epoch} has to be replayed, but its offsets are missing"
             )
         start = folder.offsets[epoch - 1] if epoch > 0 else 0
         return Cut(epoch, start, folder.offsets[epoch])

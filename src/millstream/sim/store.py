@@ -47,13 +47,13 @@ class SimStore:
         return StoreView(self, net.process)
 
     def go_away(self, seconds: float, process: str | None = None) -> None:
-        """Answer nobody, or one process, for a while."""
+        """Be unreachable for all processes, or for one, for a while."""
         self._for_a_while(self._unreachable, seconds, process, "is out of reach of")
 
     def _for_a_while(
         self, trouble: Counter[str | None], seconds: float, process: str | None, what: str
     ) -> None:
-        whom = process or "everybody"
+        whom = process or "all processes"
         self.world.note(f"the store {what} {whom} for {seconds:g} s")
         trouble[process] += 1
 
@@ -65,7 +65,7 @@ class SimStore:
 
     @property
     def is_busy(self) -> bool:
-        """Whether something that somebody asked for may still take place."""
+        """Whether an effect of an earlier request may still take place."""
         return self._under_way > 0
 
     def count(self, effects: int) -> None:
@@ -124,23 +124,23 @@ class Truth:
 
     def add(self, link: Link) -> None:
         if link.position < len(self.links):
-            return  # where links were deleted, or overwritten: whoever believes in it is wrong
+            return  # where links were deleted or overwritten: no driver may rely on it
         if link.position > len(self.links):
-            self._complain(f"the link at {link.position} follows nothing")
+            self._report(f"the link at {link.position} follows nothing")
         elif isinstance(link, Claim) and link.incarnation <= self._incarnation:
-            self._complain(f"incarnation {link.incarnation} was claimed twice")
+            self._report(f"incarnation {link.incarnation} was claimed twice")
         elif not isinstance(link, Claim) and link.incarnation != self._incarnation:
-            self._complain(f"incarnation {link.incarnation} committed epoch {link.epoch}, fenced")
+            self._report(f"incarnation {link.incarnation} committed epoch {link.epoch}, fenced")
         self._incarnation = link.incarnation
         self.links.append(link)
 
     def believes(self, link: Link) -> None:
-        """Somebody takes a link for his own."""
+        """A driver takes a link for its own."""
         known = self.links[link.position] if link.position < len(self.links) else None
         if known is None or known.token != link.token:
-            self._complain(f"incarnation {link.incarnation} believes in a link that is not there")
+            self._report(f"incarnation {link.incarnation} relies on a link that is not there")
 
-    def _complain(self, problem: str) -> None:
+    def _report(self, problem: str) -> None:
         self.problem = self.problem or f"I3: {problem}"
 
 
@@ -189,7 +189,7 @@ class _Request:
         if self._refused:
             self.answer.fail(StoreFullError("no space left on device"))
         else:
-            self.answer.settle(self._results)
+            self.answer.resolve(self._results)
 
 
 class StoreView:
@@ -213,18 +213,18 @@ class StoreView:
         results: list[T] = request.answer.get()
         return results
 
-    def _noted(self, what: str, effect: Callable[[], T]) -> Callable[[], T]:
-        def noted() -> T:
+    def _traced(self, what: str, effect: Callable[[], T]) -> Callable[[], T]:
+        def traced() -> T:
             result = effect()
-            told = "" if result is None else f" = {result}"
-            self._store.world.note(f"store <- {self._process.name} {what}{told}")
+            text = "" if result is None else f" = {result}"
+            self._store.world.note(f"store <- {self._process.name} {what}{text}")
             return result
 
-        return noted
+        return traced
 
     def put(self, items: Mapping[str, bytes]) -> None:
         puts = [
-            self._noted(f"put {key}", partial(self._store.put, {key: value}))
+            self._traced(f"put {key}", partial(self._store.put, {key: value}))
             for key, value in items.items()
         ]
         self._ask("put", puts, needs_space=True)
@@ -232,7 +232,7 @@ class StoreView:
     def put_if_absent(self, key: str, value: bytes) -> bool:
         what = f"put-if-absent {key}"
         put = partial(self._store.put_if_absent, key, value)
-        return self._ask(what, [self._noted(what, put)], needs_space=True)[0]
+        return self._ask(what, [self._traced(what, put)], needs_space=True)[0]
 
     def get(self, keys: Iterable[str]) -> dict[str, bytes]:
         return self._ask("get", [partial(self._store.get, list(keys))])[0]
@@ -242,9 +242,9 @@ class StoreView:
 
     def delete(self, keys: Iterable[str]) -> None:
         deletions = [
-            self._noted(f"delete {key}", partial(self._store.delete, [key])) for key in keys
+            self._traced(f"delete {key}", partial(self._store.delete, [key])) for key in keys
         ]
-        self._ask("delete", deletions, needs_space=True)  # a log notes what is deleted
+        self._ask("delete", deletions, needs_space=True)  # a log appends deletions
 
     def verify(self) -> Iterator[Damage]:
         return iter(())

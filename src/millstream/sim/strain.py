@@ -1,6 +1,6 @@
-"""Strain: how long work and transfers take where nothing is wrong.
+"""Strain: how long work and transfers take without any fault.
 
-A node under strain is slow, and never dead: it answers its pings, late at most by a pause of its
+A node under strain is slow, never dead: it answers its pings, delayed at most by a pause of its
 garbage collector.
 """
 
@@ -32,7 +32,7 @@ class Strain:
 
     @classmethod
     def of(cls, seed: int) -> Strain:
-        """Draw it; most runs have none."""
+        """Draw the strain of a seed; most have none."""
         rng = random.Random(f"strain {seed}")
         if rng.random() < 0.7:
             return cls()
@@ -46,7 +46,7 @@ class Strain:
         )
 
     def slow_down(self, machine: NodeMachine, net: SimNet, world: World) -> None:
-        """Let the work of a node take its time, so that other things happen meanwhile."""
+        """Delay the work of a node, so that other things happen meanwhile."""
 
         def nap(longest: float) -> None:
             chance = world.random.choice((*_QUICK, None))
@@ -56,11 +56,11 @@ class Strain:
         if self.seal:
             _between(machine.store, partial(nap, self.seal))
         if self.encode:
-            _before(machine, "view", partial(nap, self.encode))
+            _before(machine, "snapshots", partial(nap, self.encode))
             _before(machine, "copy_of", partial(nap, self.encode))
 
     def begin(self, world: World, nodes: Callable[[], Sequence[str]]) -> None:
-        """Let nodes pause now and then, from now on."""
+        """Pause nodes at random, from now on."""
         world.bandwidth = self.bandwidth
         if self.pause:
             world.at(world.random.expovariate(self.pauses), partial(self._pause, world, nodes))
@@ -75,15 +75,15 @@ class Strain:
 
 
 def _between(store: SlotStore, nap: Callable[[], None]) -> None:
-    """Let each step of merging an epoch take its time."""
-    settling = store.settling
+    """Delay each step of merging an epoch."""
+    merge_steps = store.merge_steps
 
     def slowly() -> Iterator[Callable[[], None]]:
-        for step in settling():
+        for step in merge_steps():
             nap()
             yield step
 
-    store.settling = slowly  # type: ignore[method-assign]
+    store.merge_steps = slowly  # type: ignore[method-assign]
 
 
 def _before(machine: NodeMachine, name: str, nap: Callable[[], None]) -> None:

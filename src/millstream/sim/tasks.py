@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 
 class Crashed(BaseException):
-    """Raised in the tasks of a simulated process that is gone; not to be caught."""
+    """Raised in the tasks of a crashed process; not to be caught."""
 
 
 class StalledError(Exception):
@@ -18,7 +18,7 @@ class StalledError(Exception):
 
 
 class Process:
-    """A simulated process: what dies, stops and goes on as one."""
+    """A simulated process: what crashes, pauses and resumes as one."""
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -61,7 +61,7 @@ class TwoSources(Workload):
 
     @property
     def origins(self) -> dict[int, Origin]:
-        """How event time goes on in both."""
+        """How event time advances in both."""
         return {self.sources[name]: origin for name, origin in ORIGINS.items()}
 
     def read(self, record: Pair) -> tuple[int, str, int, int | None, Any]:
@@ -102,7 +102,7 @@ class TwoSources(Workload):
 
 
 def timed(record: Pair) -> Iterator[tuple[str, int, datetime | None]]:
-    """Take out of a record what its source says."""
+    """Extract the values of a source from a record."""
     key, (_, value, time) = record
     yield key, value, time
 

@@ -35,12 +35,12 @@ _EARLY = {1: 3 * SECOND, 2: 5 * SECOND}
 
 
 def result_by_letter(row: Any) -> Iterator[Pair]:
-    """Bring the result of a window to its letter."""
+    """Send the result of a window to its letter."""
     seconds = (row.window_end - row.window_start) // timedelta(seconds=1)
     yield row.key[0], (seconds, *spelled(row[1:-3]))
 
 
-def whole(key: str, values: list[Any], window: Any) -> Iterator[Any]:
+def list_values(key: str, values: list[Any], window: Any) -> Iterator[Any]:
     """Show all that a window has."""
     yield key, tuple(sorted(map(spelled, values))), window.start, window.end
 
@@ -94,13 +94,13 @@ class _Windowed(TwoSources):
         behind = slides.map_reduce(
             "behind",
             map=result_by_letter,
-            reduce=whole,
+            reduce=list_values,
             window=tumbling(timedelta(seconds=_TUMBLING)),
         )
         sessions = left.map_reduce(
             "sessions",
             map=timed_by_letter,
-            reduce=SUMS if self._lists else whole,
+            reduce=SUMS if self._lists else list_values,
             window=session(timedelta(seconds=_GAP)),
             lateness=timedelta(microseconds=_SESSION_LATENESS),
         )
@@ -142,7 +142,7 @@ class _Windowed(TwoSources):
         )
         return EventTimeAnswer((slides, behind, sessions), self.read, slots)
 
-    def told(self, state: Any) -> Any:
+    def comparable(self, state: Any) -> Any:
         # Lists of values are in the order of arrival, which depends on who gave them.
         return {
             start: tuple(sorted(map(spelled, value))) if isinstance(value, list) else value

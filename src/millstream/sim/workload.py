@@ -1,8 +1,8 @@
 """What simulated runs compute, and the plain answer to it.
 
-Two jobs, one after the other. The first keeps whatever would show a fault: histories in the order
-of arrival, mutated in place, with entries and keys that are removed and come back. The second adds
-up what the first gives. ``workloads.py`` knows the others.
+Two jobs, one after the other. The first stores whatever would reveal a fault: histories in the
+order of arrival, mutated in place, with entries and keys that are removed and added again. The
+second adds up the results of the first. ``workloads.py`` knows the others.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ FORGET, UNNOTE = "forget", "unnote"
 SECOND = 1_000_000
 Pair = tuple[str, Any]
 Outputs = dict[int, list[Any]]
-"""What readers see of an epoch, by the vertex that gave it."""
-Shown = Sequence[Outputs | None]
-"""What readers see of each epoch; None where sinks have looked at none of it."""
-Kept = Callable[[int], Mapping[str, Any]]
+"""What readers see of an epoch, by the vertex that it comes from."""
+Published = Sequence[Outputs | None]
+"""What readers see of each epoch; None where no sink has read it."""
+FinalState = Callable[[int], Mapping[str, Any]]
 """The state of a job after the last epoch."""
 
 _KEYS = [f"{letter}{number}" for letter in "abc" for number in range(6)]
@@ -61,7 +61,7 @@ class Answer(Protocol):
         """Compute one more epoch, from the records of its map tasks."""
 
     def upto(self, epoch: int) -> Answer:
-        """The answer as it was after an epoch, to go on from there."""
+        """The answer as of an epoch, to resume from it."""
 
     def state(self, epoch: int, job: int) -> Mapping[str, Any]:
         """The state of a job after an epoch; before the first there is none."""
@@ -102,14 +102,14 @@ class Workload(ABC):
     def by_source(self, records: list[Pair]) -> Iterable[tuple[int, list[Any]]]:
         """What a map task reads of each source."""
 
-    def told(self, state: Any) -> Any:
-        """The state of a key as the answer has it."""
+    def comparable(self, state: Any) -> Any:
+        """The state of a key in the form of the reference answer."""
         return state
 
-    def disagreement(self, shown: Shown, kept: Kept) -> str | None:
-        """Where epochs have shown what does not follow from others, or is not kept.
+    def disagreement(self, published: Published, state: FinalState) -> str | None:
+        """A contradiction among published epochs, or between them and the state; None if none.
 
-        So much can be told even where the answer leaves a choice, or the input is not known.
+        It can be detected even where the answer leaves a choice, or the input is not known.
         """
         return None
 
@@ -144,10 +144,10 @@ class _Plain(OneSource):
     def answer(self, slots: int) -> Answer:
         return Reference()
 
-    def disagreement(self, shown: Shown, kept: Kept) -> str | None:
+    def disagreement(self, published: Published, state: FinalState) -> str | None:
         last: dict[str, Any] = {}
         sums: dict[str, dict[str, Any]] = {}
-        for epoch, outputs in enumerate(shown):
+        for epoch, outputs in enumerate(published):
             if outputs is None:
                 return None  # all that follows depends on it
             last.update(outputs[1])
@@ -155,15 +155,15 @@ class _Plain(OneSource):
             expected = in_order(reduced(add_up, behind, sums))
             if outputs[2] != expected:
                 return f"epoch {epoch} shows {outputs[2]}, not {expected}"
-        found = {k: (len(e.get("history", ())), e.get("note", -1)) for k, e in kept(1).items()}
+        found = {k: (len(e.get("history", ())), e.get("note", -1)) for k, e in state(1).items()}
         for key, value in last.items():
             if found.get(key, (0, -1)) != value:
-                return f"{key} was shown as {value}, but is kept as {found.get(key)}"
-        return None if kept(2) == sums else f"job 2 ends with {kept(2)}, not {sums}"
+                return f"{key} was published as {value}, but its state is {found.get(key)}"
+        return None if state(2) == sums else f"job 2 ends with {state(2)}, not {sums}"
 
 
 def remember(key: str, values: list[Any], state: Any) -> Iterator[Pair]:
-    """Keep a key's history, and a note of the last value."""
+    """Store a key's history, and a note of the last value."""
     for value in values:
         if value == FORGET:
             state.clear()
@@ -186,7 +186,7 @@ def add_up(letter: str, values: list[Any], state: Any) -> Iterator[Pair]:
 
 
 def by_letter(record: Pair) -> Iterator[Pair]:
-    """Bring a key's history length to its letter."""
+    """Send the length of a key's history to its letter."""
     key, (length, _) = record
     yield key[0], length
 
@@ -197,7 +197,7 @@ JOBS = PLAIN.jobs
 States = dict[int, dict[str, Any]]
 """The states of jobs; with a time-to-live also, at minus its number, when keys were touched."""
 Step = Callable[[States, list[Pair], int], Outputs]
-"""Brings the states of jobs by an epoch further, given its records and time; gives the outputs."""
+"""Advances the states of jobs by an epoch, from its records and time; returns the outputs."""
 
 
 def _plain_step(states: States, given: list[Pair], now: int) -> Outputs:

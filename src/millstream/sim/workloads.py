@@ -24,7 +24,7 @@ EVENT_TIME = (*_WINDOWS, "counted", "global", "near", "together")
 WORKLOADS = (*UNTIMED, *EVENT_TIME)
 """All of them, by name."""
 CONSISTENT = ("plain", "ordered")
-"""Those that can tell what is wrong even if the input is not known."""
+"""Those that can detect errors even if the input is not known."""
 
 
 def workload_of(name: str) -> Workload:

@@ -73,7 +73,7 @@ class WriteJob:
                 pool.driver.sleep(nap)
                 nap = min(nap * 2, _LONGEST_NAP)
             for name in names:
-                if not world.maybe(pool.late):  # else whoever is to kill it does not reach it
+                if not world.maybe(pool.late):  # else the kill does not reach it
                     world.crash(name)
             if part in self._done:
                 return
@@ -109,7 +109,7 @@ class WriteJob:
             disk.delete(own)
 
     def _is_allowed(self, name: str, part: int) -> bool:
-        """What the driver answers to an attempt that wants to commit; nothing if it is gone."""
+        """The driver's answer to an attempt that wants to commit; nothing if the driver is dead."""
         world = self._pool.world
         if self._is_over or part in self._done or not world.alive(self._pool.driver.process.name):
             return False

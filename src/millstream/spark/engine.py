@@ -29,7 +29,7 @@ from millstream.spark.gateway import SparkLostError
 from millstream.spark.sink_writers import ForeachBatchWriter, SinkWriter
 from millstream.spark.spark_log import SparkLog
 from millstream.wire.epoch_record import EpochRecord
-from millstream.wire.messages import NodeReport
+from millstream.wire.receipts import NodeReport
 from millstream.work.failures import user_error
 from millstream.work.job_clock import END
 
@@ -302,7 +302,7 @@ class _SparkAttempt:
 
 
 def _stored(reports: Iterable[NodeReport]) -> StoreProgress | None:
-    counts = [asdict(report.keeper) for report in reports if report.keeper is not None]
+    counts = [asdict(report.writes) for report in reports if report.writes is not None]
     names = counts[0] if counts else ()
     return (
         StoreProgress(**{name: sum(c[name] for c in counts) for name in names}) if counts else None

@@ -13,7 +13,8 @@ from typing import Any, Literal
 
 from pyspark.sql.streaming.query import StreamingQuery
 
-from millstream.coordinator.service import Coordinator, Overview
+from millstream.coordinator.overview import Overview
+from millstream.coordinator.service import Coordinator
 from millstream.coordinator.state_reader import Scan, StateReader
 from millstream.errors import ConfigError
 from millstream.flow.plan import Plan

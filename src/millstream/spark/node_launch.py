@@ -20,6 +20,7 @@ from millstream.node.process import Launch, NodeStartError, Started, executor_pi
 from millstream.ring.ring import NodeId
 from millstream.ring.zones import Domain
 from millstream.wire.calls import call
+from millstream.wire.membership import EnterStartBarrier
 from millstream.work.failures import calling
 
 ZoneFunction = Callable[[str, str], str]
@@ -82,7 +83,7 @@ class _Starter:
     def _await_others(self, node: NodeId) -> None:
         # Tasks that run side by side take different cores, hence different executors.
         deadline = time.monotonic() + _TOGETHER
-        while call(self.config.coordinator, "arrived", node) < self.together:
+        while call(self.config.coordinator, EnterStartBarrier(node)) < self.together:
             if time.monotonic() > deadline:
                 return  # some cores are busy with other work
             time.sleep(0.02)

@@ -1,7 +1,7 @@
 """Opens sinks: how an epoch's output is staged, published and dropped, for each kind of sink.
 
 A file sink stages with Spark's own writer and publishes by one rename, in the folders that
-``coordinator/epoch_folders.py`` describes. An epoch without rows leaves nothing. When to call what
+``coordinator/sink_folders.py`` describes. An epoch without rows leaves nothing. When to call what
 is the engine's decision, not ours.
 """
 
@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.conversion import ArrowTableToRowsConversion
 from pyspark.sql.types import ArrayType, MapType, StructType
 
-from millstream.coordinator.epoch_folders import STAGED, WITHDRAWN, EpochFolders, staged_folder
+from millstream.coordinator.sink_folders import STAGED, WITHDRAWN, SinkFolders, staged_folder
 from millstream.coordinator.sink_layout import EPOCHS, OURS, locked
 from millstream.errors import ConfigError, MillstreamError, WorkflowError
 from millstream.flow import sinks as flow
@@ -90,7 +90,7 @@ def open_sink(
     raise WorkflowError(f"{type(sink).__name__} is not a sink", "use a function of ms.write")
 
 
-class FileWriter(EpochFolders):
+class FileWriter(SinkFolders):
     """Writes one folder per epoch."""
 
     when: When = "staged"

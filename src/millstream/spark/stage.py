@@ -32,7 +32,7 @@ from millstream.state.records import decode_records, plain_columns
 from millstream.state.values import ValueTypeError, shown
 from millstream.wire.blocks import BLOCK_SCHEMA, MARK
 from millstream.wire.calls import Endpoint, call
-from millstream.wire.epoch_record import EpochRecord
+from millstream.wire.epoch_record import EpochRecord, ReportFailure
 from millstream.wire.flight_net import FlightNet
 from millstream.work.chunk import Chunk
 from millstream.work.collector import settle_process, without_collector
@@ -88,7 +88,7 @@ def _reporting(task: StageTask) -> Iterator[None]:
     try:
         yield
     except MillstreamError as problem:
-        call(task.coordinator, "failed", (task.epoch, task.try_, problem))
+        call(task.coordinator, ReportFailure(task.epoch, task.try_, problem))
         raise RuntimeError(f"{type(problem).__name__}: {str(problem)[:300]}") from None
 
 

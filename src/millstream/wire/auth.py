@@ -1,15 +1,15 @@
-"""Who may speak: proof of the run's secret, which itself never travels on our channels.
+"""Mutual authentication: proofs of the run's secret, which itself is never sent.
 
 A handshake opens each connection: both sides prove that they hold the secret before any call is
-served. But gRPC reconnects by itself, to whoever listens at the address by then, and repeats no
-handshake. So the proof is repeated with every call: the caller sends a fresh nonce, and the answer
-carries a proof over the nonce, the server's address and the bytes that are about to be unpickled.
-An answer without one is refused unread. The address is part of every proof, so that a server of
-the run cannot be made to prove for another.
+served. But gRPC reconnects by itself, to any process that listens at the address by then, without
+another handshake. So the proof is repeated with every call: the caller sends a fresh nonce, and the
+answer carries a proof over the nonce, the server's address and the bytes to be unpickled. An answer
+without a valid proof is rejected before it is unpickled. The address is part of every proof, so
+that the proof of one server of the run cannot be used for another.
 
-The secret reaches executors inside Spark's own task closures. What is said over a Unix socket stays
-on the host; what is said over TCP is encrypted (:mod:`millstream.wire.tls`), unless that was
-switched off, and then whoever can change what travels can take a session over.
+The secret reaches executors inside Spark's own task closures. Traffic over a Unix socket stays on
+the host; traffic over TCP is encrypted (:mod:`millstream.wire.tls`), unless encryption is switched
+off: then an attacker who can change packets can hijack a session.
 """
 
 from __future__ import annotations
@@ -40,29 +40,29 @@ def new_nonce() -> bytes:
 
 
 def proof(secret: bytes, role: str, address: str, nonce: bytes, content: Any = b"") -> bytes:
-    """What only a holder of the secret can say about a nonce and some bytes."""
+    """Compute the HMAC of a nonce and some bytes, which only a holder of the secret can."""
     about = f"{role}\0{address}\0{nonce.hex()}\0".encode()
     return hmac.digest(secret, b"".join((about, content)), "sha256")
 
 
 def proved(secret: bytes, address: str, nonce: bytes, content: Any) -> bytes:
-    """An answer with its proof in front."""
+    """Prepend the proof to an answer."""
     return b"".join((proof(secret, "answer", address, nonce, content), content))
 
 
 def verified(secret: bytes, address: str, nonce: bytes, answer: Any) -> memoryview:
-    """The content of an answer; raises ``UnprovedPeerError`` before anybody looks into it."""
-    given = memoryview(answer)
-    content = given[PROOF_BYTES:]
+    """Check the proof of an answer and return its content, or raise ``UnprovedPeerError``."""
+    received = memoryview(answer)
+    content = received[PROOF_BYTES:]
     if not hmac.compare_digest(
-        given[:PROOF_BYTES], proof(secret, "answer", address, nonce, content)
+        received[:PROOF_BYTES], proof(secret, "answer", address, nonce, content)
     ):
         raise UnprovedPeerError("the server did not prove that it holds the run's secret")
     return content
 
 
 class ServerAuth(flight.ServerAuthHandler):  # type: ignore[misc]
-    """The server's side of the handshake; its address is set when it is known."""
+    """The server's side of the handshake; its address is set when the port is known."""
 
     def __init__(self, secret: bytes, address: str = "") -> None:
         super().__init__()
@@ -71,9 +71,9 @@ class ServerAuth(flight.ServerAuthHandler):  # type: ignore[misc]
         self._tokens: set[bytes] = set()
 
     def authenticate(self, outgoing: Any, incoming: Any) -> None:
-        asked = incoming.read()
+        challenge = incoming.read()
         nonce = new_nonce()
-        outgoing.write(nonce + proof(self._secret, "server", self.address, asked))
+        outgoing.write(nonce + proof(self._secret, "server", self.address, challenge))
         expected = proof(self._secret, "client", self.address, nonce)
         if not hmac.compare_digest(incoming.read(), expected):
             raise flight.FlightUnauthenticatedError("the caller does not hold the run's secret")
@@ -97,11 +97,12 @@ class ClientAuth(flight.ClientAuthHandler):  # type: ignore[misc]
         self._token = b""
 
     def authenticate(self, outgoing: Any, incoming: Any) -> None:
-        asked = new_nonce()
-        outgoing.write(asked)
+        challenge = new_nonce()
+        outgoing.write(challenge)
         answer = incoming.read()
-        nonce, given = answer[:NONCE_BYTES], answer[NONCE_BYTES:]
-        if not hmac.compare_digest(given, proof(self._secret, "server", self._address, asked)):
+        nonce, received = answer[:NONCE_BYTES], answer[NONCE_BYTES:]
+        expected = proof(self._secret, "server", self._address, challenge)
+        if not hmac.compare_digest(received, expected):
             raise flight.FlightUnauthenticatedError("the server does not hold the run's secret")
         outgoing.write(proof(self._secret, "client", self._address, nonce))
         self._token = incoming.read()

@@ -3,7 +3,7 @@
 ``route`` is the partition of the next shuffle, ``target`` the job (or sink) that the block is
 for and ``part`` its partition there; ``stage``, ``task`` and ``sequence`` say where it came
 from, and ``rows`` how many values of the user went into it. A row without a target is a *mark*,
-which tells a partition which one it is.
+which gives every partition its number.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ BLOCK_SCHEMA = pa.schema(
 
 
 def buffers_of(column: pa.BinaryArray) -> list[pa.Buffer]:
-    """The values of a column of blocks, where they are; its scalars would be copies."""
+    """The values of a column of blocks, without a copy (its scalars would be copies)."""
     _, offsets, data = column.buffers()
     if not len(column):
         return []
@@ -40,7 +40,7 @@ def buffers_of(column: pa.BinaryArray) -> list[pa.Buffer]:
 
 
 def digest_of(blocks: Iterable[tuple[tuple[int, int, int], pa.Buffer]]) -> str:
-    """One digest over blocks and their origins, taken in the order of the origins."""
+    """One digest over blocks and their origins, in the order of the origins."""
     state = xxhash.xxh3_128()
     for origin, data in blocks:
         state.update(repr(origin).encode())

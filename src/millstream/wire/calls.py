@@ -1,7 +1,7 @@
-"""Calls over Arrow Flight: typed errors, cached clients, small messages.
+"""Calls over Arrow Flight: requests, their answers or typed errors, and cached clients.
 
-A process keeps one authenticated client per endpoint; the cache lives here because functions
-that Spark ships to its workers lose their own module's globals.
+A process has one authenticated client per endpoint; the cache is here because functions that Spark
+ships to its workers lose their own module's globals.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import pickle
 import threading
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -17,7 +17,10 @@ import pyarrow.flight as flight
 from millstream.errors import MillstreamError
 from millstream.wire.auth import ClientAuth, UnprovedPeerError, new_nonce, verified
 from millstream.wire.envelope import sealed
+from millstream.wire.request import Request
 from millstream.wire.tls import NAME
+
+A = TypeVar("A")
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ class Endpoint:
         return f"Endpoint({self.address})"
 
     def verified(self, nonce: bytes, answer: Any) -> memoryview:
-        """The content of an answer; raises ``UnprovedPeerError`` if it may be anybody's."""
+        """The content of an answer; raises ``UnprovedPeerError`` if its proof is wrong."""
         return verified(self.secret, self.address, nonce, answer)
 
 
@@ -45,26 +48,27 @@ class UnreachableError(MillstreamError):
 
     @property
     def refused(self) -> bool:
-        """Whether nobody listens there.
+        """Whether no process listens there.
 
-        A server that is slow lets a call time out instead, and a connection may break for many
-        reasons: only the next call tells.
+        A call to a slow server times out instead. A broken connection alone proves nothing: the
+        next call shows whether the process is alive.
         """
         return "failed to connect" in self.reason
 
     @property
     def timed_out(self) -> bool:
-        """Whether the caller's patience ended: the server may be slow, or stopped."""
+        """Whether the call timed out: the server may be slow, or stopped."""
         return "Deadline Exceeded" in self.reason
 
     def __str__(self) -> str:
         return f"{self.address} does not answer: {self.reason}"
 
 
+_ACTION = "request"  # of Flight; servers dispatch by the type of the message
 _HANDSHAKE_TIMEOUT = 10.0
 _clients: dict[Endpoint, flight.FlightClient] = {}
 _lock = threading.Lock()
-_KEPT = 256
+_CACHED = 256
 # An error travels in the trailer of a call, for which gRPC allows 8 KB, the message included.
 _MESSAGE_LENGTH = 200
 _ERROR_BYTES = 5_000
@@ -81,17 +85,17 @@ def client_of(endpoint: Endpoint, timeout: float = _HANDSHAKE_TIMEOUT) -> flight
         options = flight.FlightCallOptions(timeout=min(timeout, _HANDSHAKE_TIMEOUT))
         client.authenticate(ClientAuth(endpoint.secret, endpoint.address), options)
     except (flight.FlightError, pa.ArrowException) as problem:
-        # Not translated(): who has not proved itself may send a pickle that runs code here.
+        # Not translated(): a peer without proof may send a pickle that runs code here.
         client.close()
         raise _unreachable(endpoint, problem) from None
     with _lock:
-        kept = _clients.setdefault(endpoint, client)
-        # Spark's workers outlive runs, whose nodes are gone: the oldest clients go first.
-        for other in list(_clients)[: max(0, len(_clients) - _KEPT)]:
+        cached = _clients.setdefault(endpoint, client)
+        # Spark's workers outlive runs and their nodes: evict the oldest clients first.
+        for other in list(_clients)[: max(0, len(_clients) - _CACHED)]:
             del _clients[other]
-    if kept is not client:  # another thread was first
+    if cached is not client:  # another thread was first
         client.close()
-    return kept
+    return cached
 
 
 def _connected(endpoint: Endpoint) -> flight.FlightClient:
@@ -103,24 +107,25 @@ def _connected(endpoint: Endpoint) -> flight.FlightClient:
 
 
 def drop_client(endpoint: Endpoint) -> None:
-    """Forget a client whose connection broke.
+    """Evict a client whose connection broke from the cache.
 
     It is not closed: other threads may be in the middle of a call, and the process would crash. It
-    ends with the last of them.
+    is freed with the last of them.
     """
     with _lock:
         _clients.pop(endpoint, None)
 
 
-def call(endpoint: Endpoint, action: str, body: object = None, timeout: float = 30.0) -> Any:
-    """Call an action of a server; its errors are raised here as they were there."""
+def call(endpoint: Endpoint, request: Request[A], timeout: float = 30.0) -> A:
+    """Send a request to a server and return its answer, or raise the server's own error."""
     nonce = new_nonce()
     try:
         client = client_of(endpoint, timeout)
         options = flight.FlightCallOptions(timeout=timeout)
-        results = client.do_action(flight.Action(action, sealed(nonce, body)), options)
-        answer = b"".join(bytes(part.body) for part in results)
-        return pickle.loads(endpoint.verified(nonce, answer))
+        results = client.do_action(flight.Action(_ACTION, sealed(nonce, request)), options)
+        body = b"".join(bytes(part.body) for part in results)
+        answer: A = pickle.loads(endpoint.verified(nonce, body))
+        return answer
     except (flight.FlightError, pa.ArrowException, UnprovedPeerError) as problem:
         raise translated(endpoint, nonce, problem) from None
 
@@ -137,7 +142,7 @@ def translated(endpoint: Endpoint, nonce: bytes, problem: Exception) -> Millstre
             if isinstance(error, MillstreamError):
                 return error
     if not isinstance(problem, flight.FlightTimedOutError):
-        # After a timeout the connection stays: other calls may be on it.
+        # After a timeout the connection is still good: other calls may be using it.
         drop_client(endpoint)
     return _unreachable(endpoint, problem)
 
@@ -147,27 +152,27 @@ def _unreachable(endpoint: Endpoint, problem: Exception) -> UnreachableError:
 
 
 def error_text(problem: BaseException) -> str:
-    """What gRPC says of an error to those who cannot read it."""
+    """The text of an error for gRPC's status message."""
     return str(problem)[:_MESSAGE_LENGTH]
 
 
 def error_blob(problem: BaseException) -> bytes:
-    """Pickle an error, typed, with its long facts cut so that it fits into a trailer."""
+    """Pickle an error with its long arguments truncated, so that it fits into a trailer."""
     if not isinstance(problem, MillstreamError):
         problem = InternalError(f"{type(problem).__name__}: {problem}")
     for limit in (_ERROR_BYTES, 1_000, 200):
         try:
-            blob = pickle.dumps(type(problem)(*[_cut(fact, limit) for fact in problem.args]), 5)
-        except Exception:  # an error that cannot be made or pickled from its facts
+            blob = pickle.dumps(type(problem)(*[_cut(arg, limit) for arg in problem.args]), 5)
+        except Exception:  # it cannot be pickled, or not be made from its arguments
             break
         if len(blob) <= _ERROR_BYTES:
             return blob
     return pickle.dumps(InternalError(_cut(f"{type(problem).__name__}: {problem}", 500)), 5)
 
 
-def _cut(fact: object, limit: int) -> object:
-    return f"{fact[:limit]}…" if isinstance(fact, str) and len(fact) > limit else fact
+def _cut(arg: object, limit: int) -> object:
+    return f"{arg[:limit]}…" if isinstance(arg, str) and len(arg) > limit else arg
 
 
 class InternalError(MillstreamError):
-    """A server failed in a way that nobody foresaw."""
+    """A server failed with an error that is not a ``MillstreamError``."""

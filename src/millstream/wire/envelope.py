@@ -1,8 +1,8 @@
 """The body of a call on the wire: its nonce, the message pickled, and the message's buffers.
 
 Arrow buffers of a message stay out of its pickle (protocol 5, out-of-band): to pickle and unpickle
-tens of megabytes would hold the interpreter, and with it all threads of a process, each time. Here
-they are copied once, without the interpreter's lock, and are read where they arrived.
+tens of megabytes would hold the interpreter's lock, and so block all threads of a process, each
+time. Here they are copied once, without the lock, and are read where they arrived.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ _LENGTH = struct.Struct("<Q")
 
 
 def sealed(nonce: bytes, message: object) -> pa.Buffer:
-    """A message as it travels."""
-    found: list[pickle.PickleBuffer] = []
-    pickled = pickle.dumps(message, 5, buffer_callback=found.append)
-    parts = [pickled, *(pa.py_buffer(buffer) for buffer in found)]
+    """Serialise a message for the wire."""
+    buffers: list[pickle.PickleBuffer] = []
+    pickled = pickle.dumps(message, 5, buffer_callback=buffers.append)
+    parts = [pickled, *(pa.py_buffer(buffer) for buffer in buffers)]
     lengths = [_LENGTH.pack(len(part)) for part in parts]
-    whole = [nonce, _NUMBER.pack(len(parts)), *lengths, *parts]
-    body = pa.allocate_buffer(sum(map(len, whole)))
+    fields = [nonce, _NUMBER.pack(len(parts)), *lengths, *parts]
+    body = pa.allocate_buffer(sum(map(len, fields)))
     writer = pa.FixedSizeBufferWriter(body)
-    for part in whole:
-        writer.write(part)
+    for field in fields:
+        writer.write(field)
     return body
 
 
 def nonce_of(body: pa.Buffer) -> bytes:
-    """The nonce of a call; its message is not looked into."""
+    """The nonce of a call; its message is not unpickled."""
     return bytes(body.slice(0, NONCE_BYTES))
 
 
 def opened(body: pa.Buffer) -> Any:
-    """The message of an authenticated caller; its buffers are parts of the body."""
+    """Unpickle the message of an authenticated caller; its buffers are slices of the body."""
     content = memoryview(body)
     (number,) = _NUMBER.unpack_from(content, NONCE_BYTES)
     start = NONCE_BYTES + _NUMBER.size

@@ -7,38 +7,40 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from millstream.errors import MillstreamError
 from millstream.ring.placement import Placement
 from millstream.ring.ring import NodeId
-from millstream.wire.messages import Commit
+from millstream.wire.commit import Commit
+from millstream.wire.request import Request
 from millstream.work.job_clock import JobClock
 
 
 @dataclass(frozen=True)
 class JobTypes:
-    """The types of a job, declared or learnt from the first epoch that had data."""
+    """The types of a job, declared or inferred from the first epoch with data."""
 
     key: pa.DataType | None = None
     output: pa.Schema | None = None
 
 
 def known_types(
-    declared: Mapping[int, JobTypes], shown: Mapping[int, JobTypes]
+    declared: Mapping[int, JobTypes], inferred: Mapping[int, JobTypes]
 ) -> dict[int, JobTypes]:
-    """The types of jobs: as they are declared now, or else as earlier epochs have shown them."""
-    found = dict(declared)
-    for job, types in shown.items():
-        said = found.get(job, JobTypes())
-        found[job] = JobTypes(said.key or types.key, said.output or types.output)
-    return found
+    """The types of jobs: as declared now, or else as inferred from earlier epochs."""
+    known = dict(declared)
+    for job, types in inferred.items():
+        given = known.get(job, JobTypes())
+        known[job] = JobTypes(given.key or types.key, given.output or types.output)
+    return known
 
 
 @dataclass(frozen=True)
 class EpochRecord:
     """Fixed when an epoch is admitted; nodes never read a clock of their own.
 
-    A takeover replaces the placement, and nothing else. With ``logs`` the backups are fed, too.
-    Windowed jobs have ``clocks``. Units are cut at ``cuts``, whoever owns them by now, so that
-    what was frozen before a takeover and what is fed after it can be compared.
+    A takeover replaces the placement and nothing else. With ``logs`` the backups are fed, too.
+    Windowed jobs have ``clocks``. Units are cut at ``cuts`` even if slots are reassigned
+    meanwhile, so that what was frozen before a takeover can be compared with what is fed after it.
     """
 
     incarnation: int
@@ -60,10 +62,27 @@ class EpochRecord:
 
     @property
     def attempt(self) -> str:
-        """How sinks call what this try has staged."""
+        """The name under which sinks stage the outputs of this try."""
         return f"{self.incarnation}.{self.try_}"
 
 
 def incarnation_of(attempt: str) -> int:
-    """Which incarnation has staged under this name."""
+    """The incarnation that staged under this name."""
     return int(attempt.partition(".")[0])
+
+
+@dataclass(frozen=True)
+class FetchRecord(Request[EpochRecord]):
+    """A task asks the coordinator for the record of an epoch and try."""
+
+    epoch: int
+    try_: int
+
+
+@dataclass(frozen=True)
+class ReportFailure(Request[None]):
+    """A task reports the typed error with which it failed; Spark itself sees a short text."""
+
+    epoch: int
+    try_: int
+    problem: MillstreamError

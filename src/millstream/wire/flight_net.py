@@ -1,4 +1,4 @@
-"""The world as it is: Arrow Flight, threads, and the machine's clock."""
+"""``Net`` in production: Arrow Flight, threads, and the machine's clock."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ from millstream.errors import MillstreamError
 from millstream.wire.auth import UnprovedPeerError, new_nonce
 from millstream.wire.blocks import BLOCK_SCHEMA
 from millstream.wire.calls import Endpoint, UnreachableError, call, client_of, translated
+from millstream.wire.feed import End, Feed
 from millstream.wire.net import Delivery
+from millstream.wire.request import Request
+from millstream.wire.timeouts import timeout_for
 
+A = TypeVar("A")
 T = TypeVar("T")
 
-_LOOK_EVERY = 1.0
-_COPIES_WAIT = 5.0
-# What a backup that is busy takes in at least, in bytes per second.
-_LEAST_RATE = 4 * 2**20
-_TOGETHER = 32
+_POLL_ABANDONED = 1.0
+_MAX_THREADS = 32
 
 
 class FlightNet:
-    """Speaks to the servers of one run, whose secret and certificate it holds."""
+    """Calls the servers of one run, whose secret and certificate it holds."""
 
     def __init__(self, secret: bytes, certificate: bytes | None = None) -> None:
         self._secret = secret
@@ -44,24 +45,24 @@ class FlightNet:
         """A server of the run."""
         return Endpoint(address, self._secret, self._certificate)
 
-    def call(self, address: str, action: str, body: object = None, timeout: float = 30.0) -> Any:
-        return call(self.endpoint(address), action, body, timeout)
+    def call(self, address: str, request: Request[A], timeout: float = 30.0) -> A:
+        return call(self.endpoint(address), request, timeout)
 
     def feed(
         self,
         primary: Delivery,
         copies: Sequence[Delivery],
         rows: pa.Table,
-        end: Any,
+        end: End,
         abandoned: Callable[[], bool],
     ) -> list[pa.RecordBatch]:
         streams = [_Stream(self.endpoint(c.address), c.header, rows, end) for c in copies]
-        for stream in streams:  # side by side: a backup that is slow must not hold up the primary
+        for stream in streams:  # concurrently: a slow backup must not delay the primary
             threading.Thread(target=stream.run_quietly, daemon=True).start()
         main = _Stream(self.endpoint(primary.address), primary.header, rows, end)
         with _Watch(main, abandoned):
             outputs = main.run()
-        deadline = time.monotonic() + _COPIES_WAIT + rows.nbytes / _LEAST_RATE
+        deadline = time.monotonic() + timeout_for(rows.nbytes)
         for stream in streams:
             if not stream.done.wait(max(0.0, deadline - time.monotonic())):
                 stream.cancel()
@@ -72,7 +73,7 @@ class FlightNet:
             return [_outcome(calls[0])]
         if not calls:
             return []
-        with ThreadPoolExecutor(min(len(calls), _TOGETHER)) as pool:
+        with ThreadPoolExecutor(min(len(calls), _MAX_THREADS)) as pool:
             futures: list[Future[T | Exception]] = [pool.submit(_outcome, c) for c in calls]
             return [future.result() for future in futures]
 
@@ -99,7 +100,7 @@ def _outcome(function: Callable[[], T]) -> T | Exception:
 class _Stream:
     """One feed to one node."""
 
-    def __init__(self, endpoint: Endpoint, header: Any, rows: pa.Table, end: Any) -> None:
+    def __init__(self, endpoint: Endpoint, header: Feed, rows: pa.Table, end: End) -> None:
         self._endpoint = endpoint
         self._header = header
         self._rows = rows
@@ -128,8 +129,8 @@ class _Stream:
                     writer.write_metadata(pickle.dumps(self._end, 5))
                     writer.done_writing()
                 except pa.ArrowException:
-                    # The node hung up: its own words say why. Not read_all(), which after a
-                    # cancel interrupts the main thread as Ctrl-C does.
+                    # The node closed the stream; reading raises its error. Not read_all(), which
+                    # after a cancel interrupts the main thread as Ctrl-C does.
                     list(self._reader)
                     raise
                 return self._outputs(nonce)
@@ -143,43 +144,43 @@ class _Stream:
             self.done.set()
 
     def _outputs(self, nonce: bytes) -> list[pa.RecordBatch]:
-        """What the node answers: its proof, and then outputs, which may hold pickled values."""
+        """Read the answer: the node's proof, then outputs, which may hold pickled values."""
         chunks = iter(self._reader)
         first = next(chunks, None)
-        given = None if first is None else first.app_metadata
-        self._endpoint.verified(nonce, b"" if given is None else given)
+        proof = None if first is None else first.app_metadata
+        self._endpoint.verified(nonce, b"" if proof is None else proof)
         return [chunk.data for chunk in chunks if chunk.data.num_rows]
 
     def run_quietly(self) -> None:
-        """Stream to a backup: whether it has the copy, its own receipt will tell."""
+        """Stream to a backup; its own receipt says whether it has the copy."""
         try:
             self.run()
         except MillstreamError:
             return
 
     def cancel(self) -> None:
-        """Give up; the call ends at once with an error."""
+        """Cancel the call, which ends at once with an error."""
         self._cancelled = True
         if self._reader is not None:
             self._reader.cancel()
 
 
 class _Watch:
-    """Asks now and then, while a feed waits for its answer, whether it is to be given up."""
+    """Polls, while a feed waits for its answer, whether the feed is abandoned."""
 
     def __init__(self, stream: _Stream, abandoned: Callable[[], bool]) -> None:
         self._stream = stream
         self._abandoned = abandoned
-        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread = threading.Thread(target=self._poll, daemon=True)
 
     def __enter__(self) -> None:
         self._thread.start()
 
     def __exit__(self, *problem: object) -> None:
-        return  # the stream is done, which ends the thread
+        return  # the thread ends because the stream is done
 
-    def _look(self) -> None:
-        while not self._stream.done.wait(_LOOK_EVERY):
+    def _poll(self) -> None:
+        while not self._stream.done.wait(_POLL_ABANDONED):
             if self._abandoned():
                 self._stream.cancel()
                 return

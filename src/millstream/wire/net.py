@@ -1,7 +1,7 @@
-"""What the drivers of a run need from the world: calls, feeds, time, threads and locks.
+"""What the processes of a run need from the world: calls, feeds, time, threads and locks.
 
 The coordinator, the nodes and the feeders are written against this protocol. Arrow Flight and
-the machine's clock stand behind it in production (:mod:`millstream.wire.flight_net`), a
+the machine's clock implement it in production (:mod:`millstream.wire.flight_net`), a
 deterministic world with seeded faults in the simulator.
 """
 
@@ -14,6 +14,10 @@ from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
+from millstream.wire.feed import End, Feed
+from millstream.wire.request import Request
+
+A = TypeVar("A")
 T = TypeVar("T")
 
 
@@ -22,17 +26,17 @@ class Delivery:
     """A feed to one node: where it listens, and the header of the feed as that node gets it."""
 
     address: str
-    header: Any
+    header: Feed
 
 
 class Net(Protocol):
     """The world as one process of a run sees it."""
 
-    def call(self, address: str, action: str, body: object = None, timeout: float = 30.0) -> Any:
-        """Call an action of a server and give its answer.
+    def call(self, address: str, request: Request[A], timeout: float = 30.0) -> A:
+        """Send a request to a server and return its answer.
 
-        Raises the server's own ``MillstreamError``, or ``UnreachableError`` without an answer:
-        the action may have happened, or not.
+        Raises the server's own ``MillstreamError``, or ``UnreachableError`` if there is no answer:
+        then the request may have been executed or not.
         """
 
     def feed(
@@ -40,26 +44,27 @@ class Net(Protocol):
         primary: Delivery,
         copies: Sequence[Delivery],
         rows: pa.Table,
-        end: Any,
+        end: End,
         abandoned: Callable[[], bool],
     ) -> list[pa.RecordBatch]:
         """Stream blocks and their end marker to a primary, and the same to its backups.
 
-        Gives the primary's outputs; what becomes of the copies is not told. While the primary is
-        silent, ``abandoned`` is asked about once a second; when true, the call is given up.
+        Returns the primary's outputs; failures of the copies are not reported. While the primary
+        does not answer, ``abandoned`` is called about once a second; if it returns true, the feed
+        is cancelled.
         """
 
     def gather(self, calls: Sequence[Callable[[], T]]) -> list[T | Exception]:
-        """Run calls side by side; each gives its result or the exception that ended it."""
+        """Run calls concurrently; return the result or the exception of each."""
 
     def spawn(self, function: Callable[[], None], name: str) -> None:
         """Run a function in the background until it returns or the process ends."""
 
     def lock(self) -> AbstractContextManager[Any]:
-        """A new reentrant lock of this process."""
+        """Create a reentrant lock of this process."""
 
     def sleep(self, seconds: float) -> None:
-        """Let time pass."""
+        """Block for so many seconds."""
 
     def now(self) -> float:
-        """Seconds of a clock that never goes back."""
+        """Read a monotonic clock, in seconds."""

@@ -1,6 +1,6 @@
-"""The Flight server of a process of the run: who calls is checked, each answer carries its proof.
+"""The Flight server of a process of the run: callers authenticate, each answer carries a proof.
 
-What is answered is up to two functions: one for actions, one for feeds.
+Two functions serve what arrives: one serves requests, the other feeds.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from millstream.wire.calls import Endpoint, error_blob, error_text
 from millstream.wire.envelope import nonce_of, opened
 from millstream.wire.tls import Identity
 
-Act = Callable[[str, Any], Any]
+Answer = Callable[[Any], Any]
 Exchange = Callable[[Any, Iterator[Any]], list[pa.RecordBatch]]
 
 
 class RunServer(flight.FlightServerBase):  # type: ignore[misc]
-    """Serves actions, and feeds if ``exchange`` is given; ``endpoint`` is where it listens.
+    """Serves requests, and feeds if ``exchange`` is given; ``endpoint`` is where it listens.
 
     With port 0 it listens on a free one. With an ``identity`` connections are encrypted.
     """
@@ -31,14 +31,14 @@ class RunServer(flight.FlightServerBase):  # type: ignore[misc]
         self,
         address: str,
         secret: bytes,
-        act: Act,
+        answer: Answer,
         exchange: Exchange | None = None,
         identity: Identity | None = None,
     ) -> None:
         auth = ServerAuth(secret)
         certificates = [] if identity is None else [(identity.certificate, identity.key)]
         super().__init__(address, auth_handler=auth, tls_certificates=certificates)
-        self._act = act
+        self._answer = answer
         self._exchange = exchange
         if self.port > 0:  # TCP
             address = f"{address.removesuffix(':0')}:{self.port}"
@@ -49,7 +49,7 @@ class RunServer(flight.FlightServerBase):  # type: ignore[misc]
     def do_action(self, context: Any, action: Any) -> list[bytes]:
         nonce = nonce_of(action.body)
         try:
-            answer = pickle.dumps(self._act(action.type, opened(action.body)), 5)
+            answer = pickle.dumps(self._answer(opened(action.body)), 5)
         except Exception as problem:
             raise self._error(nonce, problem) from problem
         return [self._proved(nonce, answer)]
@@ -58,13 +58,13 @@ class RunServer(flight.FlightServerBase):  # type: ignore[misc]
         nonce, header = _header(descriptor.command)
         try:
             if self._exchange is None:
-                raise flight.FlightUnavailableError("nothing is fed here")
+                raise flight.FlightUnavailableError("this server takes no feeds")
             outputs = self._exchange(pickle.loads(header), _items(reader))
         except flight.FlightError:
             raise
         except Exception as problem:
             raise self._error(nonce, problem) from problem
-        # A call stays on its connection: what follows the proof is from whom it is of.
+        # A call stays on its connection: what follows the proof has the same sender.
         writer.write_metadata(self._proved(nonce, b""))
         writer.begin(outputs[0].schema if outputs else pa.schema([]))
         for batch in outputs:
@@ -74,7 +74,7 @@ class RunServer(flight.FlightServerBase):  # type: ignore[misc]
         return proved(self.endpoint.secret, self.endpoint.address, nonce, content)
 
     def _error(self, nonce: bytes, problem: BaseException) -> flight.FlightServerError:
-        """An error that the caller raises as it is here."""
+        """Wrap an error so that the caller raises it as it was raised here."""
         blob = self._proved(nonce, error_blob(problem))
         return flight.FlightServerError(error_text(problem), extra_info=blob)
 
@@ -86,8 +86,8 @@ def tcp_address(host: str, identity: Identity | None) -> str:
 
 
 def _header(command: Any) -> tuple[bytes, memoryview]:
-    given = memoryview(command)
-    return bytes(given[:NONCE_BYTES]), given[NONCE_BYTES:]
+    content = memoryview(command)
+    return bytes(content[:NONCE_BYTES]), content[NONCE_BYTES:]
 
 
 def _items(reader: Any) -> Iterator[Any]:

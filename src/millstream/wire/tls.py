@@ -1,8 +1,8 @@
 """The certificate of a run, for connections between hosts.
 
-The driver makes it at the start, self-signed, and every process of the run accepts this one and no
-other. It names no host: it says that a server belongs to the run, wherever it listens. The private
-key goes to the nodes the way the run's secret does.
+The driver creates it at the start, self-signed, and every process of the run accepts only this one.
+It names no host: it proves that a server belongs to the run, wherever it listens. The private key
+reaches the nodes the same way as the run's secret.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from millstream.errors import ConfigError
 
 NAME = "millstream"
 _FROM = datetime(2000, 1, 1)
-_FOREVER = datetime(9999, 12, 31, 23, 59, 59)  # of X.509: no end that is known
+_FOREVER = datetime(9999, 12, 31, 23, 59, 59)  # in X.509: no expiration date
 
 
 @dataclass(frozen=True)
@@ -27,17 +27,17 @@ class Identity:
 
 
 def check_available() -> None:
-    """Raise if certificates cannot be made here."""
+    """Raise if certificates cannot be created here."""
     if importlib.util.find_spec("cryptography") is None:
         raise ConfigError(
-            "listen= encrypts what travels between hosts, which needs the package cryptography in "
+            "listen= encrypts connections between hosts, which needs the package cryptography in "
             "the driver: pip install 'millstream[tls]'; on a network that you trust, "
-            "encrypt=False does without"
+            "encrypt=False needs no package"
         )
 
 
 def new_identity() -> Identity:
-    """Make the certificate of one run."""
+    """Create the certificate of one run."""
     check_available()
     from cryptography import x509  # needs the extra
     from cryptography.hazmat.primitives import hashes, serialization

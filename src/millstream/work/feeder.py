@@ -19,22 +19,20 @@ from millstream.ring.ring import NodeId
 from millstream.state.blocks import from_bytes, slices, to_bytes
 from millstream.wire.blocks import BLOCK_SCHEMA, digest_of
 from millstream.wire.calls import UnreachableError
-from millstream.wire.epoch_record import EpochRecord, JobTypes
-from millstream.wire.messages import BrokenFeedError, End, Feed, FeedRefusedError
+from millstream.wire.epoch_record import EpochRecord, FetchRecord, JobTypes
+from millstream.wire.feed import BrokenFeedError, End, Feed, FeedRefusedError
+from millstream.wire.membership import Ping, ReportSlow, ReportUnreachable
 from millstream.wire.net import Delivery, Net
+from millstream.wire.timeouts import REPORT_TIMEOUT, ping_timeout
 
 _GIVE_UP_AFTER = 60.0
 _WAIT = 0.1
-_SUSPECT_TIMEOUT = 60.0
-_PING_TIMEOUT = 1.0
-_LONGEST_PING = 8.0
 _SLOW_AFTER = 10.0
 
 
 def fetch_record(net: Net, coordinator: str, epoch: int, try_: int) -> EpochRecord:
     """The record of an epoch, from the coordinator."""
-    record: EpochRecord = net.call(coordinator, "record", (epoch, try_))
-    return record
+    return net.call(coordinator, FetchRecord(epoch, try_))
 
 
 @dataclass
@@ -90,7 +88,7 @@ class Feeder:
                 if self.net.now() - waiting >= _SLOW_AFTER:
                     waiting = self.net.now()
                     what = f"a feed of epoch {record.epoch} has not been answered"
-                    self.net.call(self.coordinator, "slow", (owner, None, what))
+                    self.net.call(self.coordinator, ReportSlow(owner, None, what))
             except MillstreamError:
                 return True
             return now.placement.owner(share.start) != owner
@@ -100,9 +98,8 @@ class Feeder:
 
     def _reaches(self, owner: NodeId, failures: int) -> bool:
         """Whether a node whose feed broke off answers a ping: then it is the feed, not the link."""
-        timeout = min(_PING_TIMEOUT * 2**failures, _LONGEST_PING)
         try:
-            self.net.call(self.record.addresses[owner], "ping", None, timeout)
+            self.net.call(self.record.addresses[owner], Ping(), ping_timeout(failures))
         except UnreachableError:
             return False
         return True
@@ -121,9 +118,9 @@ class Feeder:
 
     def _suspect(self, owner: NodeId, failures: int) -> None:
         """Returns when the node answers, or others own its slots; raises when state is lost."""
-        report = (owner, f"task {self.attempt}", failures)
+        report = ReportUnreachable(owner, f"task {self.attempt}", failures)
         try:
-            self.net.call(self.coordinator, "suspect", report, _SUSPECT_TIMEOUT)
+            self.net.call(self.coordinator, report, REPORT_TIMEOUT)
         except UnreachableError as problem:
             if not problem.timed_out:  # else it still waits for a node that is silent
                 raise

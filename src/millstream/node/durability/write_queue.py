@@ -1,9 +1,9 @@
-"""The safekeeper: what a node wants durable is serialised, then stored, behind its back.
+"""The write queue of a node: entries are serialised, then written to the store, asynchronously.
 
-Two bounded queues, as in S4: entries wait to be serialised, and serialised ones to be stored.
-All that waits to be stored goes out in one batch, which the store makes durable at once. When the
-first queue is full, whoever has more to keep waits and helps (``block``); or, if so chosen, a
-newer entry takes the place of an older one of the same name that still waits (``replace``).
+Two bounded queues, as in S4: entries wait to be serialised, and serialised ones to be written. All
+that waits to be written goes out in one batch, which the store makes durable at once. When the
+first queue is full, a thread that enqueues waits and helps (``block``); or, if so configured, a
+newer entry replaces an older one of the same name that still waits (``replace``).
 """
 
 from __future__ import annotations
@@ -14,16 +14,18 @@ from typing import Literal
 
 from millstream.errors import MillstreamError
 from millstream.stores.store import Store
-from millstream.wire.messages import Kept, WriteQueueCounts
 from millstream.wire.net import Net
+from millstream.wire.receipts import StoredRecord, WriteQueueCounts
+from millstream.wire.timeouts import POLL_PAUSE
 
 WhenFull = Literal["block", "replace"]
-_LOOK_AGAIN = 0.001
+Result = StoredRecord | MillstreamError | None
+_SERIALISE_AT_ONCE = 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class WriteQueueOptions:
-    """How much may wait, and what happens when it is more."""
+    """The bounds of the queues, and what happens when they are full."""
 
     entries: int = 256
     bytes: int = 64 * 2**20
@@ -32,16 +34,16 @@ class WriteQueueOptions:
 
 @dataclass(frozen=True)
 class Entry:
-    """Something to be kept: how to serialise it, under which key, and whom to tell.
+    """A record to be written: how to serialise it, its key, and a callback.
 
-    ``done`` gets where it is kept, or what went wrong, or None if a newer entry of the same
-    ``name`` took its place; that one must then say what this one would have said.
+    ``on_stored`` gets the stored record, or the error, or None if a newer entry of the same
+    ``name`` replaced this one; the newer entry must then contain what this one contains.
     """
 
     name: Hashable
     key: str
     serialise: Callable[[], bytes]
-    done: Callable[[Kept | MillstreamError | None], None] = field(default=lambda _: None)
+    on_stored: Callable[[Result], None] = field(default=lambda _: None)
 
 
 @dataclass(frozen=True)
@@ -51,15 +53,15 @@ class _Serialised:
 
 
 class EntryReplacedError(MillstreamError):
-    """Something was not kept because something newer of the same name came before its turn."""
+    """An entry was not written because a newer one of the same name replaced it."""
 
 
 class StoreWriteError(MillstreamError):
-    """Something could not be serialised or stored, for a reason that has no type of ours."""
+    """A record could not be serialised or written, with an error that is not ours."""
 
 
 class WriteQueue:
-    """Keeps entries in a store."""
+    """Writes entries into a store."""
 
     def __init__(self, net: Net, store: Store, options: WriteQueueOptions | None = None) -> None:
         self._net = net
@@ -70,45 +72,43 @@ class WriteQueue:
         self._storing = net.lock()
         self._waiting: list[Entry] = []
         self._ready: list[_Serialised] = []
-        self._at_work = False
+        self._is_running = False
         self.counts = WriteQueueCounts()
 
     @property
     def store(self) -> Store:
         return self._store
 
-    def keep(self, entry: Entry) -> None:
-        """Take an entry; waits if too many are queued already."""
-        while not self._take(entry):
+    def enqueue(self, entry: Entry) -> None:
+        """Enqueue an entry; block while the queue is full."""
+        while not self._accept(entry):
             self.counts.waited += 1
             self._serialise(1)
-            if self._is_heavy():
-                self._write()
+            if self._is_batch_full():
+                self._store_batch()
 
-    def keep_all(self, entries: Iterable[Entry]) -> list[Kept]:
-        """Keep entries and wait until all are durable; raises what went wrong with one.
+    def write(self, entries: Iterable[Entry]) -> list[StoredRecord]:
+        """Enqueue entries and wait until all are durable, or raise the error of one.
 
         An entry that was replaced by a newer one raises ``EntryReplacedError``.
         """
-        results: list[Kept | MillstreamError | None] = []
+        results: list[Result] = []
         number = 0
         for entry in entries:
-            self.keep(replace(entry, done=results.append))
+            self.enqueue(replace(entry, on_stored=results.append))
             number += 1
         while len(results) < number:
-            self._net.sleep(_LOOK_AGAIN)
-        kept: dict[str, Kept] = {}
+            self._net.sleep(POLL_PAUSE)
+        stored: dict[str, StoredRecord] = {}
         for result in results:
             if isinstance(result, MillstreamError):
                 raise result
             if result is None:
-                raise EntryReplacedError(
-                    "a newer state took the place of one that was still queued"
-                )
-            kept[result.key] = result
-        return list(kept.values())
+                raise EntryReplacedError("a newer state replaced one that was still queued")
+            stored[result.key] = result
+        return list(stored.values())
 
-    def _take(self, entry: Entry) -> bool:
+    def _accept(self, entry: Entry) -> bool:
         replaced: Entry | None = None
         with self._lock:
             if len(self._waiting) >= self._options.entries:
@@ -118,11 +118,11 @@ class WriteQueue:
                 self._waiting.remove(replaced)
                 self.counts.replaced += 1
             self._waiting.append(entry)
-            begin, self._at_work = not self._at_work, True
+            begin, self._is_running = not self._is_running, True
         if replaced is not None:
-            replaced.done(None)
+            replaced.on_stored(None)
         if begin:
-            self._net.spawn(self._work, "safekeeper")
+            self._net.spawn(self._run, "write queue")
         return True
 
     def _older(self, entry: Entry) -> Entry | None:
@@ -130,22 +130,22 @@ class WriteQueue:
             return None
         return next((older for older in self._waiting if older.name == entry.name), None)
 
-    def _work(self) -> None:
+    def _run(self) -> None:
         while True:
-            while self._serialise(16) and not self._is_heavy():
+            while self._serialise(_SERIALISE_AT_ONCE) and not self._is_batch_full():
                 pass
-            self._write()
+            self._store_batch()
             with self._lock:
                 if not self._waiting and not self._ready:
-                    self._at_work = False
+                    self._is_running = False
                     return
 
-    def _is_heavy(self) -> bool:
+    def _is_batch_full(self) -> bool:
         with self._lock:
             return sum(len(item.data) for item in self._ready) >= self._options.bytes
 
     def _serialise(self, most: int) -> bool:
-        """Serialise a few entries, in their order; whether there were any."""
+        """Serialise a few entries, in order; return whether there were any."""
         with self._serialising:
             with self._lock:
                 entries, self._waiting = self._waiting[:most], self._waiting[most:]
@@ -154,15 +154,15 @@ class WriteQueue:
                 try:
                     item = _Serialised(entry, entry.serialise())
                 except Exception as problem:
-                    entry.done(typed(problem, entry.key))
+                    entry.on_stored(typed(problem, entry.key))
                     continue
                 self.counts.serialise_seconds += self._net.now() - started
                 with self._lock:
                     self._ready.append(item)
             return bool(entries)
 
-    def _write(self) -> None:
-        """Store all that is serialised, as one batch."""
+    def _store_batch(self) -> None:
+        """Write all that is serialised, as one batch."""
         with self._storing:
             with self._lock:
                 batch, self._ready = self._ready, []
@@ -172,18 +172,18 @@ class WriteQueue:
             problem: MillstreamError | None = None
             try:
                 self._store.put({item.entry.key: item.data for item in batch})
-            except Exception as found:
-                problem = typed(found, batch[0].entry.key)
+            except Exception as error:
+                problem = typed(error, batch[0].entry.key)
             self.counts.store_seconds += self._net.now() - started
             self.counts.batches += 1
             for item in batch:
                 self.counts.records += 1
                 self.counts.bytes += len(item.data)
-                item.entry.done(problem or Kept(item.entry.key, len(item.data)))
+                item.entry.on_stored(problem or StoredRecord(item.entry.key, len(item.data)))
 
 
 def typed(problem: Exception, what: str) -> MillstreamError:
-    """What went wrong, as an error that travels; nobody would see it if it ended a thread."""
+    """An error as a ``MillstreamError``, which can be reported to the coordinator."""
     if isinstance(problem, MillstreamError):
         return problem
-    return StoreWriteError(f"{what} could not be kept: {type(problem).__name__}: {problem}")
+    return StoreWriteError(f"{what} could not be stored: {type(problem).__name__}: {problem}")

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from millstream.node.replication import Due, ReplicationLog, Retained
+from millstream.node.replication_log import Due, ReplicationLog, Retained
 from millstream.ring.placement import Share
 from millstream.ring.ring import NodeId
 from tests.node.machines import HIGH, LOW, ME, OTHER, THIRD, mask_of
@@ -42,7 +42,7 @@ def test_a_backup_is_owed_everything_that_was_committed_since_the_beginning() ->
     assert epochs_of(due) == [0, 1, 2] and due.keys == 30
 
 
-def test_a_backup_is_owed_only_what_it_has_not_acknowledged() -> None:
+def test_deltas_are_due_only_for_what_a_backup_has_not_acknowledged() -> None:
     checkpoints = checkpoints_of(0, 1, 2)
     checkpoints.acknowledge(OTHER, EVERY, 1)
 
@@ -129,7 +129,7 @@ def test_slots_gained_later_are_owed_from_then_on() -> None:
     assert (due.since, epochs_of(due)) == (4, [5])
 
 
-def test_what_every_backup_has_is_dropped() -> None:
+def test_fragments_that_every_backup_has_are_evicted() -> None:
     checkpoints = checkpoints_of(0, 1, 2)
     checkpoints.acknowledge(OTHER, EVERY, 2)
     checkpoints.acknowledge(THIRD, EVERY, 0)
@@ -152,7 +152,7 @@ def test_without_backups_nothing_is_retained() -> None:
     assert (due.since, epochs_of(due)) == (1, [2])
 
 
-def test_a_peer_that_is_no_backup_any_more_is_forgotten() -> None:
+def test_acknowledgements_of_former_backups_are_dropped() -> None:
     checkpoints = checkpoints_of(0, 1)
     checkpoints.acknowledge(THIRD, EVERY, 1)
     checkpoints.evict(LONE, at(1))

@@ -1,7 +1,7 @@
-"""Background checkpoints to peers (``durability="interval"``): what each backup still lacks.
+"""The replication log (``durability="interval"``): what each backup still lacks. No I/O, no clock.
 
-A primary keeps the fragments it has sealed until every backup has them. A delta covers the
-epochs (since, through]; values are absolute, so a backup may take it from any epoch in between.
+A primary retains the fragments it has sealed until every backup has them. A delta covers the
+epochs (since, through]; values are absolute, so a backup can apply it from any epoch in between.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Retained:
 
 @dataclass(frozen=True)
 class Due:
-    """A delta to be made: the same for all of its backups."""
+    """A delta to be replicated: the same for all of its backups."""
 
     peers: tuple[NodeId, ...]
     slots: range
@@ -42,12 +42,12 @@ class Due:
 
     @property
     def keys(self) -> int:
-        """About how many keys have changed, at most."""
-        return sum(kept.keys for kept in self.retained)
+        """An upper bound of the number of changed keys."""
+        return sum(each.keys for each in self.retained)
 
 
 class ReplicationLog:
-    """The fragments that backups may lack, and how far each backup was brought."""
+    """The fragments that backups may lack, and what each backup has acknowledged."""
 
     def __init__(self, slots: int) -> None:
         self._slots = slots
@@ -55,25 +55,25 @@ class ReplicationLog:
         self._acknowledged: dict[NodeId, npt.NDArray[np.int64]] = {}
         # From here on every fragment of the slot is retained.
         self._floor: npt.NDArray[np.int64] = np.full(slots, -1, dtype=np.int64)
-        # What the store has for good; later fragments are kept for it. None without a store.
+        # The newest epoch in the store; later fragments are retained for it. None without a store.
         self.stored: int | None = None
 
     def begin(self, slots: SlotMask, through: npt.NDArray[np.int64]) -> None:
-        """Start to retain for slots that this node has come to own."""
+        """Start to retain fragments of slots that were assigned to this node."""
         self._floor[slots] = np.maximum(through[slots], -1)
 
     def retain(self, retained: Retained) -> None:
-        """Keep a fragment that was just sealed."""
+        """Add a fragment that was just sealed."""
         self._retained.append(retained)
 
     @property
     def keys(self) -> int:
-        """How many keys are in the fragments that are kept."""
-        return sum(kept.keys for kept in self._retained)
+        """The number of keys in the retained fragments."""
+        return sum(each.keys for each in self._retained)
 
     def due(self, shares: Sequence[Share], through: npt.NDArray[np.int64]) -> Iterator[Due]:
-        """The deltas that bring the backups of these shares to where the owner is."""
-        found: dict[tuple[int, int, int, int], list[NodeId]] = {}
+        """The deltas that bring the backups of these shares to the epoch of their owner."""
+        lagging: dict[tuple[int, int, int, int], list[NodeId]] = {}
         for share in shares:
             for peer in share.copies:
                 since = self._since(peer, share.slots)
@@ -81,59 +81,59 @@ class ReplicationLog:
                     start = int(since[part.start - share.slots.start])
                     end = int(through[part.start])
                     if start < end:
-                        found.setdefault((part.start, part.stop, start, end), []).append(peer)
-        for (first, stop, start, end), peers in found.items():
+                        lagging.setdefault((part.start, part.stop, start, end), []).append(peer)
+        for (first, stop, start, end), peers in lagging.items():
             slots = range(first, stop)
             fragments = tuple(
-                kept
-                for kept in self._retained
-                if start < kept.epoch <= end and _overlap(kept.slots, slots)
+                each
+                for each in self._retained
+                if start < each.epoch <= end and _overlap(each.slots, slots)
             )
             yield Due(tuple(peers), slots, start, end, fragments)
 
     def floor(self, slots: range) -> npt.NDArray[np.int64]:
-        """After which epoch every fragment of these slots is retained."""
+        """The epoch after which every fragment of these slots is retained."""
         return self._floor[slots.start : slots.stop]
 
     def changes(self, job: int, slots: range, since: int, through: int) -> list[Retained]:
         """The retained fragments of a job for some slots and epochs (since, through]."""
         return [
-            kept
-            for kept in self._retained
-            if kept.job == job and since < kept.epoch <= through and _overlap(kept.slots, slots)
+            each
+            for each in self._retained
+            if each.job == job and since < each.epoch <= through and _overlap(each.slots, slots)
         ]
 
     def _since(self, peer: NodeId, slots: range) -> npt.NDArray[np.int64]:
-        """From which epoch on a backup needs, and can be given, each of these slots."""
+        """The epoch from which on a backup needs, and can be sent, each of these slots."""
         part = slice(slots.start, slots.stop)
         known = self._acknowledged.get(peer)
         floor = self._floor[part]
         return floor.copy() if known is None else np.maximum(floor, known[part])
 
     def acknowledge(self, peer: NodeId, slots: range, through: int) -> None:
-        """A backup has these slots through an epoch."""
+        """Note that a backup has these slots through an epoch."""
         known = self._acknowledged.setdefault(peer, np.full(self._slots, -1, dtype=np.int64))
         part = known[slots.start : slots.stop]
         np.maximum(part, through, out=part)
 
     def evict(self, shares: Sequence[Share], through: npt.NDArray[np.int64]) -> list[Retained]:
-        """Give up the fragments that every backup has.
+        """Evict the fragments that every backup has.
 
-        The caller lets go of them, one by one: with all at once, other threads would have to wait.
+        The caller frees them one by one: to free all at once would block other threads.
         """
-        kept = int(min((through[s.slots.start : s.slots.stop].min() for s in shares), default=-1))
+        floor = int(min((through[s.slots.start : s.slots.stop].min() for s in shares), default=-1))
         peers = {peer for share in shares for peer in share.copies}
         for share in shares:
             for peer in share.copies:
-                kept = min(kept, int(self._since(peer, share.slots).min()))
+                floor = min(floor, int(self._since(peer, share.slots).min()))
         if self.stored is not None:
-            kept = min(kept, self.stored)
-        gone = [retained for retained in self._retained if retained.epoch <= kept]
-        self._retained = [retained for retained in self._retained if retained.epoch > kept]
-        np.maximum(self._floor, kept, out=self._floor)
+            floor = min(floor, self.stored)
+        evicted = [each for each in self._retained if each.epoch <= floor]
+        self._retained = [each for each in self._retained if each.epoch > floor]
+        np.maximum(self._floor, floor, out=self._floor)
         for peer in [peer for peer in self._acknowledged if peer not in peers]:
             del self._acknowledged[peer]
-        return gone
+        return evicted
 
     def clear(self) -> None:
         self._retained.clear()

@@ -1,4 +1,4 @@
-"""The folders of a file sink: what is published stays, what is removed goes at once."""
+"""The folders of a file sink: published epochs do not change, removal is atomic."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from millstream.checkpoints.chain import SupersededError
-from millstream.coordinator.epoch_folders import (
+from millstream.coordinator.sink_folders import (
     STAGED,
     WITHDRAWN,
-    EpochFolders,
     OutputLostError,
+    SinkFolders,
     staged_folder,
 )
 from millstream.coordinator.sink_layout import epoch_folder
@@ -60,8 +60,8 @@ def tree(tmp_path: Path) -> LocalTree:
     return LocalTree(tmp_path)
 
 
-def test_what_a_late_task_writes_does_not_replace_what_is_published(tree: LocalTree) -> None:
-    folders = EpochFolders(tree, "sink")
+def test_a_late_task_does_not_change_a_published_epoch(tree: LocalTree) -> None:
+    folders = SinkFolders(tree, "sink")
     tree.write(staged_folder(3, "1.0"), "right")
     folders.publish(3, "1.0")
     tree.write(staged_folder(3, "1.0"), "half of it, late")
@@ -70,15 +70,15 @@ def test_what_a_late_task_writes_does_not_replace_what_is_published(tree: LocalT
     assert tree.read(3) == "right" and tree.names(STAGED) == []
 
 
-def test_a_committed_epoch_that_is_nowhere_is_told(tree: LocalTree) -> None:
+def test_publishing_an_epoch_without_files_raises_output_lost(tree: LocalTree) -> None:
     with pytest.raises(OutputLostError, match=r"epoch 3, attempt 1\.0"):
-        EpochFolders(tree, "sink").publish(3, "1.0")
+        SinkFolders(tree, "sink").publish(3, "1.0")
 
 
-def test_whoever_was_replaced_withdraws_nothing(tree: LocalTree) -> None:
+def test_a_superseded_driver_withdraws_nothing(tree: LocalTree) -> None:
     held: list[bool] = []
 
-    class Locked(EpochFolders):
+    class Locked(SinkFolders):
         @contextmanager
         def _exclusive(self) -> Iterator[None]:
             held.append(True)
@@ -96,8 +96,8 @@ def test_whoever_was_replaced_withdraws_nothing(tree: LocalTree) -> None:
     assert tree.read(3) == "of a successor"
 
 
-def test_what_is_withdrawn_or_dropped_goes_at_once_and_not_file_by_file(tree: LocalTree) -> None:
-    folders = EpochFolders(tree, "sink")
+def test_withdrawal_and_cleaning_rename_before_they_delete(tree: LocalTree) -> None:
+    folders = SinkFolders(tree, "sink")
     tree.write(epoch_folder(3), "shown")
     tree.write(staged_folder(4, "1.0"), "staged")
     tree.write(staged_folder(5, "1.0"), "needed")

@@ -1,15 +1,15 @@
-"""The folders of a file sink: how an epoch that was staged is published, dropped and withdrawn.
+"""The folders of a file sink: how staged epochs are published, discarded and withdrawn.
 
 ::
 
-    <path>/epoch=000000000007/part-…            what readers see, whole epochs only
+    <path>/epoch=000000000007/part-…            visible to readers, complete epochs only
     <path>/_millstream/staged/epoch=…-<attempt> written, not visible; Spark ignores ``_`` folders
-    <path>/_millstream/withdrawn/epoch=…        on its way out, because a run goes back before it
+    <path>/_millstream/withdrawn/epoch=…        being deleted, because a run rewound before it
 
-What is published stays as it is until it is withdrawn: a task that is late may write below
-``staged`` again, and is ignored. That an epoch is seen as a whole rests on the file system's folder
-rename being atomic (local disks, HDFS, ABFS; plain S3 is not). What the files hold, and who writes
-them, is the sink's business; when to call what is the engine's.
+A published epoch is not changed until it is withdrawn: a late task may write below ``staged``
+again, which has no effect. Epochs become visible atomically if the file system renames folders
+atomically (local disks, HDFS, ABFS; plain S3 does not). The sink writes the files; the engine
+decides when to publish, discard and withdraw.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ WITHDRAWN = f"{OURS}/withdrawn"
 
 
 class Tree(Protocol):
-    """A folder with files and folders in it; names are relative to it."""
+    """A folder of a file system; names are relative to it."""
 
     def exists(self, name: str) -> bool:
-        """Whether there is a file or folder of that name."""
+        """Whether a file or folder of that name exists."""
 
     def names(self, name: str) -> list[str]:
-        """What is in a folder; nothing if there is no such folder."""
+        """List a folder; empty if it does not exist."""
 
     def rename(self, source: str, target: str) -> bool:
-        """Rename at once; false if there is no such source.
+        """Rename atomically; return false if the source does not exist.
 
-        A target that exists is a folder to move *into*, as Hadoop has it.
+        If the target exists, the source is moved *into* it, as in Hadoop.
         """
 
     def delete(self, name: str) -> None:
-        """Delete a folder with all that is in it, one after the other."""
+        """Delete a folder recursively; not atomic."""
 
 
 class OutputLostError(MillstreamError):
@@ -59,79 +59,79 @@ class OutputLostError(MillstreamError):
         )
 
 
-class EpochFolders:
+class SinkFolders:
     """The epochs of one file sink, staged and published."""
 
     def __init__(self, tree: Tree, path: str) -> None:
-        """``path`` is the sink's name in messages."""
+        """``path`` names the sink in error messages."""
         self._tree = tree
         self._path = path
 
     def publish(self, epoch: int, attempt: str) -> None:
-        """Make the epoch visible; if it is visible already, do nothing."""
+        """Make the epoch visible; idempotent."""
         staged, final = staged_folder(epoch, attempt), epoch_folder(epoch)
-        # Hadoop's rename moves *into* a folder that exists, hence the look before.
+        # Hadoop's rename moves *into* a folder that exists, hence the check.
         if self._tree.exists(final):
             self._tree.delete(staged)  # at most what a late task has written since
         elif not self._tree.rename(staged, final) and not self._tree.exists(final):
             raise OutputLostError(self._path, epoch, attempt)
 
     def discard(self, epoch: int, attempt: str) -> None:
-        """Drop what was staged."""
+        """Delete the staged files of an attempt."""
         self._tree.delete(staged_folder(epoch, attempt))
 
-    def shown(self, after: int) -> list[int]:
-        """The epochs after one that readers see."""
+    def visible(self, after: int) -> list[int]:
+        """The visible epochs after one."""
         return sorted(epoch for epoch in epochs_in(self._tree.names("")) if epoch > after)
 
     def withdraw(
         self, epochs: Iterable[int], require_claim: Callable[[], None] = lambda: None
     ) -> None:
-        """Remove epochs, the last one first, because the run goes back before them.
+        """Delete visible epochs, the last one first, because the run rewinds before them.
 
-        ``require_claim`` raises if another run has taken over since. It is asked when nobody else
-        can withdraw anything: then what is in sight here cannot be a successor's, who would have
-        to withdraw what was there before it.
+        ``require_claim`` raises if another run has claimed the checkpoint since. It is called under
+        the lock of withdrawals: then what is visible cannot be the successor's, which would have to
+        withdraw what was there before it.
         """
         with self._exclusive():
             require_claim()
             for epoch in sorted(epochs, reverse=True):
                 self._remove(epoch_folder(epoch), epoch_folder(epoch))
 
-    def clean(self, keep: Container[tuple[int, str]] | None) -> None:
-        """Drop what was staged, except what is to be kept, and what was being withdrawn.
+    def clean(self, needed: Container[tuple[int, str]] | None) -> None:
+        """Delete staged epochs, except the ``needed`` ones, and what was being withdrawn.
 
-        Without ``keep`` nothing staged is dropped.
+        With None nothing staged is deleted.
         """
         for name in self._tree.names(WITHDRAWN):
             self._tree.delete(f"{WITHDRAWN}/{name}")
-        if keep is None:
+        if needed is None:
             return
         for name in self._tree.names(STAGED):
             final, _, attempt = name.partition("-")
-            if (epoch_of(final), attempt) not in keep:
-                # Else a driver that was replaced while it published might show the rest of it.
+            if (epoch_of(final), attempt) not in needed:
+                # By a rename: a superseded driver that publishes it now must not publish a part.
                 self._remove(f"{STAGED}/{name}", name)
 
     def check_new(self) -> None:
-        """Refuse a folder with epochs of another run: readers would see both."""
+        """Reject a folder with epochs of another run: readers would see both."""
         if epochs_in(self._tree.names("")):
             raise ConfigError(
-                f"{self._path} holds epochs of an earlier run; remove the folder, or give "
-                "the sink a new one"
+                f"{self._path} contains epochs of an earlier run; delete the folder, or give the "
+                "sink a new one"
             )
 
     def _remove(self, name: str, aside: str) -> None:
-        """Take a folder away at once, unlike a deletion, and then delete it."""
+        """Move a folder away, which is atomic, and then delete it."""
         self._tree.delete(f"{WITHDRAWN}/{aside}")
         self._tree.rename(name, f"{WITHDRAWN}/{aside}")
         self._tree.delete(f"{WITHDRAWN}/{aside}")
 
     def _exclusive(self) -> AbstractContextManager[None]:
-        """Keep others from changing what is published meanwhile."""
+        """Lock what is published against changes by other processes."""
         return nullcontext()
 
 
 def staged_folder(epoch: int, attempt: str) -> str:
-    """Where a try of an epoch is staged."""
+    """The folder in which a try of an epoch is staged."""
     return f"{STAGED}/{epoch_folder(epoch)}-{attempt}"

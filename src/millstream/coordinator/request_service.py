@@ -1,0 +1,112 @@
+"""Serves the requests of nodes and of Spark's tasks to the coordinator."""
+
+from __future__ import annotations
+
+from typing import Protocol, TypeVar
+
+from millstream.coordinator.fencing import Fencing
+from millstream.coordinator.run_context import RunContext
+from millstream.coordinator.task_failures import TaskFailures
+from millstream.errors import MillstreamError
+from millstream.ring.ring import NodeId
+from millstream.wire.epoch_record import EpochRecord, FetchRecord, ReportFailure
+from millstream.wire.membership import (
+    Assign,
+    EnterStartBarrier,
+    FencedError,
+    FetchAssignment,
+    Heartbeat,
+    ReportSlow,
+    ReportUnreachable,
+)
+from millstream.wire.persistence import FetchRestorePlan, RestorePlan
+from millstream.wire.request import Dispatcher, Request
+
+A = TypeVar("A")
+
+
+class StaleTaskError(MillstreamError):
+    """A task belongs to an epoch or try that is over."""
+
+
+class ServedRun(RunContext, Protocol):
+    """The run as its nodes and tasks reach it."""
+
+    @property
+    def has_begun(self) -> bool: ...
+
+    def assignment(self) -> Assign: ...
+
+    def restore_plan(self) -> RestorePlan: ...
+
+
+class RequestService:
+    """Answers nodes and tasks."""
+
+    def __init__(self, run: ServedRun, fencing: Fencing, failures: TaskFailures) -> None:
+        self._run = run
+        self._fencing = fencing
+        self._failures = failures
+        self._at_barrier: set[NodeId] = set()
+        self._lock = run.net.lock()
+        self._dispatch = Dispatcher(
+            "the coordinator",
+            Heartbeat.served_by(lambda request: self._require_member(request.node)),
+            FetchAssignment.served_by(self._assignment),
+            FetchRestorePlan.served_by(self._restore_plan),
+            FetchRecord.served_by(self._record),
+            ReportUnreachable.served_by(self._unreachable),
+            ReportSlow.served_by(self._slow),
+            ReportFailure.served_by(lambda request: failures.add(request, run.ledger)),
+            EnterStartBarrier.served_by(self._enter_barrier),
+        )
+
+    def answer(self, request: Request[A]) -> A:
+        """Serve a request of a node or of a task."""
+        return self._dispatch(request)
+
+    def _assignment(self, request: FetchAssignment) -> Assign:
+        self._require_member(request.node)
+        return self._run.assignment()
+
+    def _restore_plan(self, request: FetchRestorePlan) -> RestorePlan:
+        self._require_member(request.node)
+        return self._run.restore_plan()
+
+    def _record(self, request: FetchRecord) -> EpochRecord:
+        if self._fencing.lost is not None:
+            raise self._fencing.lost
+        record = self._run.ledger.record
+        if record is None or record.at != (request.epoch, request.try_):
+            raise StaleTaskError(
+                f"epoch {request.epoch}, try {request.try_} is over: the DataFrame given to a sink "
+                "can be read only until the sink's function returns"
+            )
+        return record
+
+    def _unreachable(self, request: ReportUnreachable) -> None:
+        self._reject_fenced(request.reporter)
+        self._fencing.investigate(request.node, request.reporter, request.rounds)
+
+    def _slow(self, request: ReportSlow) -> None:
+        self._reject_fenced(request.reporter)
+        if request.node in self._run.roster.domains:
+            self._run.waits.slow(request.node, request.reason)
+
+    def _enter_barrier(self, request: EnterStartBarrier) -> int:
+        with self._lock:
+            self._at_barrier.add(request.node)
+            return len(self._at_barrier)
+
+    def _require_member(self, node: NodeId) -> None:
+        """Raise for a node that is not part of the run, which then ends itself."""
+        self._reject_fenced(node)
+        if self._run.has_begun and node not in self._run.roster.domains:
+            # Spark ran the task that started it twice, and the other node was registered.
+            raise FencedError(f"node {node} is not part of the run")
+
+    def _reject_fenced(self, reporter: str | None) -> None:
+        """Raise for a node that was fenced; the reporter may be a task."""
+        if reporter is not None and self._run.has_begun and reporter in self._run.roster.lost:
+            self._fencing.note_alive(NodeId(reporter))
+            raise FencedError(f"node {reporter} was declared dead; its slots were reassigned")

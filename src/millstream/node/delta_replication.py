@@ -1,0 +1,68 @@
+"""Deltas of several epochs for the backups of a node (``durability="interval"``). No I/O, no clock.
+
+:class:`~millstream.node.replication_log.ReplicationLog` knows what each backup lacks; here that
+becomes requests. :mod:`millstream.node.replicator` sends them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from millstream.node.current_epoch import CurrentEpoch
+from millstream.node.replication_log import Due, Retained
+from millstream.node.slot_store import SlotStore
+from millstream.ring.masks import common
+from millstream.ring.placement import Share
+from millstream.ring.ring import NodeId
+from millstream.wire.replication import ReplicateDelta
+
+
+class DeltaReplication:
+    """What the backups of a node lack, as deltas."""
+
+    def __init__(self, node: NodeId, store: SlotStore, current: CurrentEpoch) -> None:
+        self._node = node
+        self._store = store
+        self._current = current
+
+    def due(self) -> list[Due]:
+        """The deltas that bring the backups of this node's slots up to date."""
+        through = self._store.holdings.through
+        return list(self._store.replication.due(self._own_shares(), through))
+
+    def evict(self) -> list[Retained]:
+        """Evict what every backup has; the caller frees the fragments one by one."""
+        return self._store.replication.evict(self._own_shares(), self._store.holdings.through)
+
+    def _own_shares(self) -> list[Share]:
+        placement = self._store.holdings.placement
+        if placement is None:
+            return []
+        shares = placement.shares(range(self._store.slots))
+        return [share for share in shares if share.owner == self._node]
+
+    def request(self, due: Due, slots: range) -> ReplicateDelta:
+        """Make the delta of some of the slots that are due; reads only what never changes."""
+        parts = []
+        for job in self._store.reducing:
+            retained = [each for each in due.retained if each.job == job]
+            if retained:
+                parts.append((job, self.encoded(job, slots, retained)))
+        current = self._current
+        return ReplicateDelta(
+            current.incarnation,
+            self._store.holdings.version,
+            self._node,
+            current.committed,
+            slots,
+            due.since,
+            due.through,
+            tuple(parts),
+            self._store.key_types,
+        )
+
+    def encoded(self, job: int, slots: range, retained: Sequence[Retained]) -> bytes:
+        """The changes of retained fragments to some slots, as one delta."""
+        reducing = self._store.reducing[job]
+        parts = [reducing.part(each.fragment, common(each.slots, slots)) for each in retained]
+        return reducing.encode(reducing.merge(parts))

@@ -1,0 +1,110 @@
+"""Receipts: what a node reports to the coordinator about one epoch and try."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+
+from millstream.checkpoints.manifest import BaseRecord
+from millstream.wire.request import Request
+from millstream.work.job_clock import Tally
+
+Runs = tuple[tuple[int, int], ...]
+"""A value for every slot, as ``(first slot, value)`` wherever the value changes."""
+
+
+@dataclass(frozen=True)
+class StoredRecord:
+    """A durable record: its key in the store and its size; the key of an empty unit is empty."""
+
+    key: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """A node's acknowledgement that it has frozen (job, slots, epoch), and what it counted.
+
+    ``key`` is one of the keys, for error messages.
+    """
+
+    job: int
+    epoch: int
+    try_: int
+    slots: range
+    digest: str  # of the unit's whole input, also in the receipt for a part of its slots
+    rows: int
+    keys: int = 0
+    outputs: int = 0
+    seconds: float = 0.0
+    key_type: pa.DataType | None = None
+    output: pa.Schema | None = None
+    stored: StoredRecord | None = None
+    tallies: tuple[Tally, ...] = ()
+    key: str = ""
+
+    def part(self, slots: range) -> Receipt:
+        """The receipt for some of its slots; rows and tallies are counted with the first slot."""
+        if slots.start == self.slots.start:
+            return replace(self, slots=slots)
+        return replace(self, slots=slots, rows=0, tallies=())
+
+
+@dataclass(frozen=True)
+class CopyReceipt:
+    """A backup's acknowledgement that it has a complete copy of a unit."""
+
+    job: int
+    slots: range
+    digest: str
+
+
+@dataclass
+class WriteQueueCounts:
+    """What a write queue has done so far."""
+
+    records: int = 0
+    bytes: int = 0
+    batches: int = 0
+    replaced: int = 0
+    waited: int = 0
+    serialise_seconds: float = 0.0
+    store_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class NodeReport:
+    """The size of a node's state, and its use of memory and store."""
+
+    state_keys: Mapping[int, int] = field(default_factory=dict)
+    memory: int = 0
+    log_bytes: int = 0
+    cold_keys: int = 0
+    writes: WriteQueueCounts | None = None
+
+
+@dataclass(frozen=True)
+class Receipts:
+    """A node's receipts for one epoch and try; ``reach`` says how far its copies are complete.
+
+    While something is ``pending``, more receipts will follow: the logs of slots it took over are
+    being replayed, or the store is still writing. ``bases`` are the base records of the node.
+    """
+
+    receipts: tuple[Receipt, ...]
+    copies: tuple[CopyReceipt, ...]
+    reach: Runs
+    pending: bool
+    report: NodeReport
+    bases: tuple[BaseRecord, ...] = ()
+
+
+@dataclass(frozen=True)
+class CollectReceipts(Request[Receipts]):
+    """Asks a node for its receipts of an epoch and try, under a ring version or a later one."""
+
+    epoch: int
+    try_: int
+    ring: int
