@@ -206,7 +206,7 @@ class Startup:
     @contextlib.contextmanager
     def _retaining(self) -> Iterator[None]:
         """Have Spark retain as many epochs as we do; a query reads the setting when it starts."""
-        before = int(self._spark.conf.get(_RETAINED, "") or MIN_RETAINED)
+        before = int(self._spark.conf.get(_RETAINED, str(MIN_RETAINED)) or MIN_RETAINED)
         self._spark.conf.set(_RETAINED, str(max(before, self._config.retain + _SPARE)))
         try:
             yield
