@@ -1,4 +1,4 @@
-"""Millstream: elastic streaming MapReduce on Apache Spark.
+"""Millstream: streaming MapReduce on Apache Spark, in Python.
 
 The layers, from the user's side inwards; imports go one way, downwards, and a tool checks it:
 
