@@ -37,6 +37,7 @@ INTERNAL = {
     "SlotsNotHeldError": "the coordinator asks the owner",
     "StaleTaskError": "ends a task of an epoch that is over",
     "UnknownJobError": "a defect",
+    "UnknownRequestError": "a defect",
     "UnreachableError": "the caller retries, or reports the node",
     "ValueTypeError": "becomes RecordError",
 }
