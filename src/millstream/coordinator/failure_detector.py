@@ -57,23 +57,26 @@ class FailureDetector:
 
     def await_verdict(self, node: NodeId) -> Verdict:
         """Ping a node until it answers, or has not answered for too long."""
+        pause = 0.0
         while not self._run.is_closed:
-            verdict = self._ping_once(node)
+            verdict = self._ping_after(pause, node)
             if verdict is not Verdict.UNDECIDED:
                 return verdict
+            pause = RETRY_PAUSE
         return Verdict.ALIVE
 
-    def _ping_once(self, node: NodeId) -> Verdict:
+    def _ping_after(self, pause: float, node: NodeId) -> Verdict:
         with self._lock:
             timeout = self._evidence.ping_timeout(node)
         began = self._net.now()
+        if pause:
+            self._net.sleep(pause)
         [answer] = self._net.gather([partial(self._ping, node, timeout)])
         if not isinstance(answer, UnreachableError):
             with self._lock:
                 return self._evidence.answered(node)
-        self._net.sleep(RETRY_PAUSE)
         # At most the timeout: the coordinator itself may have been paused meanwhile.
-        waited = min(self._net.now() - began, timeout + RETRY_PAUSE)
+        waited = min(self._net.now() - began, timeout + pause)
         with self._lock:
             return self._evidence.failed(node, answer.refused, waited)
 

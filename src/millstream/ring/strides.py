@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-AT_ONCE = 8_192
+AT_ONCE = 32_768
 
 
 def strides(count: int) -> Iterator[slice]:
