@@ -11,6 +11,7 @@ from millstream.errors import MillstreamError
 from millstream.node.durability.write_queue import (
     Entry,
     EntryReplacedError,
+    StoreWriteError,
     WriteQueue,
     WriteQueueOptions,
 )
@@ -19,6 +20,7 @@ from millstream.sim.network import SimNet
 from millstream.stores.store import StoreUnavailableError
 from millstream.wire.receipts import StoredRecord
 from tests.checkpoints.memory_store import MemoryStore
+from tests.node.durability.durable_scenes import FailingStore
 
 T = TypeVar("T")
 
@@ -213,3 +215,37 @@ def test_write_raises_if_a_newer_entry_replaced_one(world: World) -> None:
 
     desk.run(both)
     assert list(desk.store.held) == ["second"]
+
+
+def test_an_entry_that_cannot_be_serialised_fails_and_others_are_stored(
+    world: World, store: FailingStore
+) -> None:
+    net = world.process("node")
+    queue = WriteQueue(net, store)
+    results: list[StoredRecord | MillstreamError | None] = []
+
+    def bad() -> bytes:
+        raise TypeError("cannot pickle a lock")
+
+    def main() -> None:
+        queue.enqueue(Entry("bad", "bad", bad, results.append))
+        queue.enqueue(Entry("good", "good", lambda: b"good", results.append))
+        with pytest.raises(StoreWriteError, match="cannot pickle a lock"):
+            queue.write([Entry("bad", "bad", bad)])
+
+    world.run(main, "node", world.now + 10)
+    assert isinstance(results[0], StoreWriteError) and results[1] == StoredRecord("good", 4)
+
+
+def test_an_untyped_error_of_a_store_is_reported(world: World) -> None:
+    class UntypedErrors(MemoryStore):
+        def put(self, items: object) -> None:
+            raise RuntimeError("unexpected")
+
+    queue = WriteQueue(world.process("node"), UntypedErrors())
+
+    def main() -> None:
+        with pytest.raises(StoreWriteError, match="RuntimeError: unexpected"):
+            queue.write([Entry("a", "a", lambda: b"a")])
+
+    world.run(main, "node", world.now + 10)
