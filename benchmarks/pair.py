@@ -121,10 +121,10 @@ class LocalNet:
 class Primary:
     """The node that owns all slots, with another one that backs all of them up."""
 
-    def __init__(self, net: Net, backup: str, *, checkpoint_every: float = 2.0) -> None:
+    def __init__(self, net: Net, backup: str, *, replicate_every: float = 2.0) -> None:
         self._job = _job()
         self._machine = _machine(_PRIMARY)
-        self.service = _service(self._machine, net, checkpoint_every)
+        self.service = _service(self._machine, net, replicate_every)
         self.service.answer(_assignment(backup))
         self._epoch = 0
         self._newest = NOTHING_COMMITTED
@@ -203,7 +203,7 @@ def local_pair() -> tuple[Primary, LocalNet]:
 
 
 @contextmanager
-def distant_pair(folder: Path, *, checkpoint_every: float = 2.0) -> Iterator[Primary]:
+def distant_pair(folder: Path, *, replicate_every: float = 2.0) -> Iterator[Primary]:
     """A primary whose backup is another process, as in production: Flight, Unix sockets."""
     secret, address = new_secret(), f"grpc+unix://{folder}/backup.sock"
     ready, theirs = multiprocessing.get_context("spawn").Pipe(duplex=False)
@@ -214,7 +214,7 @@ def distant_pair(folder: Path, *, checkpoint_every: float = 2.0) -> Iterator[Pri
     try:
         if not ready.poll(60.0):
             raise RuntimeError("the backup did not start")
-        yield Primary(FlightNet(secret), address, checkpoint_every=checkpoint_every)
+        yield Primary(FlightNet(secret), address, replicate_every=replicate_every)
     finally:
         process.kill()
         process.join()
@@ -238,8 +238,8 @@ def _machine(node: NodeId) -> NodeMachine:
     )
 
 
-def _service(machine: NodeMachine, net: Net, checkpoint_every: float) -> NodeService:
-    options = NodeOptions(checkpoint_every=checkpoint_every)
+def _service(machine: NodeMachine, net: Net, replicate_every: float) -> NodeService:
+    options = NodeOptions(replicate_every=replicate_every)
     # As in a node's own process.
     after_merge = settle_node()
     return NodeService(

@@ -108,7 +108,7 @@ class Run:
 
 
 class Body:
-    """An epoch's body that tells the test where it is."""
+    """An epoch's body that reports its points to the test."""
 
     def __init__(self, run: Run, inner: SparkBody) -> None:
         self._run, self._inner = run, inner

@@ -78,9 +78,9 @@ def base(
 
 
 def commit(journal: Journal, epoch: int, *bases: BaseRecord, types: Any = None) -> None:
-    """Commit an epoch with its piece, and write all that it names."""
+    """Commit an epoch with its delta, and write all that it names."""
     number = journal.incarnation
     made = delta(epoch, incarnation=number)
-    journal._store.put({made.key: b"piece", **{one.key: b"base" for one in bases}})
+    journal._store.put({made.key: b"delta", **{one.key: b"base" for one in bases}})
     known = types or {COUNT: JobTypes(), SUM: JobTypes()}
     journal.commit(record(epoch, number), [made], bases, known, [staged(epoch, number)])

@@ -11,7 +11,7 @@ from millstream.ring.zones import Domain
 from millstream.wire.epoch_record import JobTypes
 from millstream.wire.receipts import CopyReceipt, NodeReport, Receipt, Receipts
 
-A, B, GONE = NodeId("a"), NodeId("b"), NodeId("gone")
+A, B, UNKNOWN = NodeId("a"), NodeId("b"), NodeId("unknown")
 SLOTS = 8
 LOW, HIGH = range(0, 4), range(4, 8)
 WORDS, PAIRS = 1, 2
@@ -57,7 +57,9 @@ def copy(slots: range, job: int = WORDS, digest: str = "digest") -> CopyReceipt:
     return CopyReceipt(job, slots, digest)
 
 
-def said(*receipts: Receipt, copies: tuple[CopyReceipt, ...] = (), reach: int = -1) -> Receipts:
+def receipts_of(
+    *receipts: Receipt, copies: tuple[CopyReceipt, ...] = (), reach: int = -1
+) -> Receipts:
     return Receipts(receipts, copies, ((0, reach),), False, NodeReport())
 
 
@@ -68,7 +70,7 @@ def give(ledger: Ledger, **options: Any) -> None:
     for node, slots in OWNED.items():
         kept = {name: value[node] for name, value in options.items()}
         found = receipt(slots, epoch=record.epoch, try_=record.try_, **kept)
-        ledger.receive(node, said(found))
+        ledger.receive(node, receipts_of(found))
 
 
 def learnt(ledger: Ledger, epoch: int) -> JobTypes:

@@ -61,7 +61,7 @@ def commit(store: Store, claimed: Claimed, lineage: Lineage | None = None) -> Li
     epoch, number = lineage.epoch + 1, lineage.incarnation
     id_ = claimed.workflow.jobs[0].id
     key = delta_key(epoch, number, 0, id_, ALL, "node")
-    store.put({key: b"piece"})
+    store.put({key: b"delta"})
     newest = lineage.newest
     return Chain(store).commit(
         lineage,
@@ -90,7 +90,7 @@ def run_of(store: Store, epochs: int, **options: Any) -> tuple[Claimed, Lineage]
     return claimed, lineage
 
 
-def piece_of(store: Store, epoch: int) -> str:
+def delta_of(store: Store, epoch: int) -> str:
     [key] = store.scan(f"data/{epoch:012d}/")
     return key
 
@@ -165,7 +165,7 @@ def test_a_damaged_record_makes_a_run_resume_from_the_newest_complete_epoch(
     store: MemoryStore, spoil: Callable[[MemoryStore, str], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     run_of(store, 4)
-    spoil(store, piece_of(store, 2))
+    spoil(store, delta_of(store, 2))
 
     with caplog.at_level(logging.WARNING, "millstream"):
         claimed = take(store)
@@ -173,17 +173,17 @@ def test_a_damaged_record_makes_a_run_resume_from_the_newest_complete_epoch(
     assert (claimed.after, claimed.withdrawn, claimed.by) == (1, True, 1)
     assert claimed.lineage.epoch == 1
     assert "newest epoch 3 cannot be restored" in caplog.text
-    assert piece_of(store, 0) and "resuming from epoch 1" in caplog.text
+    assert delta_of(store, 0) and "resuming from epoch 1" in caplog.text
 
 
 def test_lazy_recovery_checks_that_records_exist_without_reading_them(
     store: MemoryStore,
 ) -> None:
     run_of(store, 3)
-    flip(store, piece_of(store, 2))
+    flip(store, delta_of(store, 2))
     assert take(store, recovery="lazy").after == 2
 
-    drop(store, piece_of(store, 2))
+    drop(store, delta_of(store, 2))
     assert take(store, recovery="lazy").after == 1
 
 
@@ -216,7 +216,7 @@ def test_a_rewind_is_refused_for_a_sink_that_cannot_withdraw(
     store: MemoryStore, spoil: Callable[[MemoryStore, str], None]
 ) -> None:
     run_of(store, 3)
-    spoil(store, piece_of(store, 2))
+    spoil(store, delta_of(store, 2))
     links = store.scan("chain/")
 
     with pytest.raises(
@@ -231,7 +231,7 @@ def test_a_rewind_is_refused_for_a_sink_that_cannot_withdraw(
 
 def test_without_a_complete_epoch_nothing_is_claimed(store: MemoryStore) -> None:
     run_of(store, 3)
-    flip(store, piece_of(store, 0))
+    flip(store, delta_of(store, 0))
     links = store.scan("chain/")
 
     with pytest.raises(
@@ -311,7 +311,7 @@ def test_an_epoch_that_there_is_not_is_refused(store: MemoryStore, epoch: int) -
 
 def test_a_requested_epoch_that_is_damaged_is_refused(store: MemoryStore) -> None:
     run_of(store, 4)
-    flip(store, piece_of(store, 1))
+    flip(store, delta_of(store, 1))
 
     with pytest.raises(CorruptRecordError):
         take(store, restore_epoch=2)
@@ -327,7 +327,7 @@ def test_a_discarded_epoch_cannot_be_requested(store: MemoryStore) -> None:
 
 
 class GoneError(MillstreamError):
-    """What is kept elsewhere does not reach an epoch."""
+    """Spark's logs do not reach an epoch."""
 
 
 def logged_since(oldest: int) -> Callable[[Lineage, int], None]:
@@ -372,7 +372,7 @@ def test_notes_that_go_while_another_driver_commits_are_looked_for_again(
     assert asked == [1, 2]
 
 
-# -- going back beside somebody who tidies up ------------------------------------------------------
+# -- rewinds during garbage collection -----------------------------------------------------------
 
 FLEETING = replace(NOTE, jobs=(replace(NOTE.jobs[0], durable=False),))
 
@@ -423,7 +423,7 @@ def test_records_that_were_deleted_while_it_was_claimed_are_missed_too(recovery:
     store = _Overtaken()
     run_of(store, 4)
     links = store.scan("chain/")
-    store.then = lambda: store.delete([piece_of(store, 0)])
+    store.then = lambda: store.delete([delta_of(store, 0)])
 
     with pytest.raises(CorruptRecordError, match="the record is missing"):
         take(store, restore_epoch=2, recovery=recovery)
@@ -472,7 +472,7 @@ def test_of_two_claimants_interleaved_anyhow_the_later_one_holds_it(recovery: st
 
 @dataclass
 class Driver:
-    """A run that commits until it is refused, and remembers what it was told."""
+    """A run that commits until it is refused, and records the answers."""
 
     claimed: Claimed
     lineage: Lineage
@@ -514,7 +514,7 @@ def test_concurrent_garbage_collection_is_not_taken_for_damage(
 ) -> None:
     store = _Meanwhile()
     claimed, lineage = run_of(store, epochs)
-    first, next_ = piece_of(store, 0), lineage.position
+    first, next_ = delta_of(store, 0), lineage.position
 
     def go_on() -> None:
         newest = commit(store, claimed, lineage)

@@ -26,7 +26,7 @@ TRIES = 4
 
 
 class Speaker:
-    """A coordinator that does nothing but keep its ledger and tell what it is asked."""
+    """A coordinator that only records the calls."""
 
     def __init__(self) -> None:
         self.ledger = ledger_of()
@@ -35,7 +35,7 @@ class Speaker:
         self.problems: dict[str, list[Exception]] = {}
 
     def does(self, what: str) -> None:
-        """Tell of an event, and raise what a test wants raised there next."""
+        """Record an event, and raise what the test wants."""
         self.events.append(what)
         if self.problems.get(what):
             raise self.problems[what].pop(0)
@@ -71,7 +71,7 @@ class Speaker:
 
 @dataclass
 class Body:
-    """Tells what is done to it; a problem may be worth another try."""
+    """Records what is done to it; a problem may be retryable."""
 
     speaker: Speaker
     worth: list[Exception] = field(default_factory=list)

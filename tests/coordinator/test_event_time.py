@@ -1,4 +1,4 @@
-"""Event time in the coordinator: fixed in records, counted from receipts, kept in the store."""
+"""Event time in the coordinator: fixed in records, counted from receipts, stored in manifests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from millstream.wire.receipts import Receipt
 from millstream.work.job_clock import BEGINNING, END, JobClock, Tally
 from tests.checkpoints.memory_store import MemoryStore
 from tests.coordinator import journals
-from tests.coordinator.receipts import HIGH, JOBS, LOW, WORDS, A, B, receipt, roster_of, said
+from tests.coordinator.receipts import HIGH, JOBS, LOW, WORDS, A, B, receipt, receipts_of, roster_of
 from tests.coordinator.timings import FIRST, LATENESS, LEFT, SECOND, seen, timing, tracked
 
 TIMINGS = (timing(tracked(LEFT), job=WORDS),)
@@ -46,8 +46,8 @@ def commit(ledger: Ledger, *low: Tally, high: tuple[Tally, ...] = ()) -> Prepare
     record = ledger.record
     assert record is not None
     at = {"epoch": record.epoch, "try_": record.try_}
-    ledger.receive(A, said(receipt(LOW, tallies=low, keys=3, **at)))
-    ledger.receive(B, said(receipt(HIGH, tallies=high, keys=4, **at)))
+    ledger.receive(A, receipts_of(receipt(LOW, tallies=low, keys=3, **at)))
+    ledger.receive(B, receipts_of(receipt(HIGH, tallies=high, keys=4, **at)))
     prepared = ledger.prepare()
     ledger.commit(prepared)
     return prepared
@@ -95,8 +95,8 @@ def test_an_epoch_that_does_not_commit_counts_for_nothing() -> None:
     ledger = ledger_of()
     ledger.admit(0, 0)
     at = {"epoch": 0, "try_": 0}
-    ledger.receive(A, said(receipt(LOW, tallies=(seen(LEFT, 900),), **at)))
-    ledger.receive(B, said(receipt(HIGH, **at)))
+    ledger.receive(A, receipts_of(receipt(LOW, tallies=(seen(LEFT, 900),), **at)))
+    ledger.receive(B, receipts_of(receipt(HIGH, **at)))
     ledger.prepare()
     ledger.retry()
     commit(ledger, seen(LEFT, 100))
@@ -122,8 +122,8 @@ def test_only_the_owner_of_the_first_slot_counts_a_unit() -> None:
     ledger.admit(0, 0)
     at = {"epoch": 0, "try_": 0}
     everything = receipt(range(0, 8), tallies=(seen(LEFT, 100),), **at)
-    ledger.receive(A, said(everything))
-    ledger.receive(B, said(everything))  # owns only the upper half
+    ledger.receive(A, receipts_of(everything))
+    ledger.receive(B, receipts_of(everything))  # owns only the upper half
 
     assert ledger.prepare().counted[WORDS].total.rows == 1
 
@@ -174,7 +174,7 @@ class Driver:
             slots = range(int(owned[0]), int(owned[-1]) + 1)
             counted = (seen(LEFT, event),) if slots.start == 0 else ()
             mine = Receipt(FIRST, record.epoch, 0, slots, "digest", 1, tallies=counted)
-            ledger.receive(node, said(mine, reach=record.epoch - 1))
+            ledger.receive(node, receipts_of(mine, reach=record.epoch - 1))
         prepared = ledger.prepare()
         self.commits.commit(prepared, journals.staged(record.epoch, ledger.incarnation))
         ledger.commit(prepared)

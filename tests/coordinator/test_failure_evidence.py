@@ -8,7 +8,7 @@ ALIVE, UNDECIDED = Verdict.ALIVE, Verdict.UNDECIDED
 DEAD, SILENT = Verdict.DEAD, Verdict.SILENT
 
 
-def suspicions() -> FailureEvidence:
+def evidence_of() -> FailureEvidence:
     return FailureEvidence(Patience(silence=10.0, refusals=2, rounds=4, memory=30.0, last_copy=3))
 
 
@@ -26,11 +26,11 @@ def silent_for(found: FailureEvidence, node: NodeId, seconds: float) -> Verdict:
 
 
 def test_a_node_that_answers_is_alive() -> None:
-    assert suspicions().answered(A) is ALIVE
+    assert evidence_of().answered(A) is ALIVE
 
 
 def test_a_node_that_refuses_twice_is_dead() -> None:
-    found = suspicions()
+    found = evidence_of()
 
     assert found.failed(A, True, 0.0) is UNDECIDED
     assert found.failed(B, True, 0.0) is UNDECIDED  # not the second of one node
@@ -38,7 +38,7 @@ def test_a_node_that_refuses_twice_is_dead() -> None:
 
 
 def test_a_node_is_silent_after_unanswered_pings_of_node_timeout() -> None:
-    found, timeouts = suspicions(), []
+    found, timeouts = evidence_of(), []
     verdict = UNDECIDED
     while verdict is UNDECIDED:
         timeouts.append(found.ping_timeout(A))
@@ -50,14 +50,14 @@ def test_a_node_is_silent_after_unanswered_pings_of_node_timeout() -> None:
 
 
 def test_a_node_that_stays_silent_for_several_times_the_patience_is_dead() -> None:
-    found = suspicions()
+    found = evidence_of()
 
     assert silent_for(found, A, 29.0) is SILENT
     assert silent_for(found, A, 1.0) is DEAD
 
 
 def test_a_refusal_between_silences_counts_as_one_refusal() -> None:
-    found = suspicions()
+    found = evidence_of()
 
     verdicts = [found.failed(A, refused, 0.1) for refused in (True, False, False, True)]
 
@@ -65,7 +65,7 @@ def test_a_refusal_between_silences_counts_as_one_refusal() -> None:
 
 
 def test_an_answer_clears_refusals_and_silence() -> None:
-    found = suspicions()
+    found = evidence_of()
     found.failed(A, True, 9.0)
 
     assert found.answered(A) is ALIVE
@@ -76,7 +76,7 @@ def test_an_answer_clears_refusals_and_silence() -> None:
 
 
 def test_nodes_that_were_silent_for_half_of_the_patience_are_known() -> None:
-    found = suspicions()
+    found = evidence_of()
     silent_for(found, A, 4.9)
     silent_for(found, B, 5.0)
 
@@ -87,7 +87,7 @@ def test_nodes_that_were_silent_for_half_of_the_patience_are_known() -> None:
 
 
 def test_a_link_is_broken_after_rounds_over_node_timeout() -> None:
-    found = suspicions()
+    found = evidence_of()
 
     broken = [found.unreached(A, B, at + 1, 3.5 * at) for at in range(5)]
 
@@ -95,14 +95,14 @@ def test_a_link_is_broken_after_rounds_over_node_timeout() -> None:
 
 
 def test_reports_in_quick_succession_are_one_round() -> None:
-    found = suspicions()
+    found = evidence_of()
 
     assert not any(found.unreached(A, B, at + 1, 0.001 * at) for at in range(900))
     assert not found.unreached(A, B, 901, 10.5)  # the second round
 
 
 def test_a_reporter_that_reached_the_node_in_between_counts_from_one() -> None:
-    found = suspicions()
+    found = evidence_of()
     for at in range(3):
         found.unreached(A, B, at + 1, 4.0 * at)
 
@@ -111,7 +111,7 @@ def test_a_reporter_that_reached_the_node_in_between_counts_from_one() -> None:
 
 
 def test_reports_of_different_reporters_are_about_different_links() -> None:
-    found = suspicions()
+    found = evidence_of()
 
     assert not any(
         found.unreached(A, by, at + 1, 3.5 * at + 0.1) for at in range(3) for by in (B, C, D)
@@ -119,13 +119,13 @@ def test_reports_of_different_reporters_are_about_different_links() -> None:
 
 
 def test_reports_that_are_far_apart_have_nothing_to_do_with_each_other() -> None:
-    found = suspicions()
+    found = evidence_of()
 
     assert not any(found.unreached(A, B, at + 1, 31.0 * at) for at in range(10))
 
 
 def test_the_end_with_more_broken_links_is_the_worse_one() -> None:
-    found = suspicions()
+    found = evidence_of()
     for node in (A, C, D):
         found.unreached(node, B, 1, 0.0)
 
@@ -135,7 +135,7 @@ def test_the_end_with_more_broken_links_is_the_worse_one() -> None:
 
 
 def test_a_node_that_is_out_of_the_run_leaves_nothing_behind() -> None:
-    found = suspicions()
+    found = evidence_of()
     found.failed(A, True, 9.0)
     for at in range(3):
         found.unreached(C, B, at + 1, 4.0 * at)
@@ -143,5 +143,5 @@ def test_a_node_that_is_out_of_the_run_leaves_nothing_behind() -> None:
     found.forget(A)
 
     assert found.failed(A, True, 0.0) is UNDECIDED
-    # Links are judged anew in the ring that follows: a chain of suspicions needs as long again.
+    # Links are counted from zero in the next ring: a chain of reports takes as long again.
     assert not found.unreached(C, B, 4, 12.0)

@@ -224,7 +224,7 @@ def test_each_request_names_the_stored_epoch_and_the_commit(world: World) -> Non
     [
         NotReadyError("wait"),
         EntryReplacedError("newer"),
-        UnreachableError("b", "gone"),
+        UnreachableError("b", "refused"),
         Persisted((), (), ()),
     ],
 )
@@ -262,7 +262,7 @@ def test_a_node_that_dies_during_a_checkpoint_is_done_without(world: World) -> N
     scene = Scene(world, seconds=0.0)
     scene.hold()
     scene.answers = [
-        {A: Persisted((), (), (LEFT,)), B: UnreachableError("b", "gone")},
+        {A: Persisted((), (), (LEFT,)), B: UnreachableError("b", "refused")},
         {A: RebasedError("slots that changed hands are in the store now")},
         {A: Persisted((delta(1, since=-1),), (base(0, RIGHT),), (LEFT, RIGHT))},
     ]
@@ -321,13 +321,13 @@ def test_a_superseded_driver_publishes_nothing(world: World) -> None:
 def test_after_a_publication_that_failed_there_is_none(world: World) -> None:
     scene = Scene(world, seconds=0.0)
     scene.hold()
-    scene.problem = OSError("disk gone")  # of a kind that is not ours
+    scene.problem = OSError("disk error")  # of a kind that is not ours
     scene.consider(1.0)
     scene.problem = None
     scene.hold()
 
     for ask in (scene.intervals.after_commit, scene.intervals.finish):
-        with pytest.raises(OSError, match="disk gone"):
+        with pytest.raises(OSError, match="disk error"):
             scene.run(ask)
     assert scene.published == []
     # The next start publishes it.

@@ -117,7 +117,7 @@ def test_a_commit_with_unknown_outcome_does_not_count(
     journal = journal_of(store)
 
     def away(key: str, value: bytes) -> bool:
-        raise StoreUnavailableError("gone")
+        raise StoreUnavailableError("no answer")
 
     with monkeypatch.context() as patch:
         patch.setattr(store, "put_if_absent", away)

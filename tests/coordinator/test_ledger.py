@@ -18,13 +18,13 @@ from millstream.ring.ring import NodeId
 from millstream.wire.commit import NOTHING_COMMITTED, Commit, CommittedUnit
 from millstream.wire.receipts import CopyReceipt, Receipt, Receipts
 from tests.coordinator.receipts import (
-    GONE,
     HIGH,
     JOBS,
     LOW,
     OWNED,
     PAIRS,
     SLOTS,
+    UNKNOWN,
     WORDS,
     A,
     B,
@@ -32,8 +32,8 @@ from tests.coordinator.receipts import (
     give,
     ledger_of,
     receipt,
+    receipts_of,
     roster_of,
-    said,
 )
 
 # -- admission -------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ def test_an_epoch_commits_when_every_slot_of_every_job_has_a_receipt_of_its_owne
     ledger = ledger_of(JOBS)
     ledger.admit(0, 0)
     for node, slots in OWNED.items():
-        ledger.receive(node, said(*(receipt(slots, job) for job in JOBS)))
+        ledger.receive(node, receipts_of(*(receipt(slots, job) for job in JOBS)))
 
     assert ledger.missing() == {}
     ledger.commit(ledger.prepare())
@@ -132,10 +132,12 @@ def test_a_commit_names_the_try() -> None:
 def test_a_commit_names_the_units_of_present_owners() -> None:
     ledger = ledger_of(JOBS)
     ledger.admit(0, 0)
-    ledger.receive(A, said(receipt(LOW, digest="x"), receipt(range(SLOTS), PAIRS, digest="v")))
+    ledger.receive(
+        A, receipts_of(receipt(LOW, digest="x"), receipt(range(SLOTS), PAIRS, digest="v"))
+    )
     ledger.receive(
         B,
-        said(
+        receipts_of(
             receipt(range(4, 6), digest="y"),
             receipt(range(6, 8), digest="z"),
             receipt(HIGH, PAIRS, digest="w"),
@@ -167,12 +169,12 @@ def test_the_units_of_a_commit_are_pickled_once_and_not_with_every_message() -> 
 
 
 def test_receipts_from_before_a_change_of_the_ring_do_not_count() -> None:
-    roster = roster_of(A, B, GONE, replicas=1)
+    roster = roster_of(A, B, UNKNOWN, replicas=1)
     ledger = ledger_of(roster=roster)
     ledger.admit(0, 0)
-    for node in (A, B, GONE):
+    for node in (A, B, UNKNOWN):
         owned = range(*[int(at) for at in roster.placement.ring.slots_of(node)[[0, -1]] + [0, 1]])
-        ledger.receive(node, said(receipt(owned)))
+        ledger.receive(node, receipts_of(receipt(owned)))
     ledger.prepare()
     roster.placement = roster.placement.at(roster.placement.version + 1)
 
@@ -208,29 +210,31 @@ def missing_after(given: Mapping[NodeId, Receipts], jobs: dict[int, str] | None 
 
 def test_no_receipts_no_commit() -> None:
     assert missing_after({}) == {WORDS: 8}
-    assert missing_after({A: said(), B: said()}) == {WORDS: 8}
+    assert missing_after({A: receipts_of(), B: receipts_of()}) == {WORDS: 8}
 
 
 def test_a_receipt_for_some_slots_is_not_enough() -> None:
-    assert missing_after({A: said(receipt(LOW))}) == {WORDS: 4}
-    given = {A: said(receipt(LOW)), B: said(receipt(range(4, 7)))}
+    assert missing_after({A: receipts_of(receipt(LOW))}) == {WORDS: 4}
+    given = {A: receipts_of(receipt(LOW)), B: receipts_of(receipt(range(4, 7)))}
     assert missing_after(given) == {WORDS: 1}
 
 
 def test_a_receipt_for_one_job_does_not_count_for_another() -> None:
-    given = {A: said(receipt(LOW), receipt(LOW, PAIRS)), B: said(receipt(HIGH))}
+    given = {A: receipts_of(receipt(LOW), receipt(LOW, PAIRS)), B: receipts_of(receipt(HIGH))}
 
     assert missing_after(given, jobs=JOBS) == {PAIRS: 4}
 
 
 def test_only_the_word_of_the_present_owner_counts() -> None:
-    assert missing_after({A: said(receipt(range(SLOTS)))}) == {WORDS: 4}
-    assert missing_after({A: said(receipt(HIGH)), B: said(receipt(LOW))}) == {WORDS: 8}
-    assert missing_after({GONE: said(receipt(range(SLOTS)))}) == {WORDS: 8}
+    assert missing_after({A: receipts_of(receipt(range(SLOTS)))}) == {WORDS: 4}
+    assert missing_after({A: receipts_of(receipt(HIGH)), B: receipts_of(receipt(LOW))}) == {
+        WORDS: 8
+    }
+    assert missing_after({UNKNOWN: receipts_of(receipt(range(SLOTS)))}) == {WORDS: 8}
 
 
 def test_a_copy_is_no_receipt() -> None:
-    copies = said(copies=(copy(range(SLOTS)),))
+    copies = receipts_of(copies=(copy(range(SLOTS)),))
 
     assert missing_after({A: copies, B: copies}) == {WORDS: 8}
 
@@ -240,7 +244,7 @@ def test_the_word_of_a_former_owner_does_not_replace_that_of_the_present() -> No
     ledger.admit(0, 0)
 
     for node in (A, B):
-        ledger.receive(node, said(receipt(LOW), receipt(HIGH)))
+        ledger.receive(node, receipts_of(receipt(LOW), receipt(HIGH)))
 
     assert ledger.missing() == {}
 
@@ -255,7 +259,7 @@ def test_a_slot_that_changed_owner_needs_a_new_receipt() -> None:
     roster.remove([A])
 
     assert ledger.missing() == {WORDS: 4}
-    ledger.receive(B, said(receipt(LOW), receipt(HIGH)))
+    ledger.receive(B, receipts_of(receipt(LOW), receipt(HIGH)))
     assert ledger.missing() == {}
 
 
@@ -265,7 +269,7 @@ def test_receipts_of_another_epoch_or_try_do_not_count(epoch: int, try_: int) ->
     ledger.admit(0, 0)
     ledger.retry()
 
-    ledger.receive(A, said(receipt(LOW, epoch=epoch, try_=try_)))
+    ledger.receive(A, receipts_of(receipt(LOW, epoch=epoch, try_=try_)))
 
     assert ledger.missing() == {WORDS: 8} and ledger.receipts == []
 
@@ -282,7 +286,7 @@ def test_a_retry_voids_the_receipts_so_far() -> None:
 
 def test_receipts_before_any_epoch_do_not_count() -> None:
     ledger = ledger_of()
-    ledger.receive(A, said(receipt(LOW)))
+    ledger.receive(A, receipts_of(receipt(LOW)))
 
     ledger.admit(0, 0)
 
@@ -293,8 +297,8 @@ def test_repeated_receipts_are_counted_once() -> None:
     ledger = ledger_of()
     ledger.admit(0, 0)
     for _ in range(2):
-        ledger.receive(A, said(receipt(LOW, rows=3)))
-        ledger.receive(B, said(receipt(LOW, rows=100), receipt(HIGH, rows=4)))
+        ledger.receive(A, receipts_of(receipt(LOW, rows=3)))
+        ledger.receive(B, receipts_of(receipt(LOW, rows=100), receipt(HIGH, rows=4)))
 
     assert sum(found.rows for found in ledger.receipts) == 7
 
@@ -304,7 +308,7 @@ def test_new_receipts_of_a_node_replace_the_old_ones() -> None:
     ledger.admit(0, 0)
     give(ledger)
 
-    ledger.receive(A, said())
+    ledger.receive(A, receipts_of())
 
     assert ledger.missing() == {WORDS: 4}
 
@@ -318,7 +322,7 @@ def test_with_more_partitions_than_nodes_receipts_add_up() -> None:
         assert ledger.missing() == {WORDS: SLOTS - slot}
         owner = A if slot in LOW else B
         found[owner].append(receipt(range(slot, slot + 1)))
-        ledger.receive(owner, said(*found[owner]))
+        ledger.receive(owner, receipts_of(*found[owner]))
 
     assert ledger.missing() == {}
 
@@ -332,9 +336,9 @@ def backed_up(*given: CopyReceipt, reach: int = -1, jobs: dict[int, str] | None 
     ledger = ledger_of(jobs, roster_of(A, B, replicas=1))
     ledger.admit(0, 0)
     of_b = tuple(copy(HIGH, job) for job in jobs)
-    ledger.receive(A, said(*(receipt(LOW, job) for job in jobs), copies=of_b))
+    ledger.receive(A, receipts_of(*(receipt(LOW, job) for job in jobs), copies=of_b))
     frozen = [receipt(HIGH, job) for job in jobs]
-    ledger.receive(B, said(*frozen, copies=given, reach=reach))
+    ledger.receive(B, receipts_of(*frozen, copies=given, reach=reach))
     return ledger
 
 
@@ -384,8 +388,8 @@ def test_a_backup_that_was_not_in_sync_before_does_not_lag() -> None:
     ledger = backed_up()
     assert in_sync_after_commit(ledger, B) == list(HIGH)
     ledger.admit(1, 0)
-    ledger.receive(A, said(receipt(LOW, epoch=1), copies=(copy(HIGH),), reach=0))
-    ledger.receive(B, said(receipt(HIGH, epoch=1), reach=-1))
+    ledger.receive(A, receipts_of(receipt(LOW, epoch=1), copies=(copy(HIGH),), reach=0))
+    ledger.receive(B, receipts_of(receipt(HIGH, epoch=1), reach=-1))
 
     assert ledger.lagging() == []
 

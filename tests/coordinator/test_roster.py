@@ -51,7 +51,7 @@ def complete(roster: Roster) -> None:
 
 
 def only(roster: Roster, **in_sync: SlotMask) -> None:
-    """At a commit, owners are complete, and these backups as far as is said."""
+    """At a commit, owners are complete, and these backups as given."""
     said = {node: roster.placement.owned(node) for node in roster.nodes}
     for name, slots in in_sync.items():
         said[NodeId(name)] |= slots
@@ -102,7 +102,7 @@ def test_before_the_first_commit_nothing_can_be_lost() -> None:
         roster.remove([D])
 
 
-# -- what nodes said -------------------------------------------------------------------------
+# -- copies in sync ---------------------------------------------------------------------------
 
 
 def test_after_a_commit_only_the_copies_that_were_confirmed_are_in_sync() -> None:
@@ -132,7 +132,7 @@ def test_a_copy_that_reaches_the_commit_is_in_sync_between_commits() -> None:
     roster.report_reach(B, ((0, 5), (2, 4), (3, 6), (4, -2)), committed=5)
 
     assert (roster.in_sync(B) == mask(0, 1, 3, 4, 5, 6, 7)).all()
-    roster.report_reach(NodeId("gone"), ((0, 9),), committed=5)
+    roster.report_reach(NodeId("unknown"), ((0, 9),), committed=5)
 
 
 def test_a_returned_mask_is_a_copy() -> None:
@@ -269,7 +269,7 @@ def test_slots_of_several_dead_nodes_can_be_restored() -> None:
 
     roster.remove([A, B], restorable=True)
 
-    # What b held of its own is at c; what both a and b had is at nobody.
+    # What b held of its own is at c; what both a and b had is on no node.
     assert owners(roster) == "cdccccdd"
     complete(roster)
     assert roster.copy_counts().tolist() == [2] * SLOTS
@@ -278,8 +278,8 @@ def test_slots_of_several_dead_nodes_can_be_restored() -> None:
 def test_an_owner_of_restored_slots_can_die_as_well() -> None:
     roster = roster_of([A, B, C], replicas=0)
 
-    for gone in (A, B):
-        roster.remove([gone], restorable=True)
+    for dead in (A, B):
+        roster.remove([dead], restorable=True)
 
     assert owners(roster) == "c" * SLOTS and roster.lost == (A, B)
 
@@ -335,7 +335,7 @@ def test_a_former_backup_is_retained_until_the_new_ones_are_in_sync() -> None:
     roster = roster_of([A, B, C, D], replicas=2)
     roster.move(range(0, 2), C)
     assert roster.enact(between_epochs=True)
-    assert copies(roster)[0] == "bda"  # wanted: b and d; a is kept until d is in sync
+    assert copies(roster)[0] == "bda"  # wanted: b and d; a is retained until d is in sync
 
     assert not roster.enact(between_epochs=False)
     complete(roster)
@@ -451,14 +451,14 @@ def test_whatever_happens_owners_are_in_sync_and_no_copy_is_dropped_that_is_need
     for kind, one, other in changes:
         before, had = roster.placement, roster.copy_counts()
         chosen = np.array([one >> bit & 1 for bit in range(SLOTS)], dtype=bool)
-        gone: set[NodeId] = set()
+        dead: set[NodeId] = set()
         if kind == "lose":
-            gone = {roster.nodes[other % len(roster.nodes)]}
-            if len(roster.nodes) == 1 or not (stored or roster.survives_without(gone)):
+            dead = {roster.nodes[other % len(roster.nodes)]}
+            if len(roster.nodes) == 1 or not (stored or roster.survives_without(dead)):
                 with pytest.raises(StateLostError):
-                    roster.remove(gone, restorable=stored)
+                    roster.remove(dead, restorable=stored)
                 return
-            roster.remove(gone, restorable=stored)
+            roster.remove(dead, restorable=stored)
         elif kind == "confirm":
             only(roster, **{roster.nodes[other % len(roster.nodes)]: chosen})
         elif kind == "reach":
@@ -470,11 +470,11 @@ def test_whatever_happens_owners_are_in_sync_and_no_copy_is_dropped_that_is_need
         else:
             roster.enact(between_epochs=kind == "boundary")
             assert (roster.copy_counts() >= np.minimum(had, replicas + 1)).all()
-        check(roster, before, gone, asked if kind == "boundary" else mask())
+        check(roster, before, dead, asked if kind == "boundary" else mask())
         asked &= kind != "boundary"
 
 
-def check(roster: Roster, before: Placement, gone: set[NodeId], asked: SlotMask) -> None:
+def check(roster: Roster, before: Placement, dead: set[NodeId], asked: SlotMask) -> None:
     """Owners are complete and alive, versions grow, and nothing moved that did not have to."""
     after = roster.placement
     assert after.version == before.version + (after is not before)
@@ -483,6 +483,6 @@ def check(roster: Roster, before: Placement, gone: set[NodeId], asked: SlotMask)
         assert roster.in_sync(owner)[slot] and owner not in roster.lost
         assert not set(after.copies(slot)) & set(roster.lost)
         if before.owner(slot) != owner:
-            assert before.owner(slot) in gone or asked[slot]
+            assert before.owner(slot) in dead or asked[slot]
     wanted = min(roster.replicas, len(roster.nodes) - 1)
     assert all(len(after.copies(slot)) >= wanted for slot in range(SLOTS))

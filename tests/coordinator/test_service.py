@@ -289,7 +289,7 @@ def test_units_lost_with_their_owner_are_retried_in_the_next_try(world: World) -
             machine.take_copy = lambda copy: None  # type: ignore[method-assign]
         run.at["staged"] = lambda: world.crash(N1)
         result = run.epoch()
-        assert result.record.try_ == 1, "sinks were shown what nobody has any more"
+        assert result.record.try_ == 1, "sinks have read outputs of units that are lost"
         whole(run)
 
     run.main(main)
@@ -326,11 +326,11 @@ def test_nodes_that_fail_together_are_declared_dead_together(world: World) -> No
 
     def main() -> None:
         run.epoch()
-        gone = run.cluster.executors["executor-1"]
-        for node in gone:
+        dead = run.cluster.executors["executor-1"]
+        for node in dead:
             world.crash(node)
-        run.coordinator.investigate(gone[0])
-        assert set(run.coordinator.roster.lost) == set(gone)
+        run.coordinator.investigate(dead[0])
+        assert set(run.coordinator.roster.lost) == set(dead)
         assert run.coordinator.roster.placement.version == 1
         run.epoch()
         whole(run)

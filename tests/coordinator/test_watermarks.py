@@ -594,7 +594,7 @@ FLOW = (
 )
 
 
-def told(
+def clocks_of(
     epochs: list[Any], clocks: Watermarks, start: int = 0
 ) -> tuple[list[Any], list[Watermarks]]:
     """The clocks of each epoch, and the states after them."""
@@ -616,7 +616,7 @@ def told(
 
 @given(EPOCHS)
 def test_watermarks_never_go_back(epochs: list[Any]) -> None:
-    found, _ = told(epochs, Watermarks(FLOW))
+    found, _ = clocks_of(epochs, Watermarks(FLOW))
 
     for job in (FIRST, SECOND_JOB):
         marks = [BEGINNING, *(clocks[job].watermark for clocks in found)]
@@ -628,14 +628,14 @@ def test_watermarks_never_go_back(epochs: list[Any]) -> None:
 def test_epochs_that_run_again_from_a_note_have_the_same_clocks(
     epochs: list[Any], data: st.DataObject
 ) -> None:
-    found, states = told(epochs, Watermarks(FLOW))
+    found, states = clocks_of(epochs, Watermarks(FLOW))
     if not epochs:
         return
     at = data.draw(st.integers(0, len(epochs) - 1))
     note = json.loads(json.dumps(states[at].to_note(IDS)))
     start = sum(wait for wait, *_ in epochs[: at + 1])
 
-    again, ends = told(epochs[at + 1 :], Watermarks.from_note(FLOW, note, IDS), start)
+    again, ends = clocks_of(epochs[at + 1 :], Watermarks.from_note(FLOW, note, IDS), start)
 
     assert again == found[at + 1 :]
     assert ends[-1:] == (states[-1:] if at + 1 < len(epochs) else [])
@@ -645,7 +645,7 @@ def test_epochs_that_run_again_from_a_note_have_the_same_clocks(
 def test_no_watermark_overtakes_an_active_origin_unless_requested(epochs: list[Any]) -> None:
     """Beyond what was reached before, an origin with values a moment ago bounds the watermark."""
     plain = [(wait, first, second, BEGINNING, keys) for wait, first, second, _, keys in epochs]
-    found, states = told(plain, Watermarks(FLOW))
+    found, states = clocks_of(plain, Watermarks(FLOW))
     time = 0
     for number, (wait, *_) in enumerate(plain):
         time += wait
@@ -661,7 +661,7 @@ def test_no_watermark_overtakes_an_active_origin_unless_requested(epochs: list[A
 
 @given(EPOCHS)
 def test_a_silent_stream_closes_its_windows(epochs: list[Any]) -> None:
-    _, states = told(epochs, Watermarks((FLOW[0],)))
+    _, states = clocks_of(epochs, Watermarks((FLOW[0],)))
     if not states or states[-1].jobs[FIRST].newest is None:
         return
     last = states[-1]

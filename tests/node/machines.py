@@ -184,6 +184,6 @@ class Node:
         return {key: found["seen"] for key, found in self.store.reducing[JOB].items(owned)}
 
     def held(self) -> dict[Any, Any]:
-        """What is kept here, copies included."""
+        """What this node holds, copies included."""
         everything = np.ones(SLOTS, dtype=bool)
         return {key: found["seen"] for key, found in self.store.reducing[JOB].items(everything)}

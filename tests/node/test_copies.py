@@ -79,8 +79,8 @@ def test_a_copy_gives_the_backup_the_same_state_once_the_epoch_is_committed() ->
     primary.copy_to(backup)
 
     [receipt] = primary.receipts(0).receipts
-    said = backup.receipts(0)
-    assert said.receipts == () and said.copies == (CopyReceipt(JOB, ALL, receipt.digest),)
+    report = backup.receipts(0)
+    assert report.receipts == () and report.copies == (CopyReceipt(JOB, ALL, receipt.digest),)
     assert backup.held() == {}
     for node in (primary, backup):
         node.seal(0)
@@ -289,10 +289,10 @@ def test_receipts_are_for_owned_slots_and_copy_receipts_for_the_others() -> None
     for node in (primary, backup):
         node.assign(placed(ring, 1, other=ALL, me=ALL))
 
-    said = backup.receipts(0)
+    report = backup.receipts(0)
 
-    assert [receipt.slots for receipt in said.receipts] == [range(2, 5)]
-    assert [copy.slots for copy in said.copies] == [range(0, 2), range(5, SLOTS)]
+    assert [receipt.slots for receipt in report.receipts] == [range(2, 5)]
+    assert [copy.slots for copy in report.copies] == [range(0, 2), range(5, SLOTS)]
     assert [r.slots for r in primary.receipts(0).receipts] == [range(0, 2), range(5, SLOTS)]
 
 
@@ -313,9 +313,9 @@ def test_a_log_has_no_effect_until_it_is_replayed_by_a_new_owner() -> None:
     _, backup = logging_pair()
     for epoch in range(3):
         backup.log(epoch, [("a", epoch), ("b", epoch)])
-    said = backup.receipts(2)
-    assert said.receipts == () and len(said.copies) == 1
-    assert said.reach == ((0, 1),) and not said.pending
+    report = backup.receipts(2)
+    assert report.receipts == () and len(report.copies) == 1
+    assert report.reach == ((0, 1),) and not report.pending
     assert backup.held() == {}
 
     backup.assign(TAKEN_OVER)
@@ -323,8 +323,8 @@ def test_a_log_has_no_effect_until_it_is_replayed_by_a_new_owner() -> None:
     assert backup.replay() == 3
 
     assert backup.state() == {"a": [0, 1], "b": [0, 1]}
-    said = backup.receipts(2)
-    assert [receipt.slots for receipt in said.receipts] == [ALL] and not said.pending
+    report = backup.receipts(2)
+    assert [receipt.slots for receipt in report.receipts] == [ALL] and not report.pending
     backup.seal(2)
     assert backup.state() == {"a": [0, 1, 2], "b": [0, 1, 2]}
 

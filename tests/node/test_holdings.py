@@ -52,9 +52,9 @@ def test_place_returns_and_clears_released_slots() -> None:
     holdings = holdings_of(placed(HALVES, me=HIGH))
     holdings.through[:] = 5
 
-    gone = holdings.place(placed(HALVES.moved(range(0, 4), OTHER), 1, me=range(2, 10)), False)
+    released = holdings.place(placed(HALVES.moved(range(0, 4), OTHER), 1, me=range(2, 10)), False)
 
-    assert (gone == (mask_of(range(0, 2)) | mask_of(range(10, 16)))).all()
+    assert (released == (mask_of(range(0, 2)) | mask_of(range(10, 16)))).all()
     assert holdings.through.tolist() == [UNKNOWN] * 2 + [5] * 8 + [UNKNOWN] * 6
 
 
@@ -91,16 +91,16 @@ def test_a_feed_of_owned_slots_at_their_epoch_is_let_in() -> None:
 
 
 @pytest.mark.parametrize(
-    ("slots", "told"),
+    ("slots", "message"),
     [(HIGH, "slot 8 "), (range(7, 9), "slot 8 "), (range(0, 17), "there is no slot 16")],
     ids=["a backup's", "some", "no such"],
 )
 def test_a_feed_of_other_slots_is_refused_and_the_first_of_them_named(
-    slots: range, told: str
+    slots: range, message: str
 ) -> None:
     holdings = holdings_of(placed(HALVES, me=HIGH))
 
-    with pytest.raises(FeedRefusedError, match=told) as caught:
+    with pytest.raises(FeedRefusedError, match=message) as caught:
         holdings.fence(feed(slots))
 
     assert not caught.value.stale

@@ -276,10 +276,10 @@ def test_time_in_the_state_is_that_of_the_epoch() -> None:
 def test_receipts_name_frozen_units_and_counts(node: Node) -> None:
     node.run(0, [("a", 1), ("b", 2)], [("a", 3)], rows=3)
 
-    said = node.receipts(0)
-    [receipt] = said.receipts
+    report = node.receipts(0)
+    [receipt] = report.receipts
 
-    assert (said.copies, said.reach, said.pending) == ((), ((0, -1),), False)
+    assert (report.copies, report.reach, report.pending) == ((), ((0, -1),), False)
     assert receipt == Receipt(
         job=JOB,
         epoch=0,

@@ -55,21 +55,21 @@ def test_outputs_stay_in_memory_up_to_the_bound(spool: OutputSpool) -> None:
 
 
 def test_beyond_the_bound_outputs_are_on_disk_and_the_same(spool: OutputSpool) -> None:
-    spool.bound(kept := [batch("a"), batch("b")])
+    spool.bound(held := [batch("a"), batch("b")])
     outputs = [batch("c"), batch("d").slice(10, 20), batch("e").slice(0, 0)]
     wanted = [one.to_pylist() for one in outputs]
 
     spool.bound(outputs)
 
-    assert on_disk(outputs) and not on_disk(kept)
+    assert on_disk(outputs) and not on_disk(held)
     assert [one.to_pylist() for one in outputs] == wanted
     assert outputs[0].schema == batch("c").schema
-    assert spool.held == size(*kept)
+    assert spool.held == size(*held)
 
 
 def test_freed_outputs_make_room(spool: OutputSpool) -> None:
-    spool.bound(gone := [batch("a"), batch("b")])
-    gone.clear()
+    spool.bound(released := [batch("a"), batch("b")])
+    released.clear()
     gc.collect()
 
     assert spool.held == 0

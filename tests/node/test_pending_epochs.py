@@ -32,8 +32,8 @@ def both(slots: range) -> list[Unit]:
     return [unit(job, slots) for job in JOBS]
 
 
-def shelf_with(**oldest_first: list[Unit]) -> PendingEpochs:
-    """A shelf with the units of epochs ``e0``, ``e1`` …"""
+def pending_with(**oldest_first: list[Unit]) -> PendingEpochs:
+    """Pending epochs with the units of epochs ``e0``, ``e1`` …"""
     pending_epochs = PendingEpochs(JOBS, SLOTS)
     for name, units in oldest_first.items():
         pending_epochs.put(int(name[1:]), units)
@@ -41,57 +41,57 @@ def shelf_with(**oldest_first: list[Unit]) -> PendingEpochs:
 
 
 def reach(pending_epochs: PendingEpochs, *through: int) -> list[int]:
-    """How far slots could be brought that are so far; the last stands for all others."""
+    """The reach of slots at these epochs; the last one counts for all others."""
     values = np.full(SLOTS, through[-1], dtype=np.int64)
     values[: len(through)] = through
     return [int(value) for value in pending_epochs.reach(values)[: len(through)]]
 
 
 def test_pending_epochs_are_ordered() -> None:
-    pending_epochs = shelf_with(e3=[], e1=[], e2=[])
+    pending_epochs = pending_with(e3=[], e1=[], e2=[])
 
     assert [pending_epoch.epoch for pending_epoch in pending_epochs.oldest_first()] == [1, 2, 3]
 
 
 def test_reach_ends_at_the_first_gap() -> None:
-    pending_epochs = shelf_with(e1=both(EVERY), e2=both(EVERY), e4=both(EVERY))
+    pending_epochs = pending_with(e1=both(EVERY), e2=both(EVERY), e4=both(EVERY))
 
     assert reach(pending_epochs, -2, -1, 0, 1, 2, 3, 4) == [-2, -1, 2, 2, 2, 4, 4]
 
 
 def test_an_epoch_reaches_only_slots_of_which_every_job_has_a_unit() -> None:
-    pending_epochs = shelf_with(e0=[unit(1, EVERY), unit(2, LOW)])
+    pending_epochs = pending_with(e0=[unit(1, EVERY), unit(2, LOW)])
 
     assert pending_epochs.reach(np.full(SLOTS, -1, dtype=np.int64)).tolist() == [0] * 8 + [-1] * 8
 
 
 def test_reach_includes_logs() -> None:
-    assert reach(shelf_with(e0=[unit(1, EVERY, b"rows"), unit(2, EVERY)]), -1) == [0]
+    assert reach(pending_with(e0=[unit(1, EVERY, b"rows"), unit(2, EVERY)]), -1) == [0]
 
 
 def test_reach_does_not_change_its_argument() -> None:
     through = np.full(SLOTS, -1, dtype=np.int64)
 
-    shelf_with(e0=both(EVERY)).reach(through)
+    pending_with(e0=both(EVERY)).reach(through)
 
     assert (through == -1).all()
 
 
 def test_an_epoch_is_evicted_when_every_held_slot_has_passed_it() -> None:
-    pending_epochs = shelf_with(e0=both(EVERY), e1=both(EVERY), e2=both(EVERY))
+    pending_epochs = pending_with(e0=both(EVERY), e1=both(EVERY), e2=both(EVERY))
     through = np.full(SLOTS, 1, dtype=np.int64)
     through[3] = 0
 
     pending_epochs.evict(mask_of(HIGH), through)
     assert [pending_epoch.epoch for pending_epoch in pending_epochs.oldest_first()] == [2]
 
-    pending_epochs = shelf_with(e0=both(EVERY), e1=both(EVERY), e2=both(EVERY))
+    pending_epochs = pending_with(e0=both(EVERY), e1=both(EVERY), e2=both(EVERY))
     pending_epochs.evict(mask_of(LOW), through)
     assert [pending_epoch.epoch for pending_epoch in pending_epochs.oldest_first()] == [1, 2]
 
 
 def test_a_held_slot_without_a_copy_retains_every_epoch() -> None:
-    pending_epochs = shelf_with(e0=both(EVERY))
+    pending_epochs = pending_with(e0=both(EVERY))
 
     pending_epochs.evict(mask_of(range(0, 1)), np.full(SLOTS, -2, dtype=np.int64))
     assert len(list(pending_epochs.oldest_first())) == 1
@@ -100,7 +100,7 @@ def test_a_held_slot_without_a_copy_retains_every_epoch() -> None:
 
 
 def test_only_logs_take_log_bytes() -> None:
-    pending_epochs = shelf_with(
+    pending_epochs = pending_with(
         e0=[unit(1, LOW, b"four"), unit(2, LOW)], e1=[unit(1, HIGH, b"six by"), unit(2, HIGH)]
     )
 
@@ -128,7 +128,7 @@ def test_runs_are_the_stretches_of_set_flags_within_a_range() -> None:
 
 
 def test_pending_epochs_can_be_read_during_changes() -> None:
-    pending_epochs = shelf_with(e0=both(EVERY), e1=both(EVERY))
+    pending_epochs = pending_with(e0=both(EVERY), e1=both(EVERY))
 
     class Interrupted(list[Unit]):
         """Units during whose reading another thread evicts an epoch, and puts one."""

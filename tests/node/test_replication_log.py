@@ -32,7 +32,7 @@ def retain(checkpoints: ReplicationLog, epoch: int, slots: range = EVERY, job: i
 
 
 def epochs_of(due: Due) -> list[int]:
-    return [kept.epoch for kept in due.retained]
+    return [held.epoch for held in due.retained]
 
 
 def test_a_backup_is_owed_everything_that_was_committed_since_the_beginning() -> None:
@@ -138,7 +138,7 @@ def test_fragments_that_every_backup_has_are_evicted() -> None:
 
     newcomer = NodeId("newcomer")
     [due] = checkpoints.due([Share(ME, (newcomer,), EVERY)], at(2))
-    assert (due.since, epochs_of(due)) == (0, [1, 2])  # what is gone cannot be promised
+    assert (due.since, epochs_of(due)) == (0, [1, 2])  # evicted fragments cannot be sent
 
 
 def test_without_backups_nothing_is_retained() -> None:

@@ -81,7 +81,7 @@ def test_without_backups_nothing_is_serialised(
     scene = Scene(world, placed([ME]))
 
     def encode(*_: object) -> bytes:
-        raise AssertionError("encoded for nobody")
+        raise AssertionError("encoded without a backup")
 
     monkeypatch.setattr(type(scene.machines[ME].store.reducing[JOB]), "encode", encode)
 
@@ -404,7 +404,7 @@ def test_a_donor_catches_up_before_it_copies(scene: Scene) -> None:
 
 
 def test_deltas_bring_backups_up_to_date_and_evict_their_logs(world: World) -> None:
-    scene = Scene(world, durability="interval", checkpoint_every=2.0)
+    scene = Scene(world, durability="interval", replicate_every=2.0)
     for service in scene.services.values():
         service.start()
     scene.commit(0, MANY)
@@ -442,7 +442,7 @@ def test_a_backup_that_missed_a_delta_gets_a_snapshot(world: World) -> None:
 
 
 def test_a_backup_with_large_logs_asks_for_deltas_early(world: World) -> None:
-    scene = Scene(world, durability="interval", checkpoint_every=1e6, log_limit=100)
+    scene = Scene(world, durability="interval", replicate_every=1e6, log_limit=100)
     scene.commit(0, MANY)
     assert (ME, ReplicateNow) in scene.calls
     assert scene.machines[OTHER].log_bytes > 100  # nothing is dropped

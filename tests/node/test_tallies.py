@@ -29,7 +29,7 @@ def run(node: Node, epoch: int, blocks: Sequence[Block], **options: Any) -> list
     return node.finish(node.feed(epoch, **options), blocks)
 
 
-def told(node: Node, epoch: int = 0) -> list[tuple[range, int, tuple[Tally, ...]]]:
+def tallied(node: Node, epoch: int = 0) -> list[tuple[range, int, tuple[Tally, ...]]]:
     """The slots, the rows and the tallies of receipts."""
     return [(r.slots, r.rows, r.tallies) for r in node.receipts(epoch).receipts]
 
@@ -41,7 +41,7 @@ def test_tallies_go_into_the_receipt_and_not_into_the_reduction() -> None:
     assert (
         run(node, 0, [counted(COUNTED), *node.blocks(MANY), counted(OTHERS, task=51)]) == expected
     )
-    assert told(node) == [(ALL, 7, (COUNTED + OTHERS,))]
+    assert tallied(node) == [(ALL, 7, (COUNTED + OTHERS,))]
     [receipt] = node.receipts(0).receipts
     assert receipt.key_type == pa.string()
 
@@ -50,17 +50,17 @@ def test_a_feed_of_tallies_alone_has_a_receipt() -> None:
     node = Node()
 
     assert run(node, 0, [counted(COUNTED)]) == []
-    assert told(node) == [(ALL, 7, (COUNTED,))]
+    assert tallied(node) == [(ALL, 7, (COUNTED,))]
 
 
 def test_the_owner_of_the_first_slot_reports_the_tallies() -> None:
     node = Node()
     run(node, 0, [counted(COUNTED), *node.blocks(MANY)])
     node.assign(placed([ME, OTHER], 1))
-    assert told(node) == [(LOW, 7, (COUNTED,))]
+    assert tallied(node) == [(LOW, 7, (COUNTED,))]
 
     node.assign(placed([OTHER, ME], 2))
-    assert told(node) == [(HIGH, 0, ())]
+    assert tallied(node) == [(HIGH, 0, ())]
 
 
 def test_a_backup_has_the_tallies_of_its_primary() -> None:
@@ -69,7 +69,7 @@ def test_a_backup_has_the_tallies_of_its_primary() -> None:
     primary.copy_to(backup)
     backup.assign(placed([OTHER], 1))
 
-    assert told(backup) == told(primary) == [(ALL, 7, (COUNTED,))]
+    assert tallied(backup) == tallied(primary) == [(ALL, 7, (COUNTED,))]
 
 
 def backup_of(**options: Any) -> Node:
@@ -83,7 +83,7 @@ def test_a_replayed_log_has_its_tallies() -> None:
     backup.assign(placed([OTHER], 1))
     assert backup.replay() == 1
 
-    assert told(backup) == [(ALL, 7, (COUNTED,))]
+    assert tallied(backup) == [(ALL, 7, (COUNTED,))]
 
 
 def test_a_reduction_gets_the_clock_and_the_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,6 +134,6 @@ def test_late_records_of_a_reduction_are_returned_and_counted(
     [output] = work
     results, found = opened(output)
     assert found == [late] and sum(batch.num_rows for batch in results) == len(MANY)
-    assert told(node) == [(ALL, 7, (COUNTED + Tally(4, late=1),))]
+    assert tallied(node) == [(ALL, 7, (COUNTED + Tally(4, late=1),))]
     [receipt] = node.receipts(0).receipts
     assert receipt.outputs == len(MANY)

@@ -363,7 +363,7 @@ LOGS = in_memory(
     size={
         "durability": "interval",
         "log_limit": 1_000_000,
-        "checkpoint_every": 60.0,
+        "replicate_every": 60.0,
         "replicas": 2,
         "nodes": 4,
     },

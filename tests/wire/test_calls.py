@@ -36,7 +36,7 @@ SECRET = new_secret()
 
 
 class Server(RunServer):
-    """Answers what it is told to, and remembers what reached it."""
+    """Answers as the test wants, and records requests."""
 
     def __init__(
         self, address: str, secret: bytes = SECRET, identity: Identity | None = None
@@ -322,9 +322,9 @@ def test_many_threads_share_an_endpoint(endpoint: Endpoint) -> None:
 
 
 def test_unreachable_survives_pickling() -> None:
-    copy = pickle.loads(pickle.dumps(UnreachableError("grpc://x", "gone")))
+    copy = pickle.loads(pickle.dumps(UnreachableError("grpc://x", "refused")))
 
-    assert str(copy) == "grpc://x does not answer: gone"
+    assert str(copy) == "grpc://x does not answer: refused"
 
 
 _CALLS_WHILE_DROPPED = """

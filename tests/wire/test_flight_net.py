@@ -54,7 +54,7 @@ class Fed:
 
 
 class Server(RunServer):
-    """Keeps what it is fed, and answers when and what it is told to."""
+    """Records feeds, and answers as the test wants."""
 
     def __init__(self, address: str) -> None:
         super().__init__(address, SECRET, self._answered, self._fed)
@@ -474,7 +474,7 @@ def test_a_server_that_went_after_a_call_refuses_the_next_but_one_at_the_latest(
     assert net.call(address, Sent("ping")) == ("ping", None)
     primary.shutdown()
 
-    failure(net, address)  # may be told as a connection that broke
+    failure(net, address)  # may be a broken connection
 
     assert failure(net, address).refused
 

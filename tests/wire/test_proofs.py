@@ -48,7 +48,7 @@ class Trap:
 
 
 class Impostor(flight.FlightServerBase):  # type: ignore[misc]
-    """Took over the address of a server that is gone; asks for no handshake, and answers."""
+    """Listens at the address of a dead server; answers without a handshake."""
 
     def __init__(
         self, address: str, answer: bytes, prove: Callable[[bytes], bytes] = lambda _: b""
@@ -115,7 +115,7 @@ def test_an_answer_of_an_impostor_after_a_reconnect_is_not_unpickled(
             call(Endpoint(address, SECRET), Sent("ask"), timeout=5.0)
         assert impostor.asked == 1
 
-        # The client is gone with that, and a new one begins with a handshake.
+        # The client was dropped, and a new one begins with a handshake.
         with pytest.raises(UnreachableError):
             call(Endpoint(address, SECRET), Sent("ask"), timeout=5.0)
         assert impostor.asked == 1

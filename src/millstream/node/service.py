@@ -63,7 +63,7 @@ class NodeOptions:
 
     watch_every: float = 0.5
     watch_timeout: float = 1.0
-    checkpoint_every: float = 2.0
+    replicate_every: float = 2.0
     log_limit: int = 256 * 2**20
     bases: BaseOptions = field(default_factory=BaseOptions)
 
@@ -109,7 +109,7 @@ class NodeService:
             locks,
             self._peers,
             operations,
-            every=options.checkpoint_every,
+            every=options.replicate_every,
             log_limit=options.log_limit,
         )
         reads = ReadService(machine, net, locks, operations, self._catch_up, self._require_sound)

@@ -43,7 +43,7 @@ class Size:
     replicas: int
     durability: Durability
     log_limit: int = 4_000
-    checkpoint_every: float = 2.0
+    replicate_every: float = 2.0
     disk: ScratchDisk | None = None
 
 
@@ -102,7 +102,7 @@ class Cluster:
             net,
             self.name,
             NodeOptions(
-                checkpoint_every=self.size.checkpoint_every,
+                replicate_every=self.size.replicate_every,
                 log_limit=self.size.log_limit,
                 bases=durable.bases if durable else BaseOptions(),
             ),

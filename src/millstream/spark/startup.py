@@ -117,7 +117,7 @@ class Startup:
             folder,
             None,
             config.durability,
-            NodeOptions(checkpoint_every=config.checkpoint_every.total_seconds()),
+            NodeOptions(replicate_every=config.checkpoint_every.total_seconds()),
             checkpoint.url,
             checkpoint.ids or {},
             WriteQueueOptions(when_full=config.when_full),

@@ -146,7 +146,7 @@ def test_a_restore_is_retried_while_the_store_is_unavailable(
         with pytest.raises(StoreUnavailableError):
             again.call(THIRD, IsRestored())
         monkeypatch.setattr(store, "get", get)
-        again.rest(1.0)  # nobody feeds the slots meanwhile
+        again.rest(1.0)  # no feed needs the slots meanwhile
 
         assert again.call(THIRD, IsRestored())
         assert state_of_all(again) == SEEN

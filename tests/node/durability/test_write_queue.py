@@ -133,7 +133,7 @@ def test_a_newer_entry_takes_the_place_of_an_older_one_that_waits(world: World) 
     queue = desk.queue
 
     def main() -> None:
-        with queue._serialising:  # nobody serialises: everything waits
+        with queue._serialising:  # blocks serialisation
             queue.enqueue(desk.entry("old", name="slots"))
             queue.enqueue(desk.entry("other"))
             queue.enqueue(desk.entry("new", name="slots"))
@@ -163,7 +163,7 @@ def test_while_there_is_room_nothing_is_replaced(world: World) -> None:
 
 def test_an_error_of_the_store_is_reported_to_all_entries_of_the_batch(world: World) -> None:
     desk = Desk(world)
-    desk.store.problem = problem = StoreUnavailableError("gone")
+    desk.store.problem = problem = StoreUnavailableError("no answer")
 
     desk.enqueue(desk.entry("a"), desk.entry("b"))
     desk.store.problem = None
@@ -193,7 +193,7 @@ def test_write_waits_for_all_entries_and_raises_an_error(world: World) -> None:
         "b",
     ]
 
-    desk.store.problem = StoreUnavailableError("gone")
+    desk.store.problem = StoreUnavailableError("no answer")
     with pytest.raises(StoreUnavailableError):
         desk.run(lambda: desk.queue.write([desk.entry("c")]))
 
