@@ -181,7 +181,7 @@ def test_a_crash_breaks_the_calls_in_flight(scene: Scene) -> None:
 @pytest.mark.parametrize("moment", ["serve", "answer"])
 def test_a_server_may_crash_before_or_after_it_executed(scene: Scene, moment: str) -> None:
     def on_step(process: str, what: str) -> None:
-        if (process, what) == ("node-0", f"{moment} driver echo"):
+        if (process, what) == ("node-0", f"{moment} driver Sent"):
             scene.world.crash("node-0")
 
     scene.world.on_step = on_step

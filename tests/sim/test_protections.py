@@ -211,12 +211,12 @@ def no_incarnations(patch: Patch) -> None:
         return commit(chain, replace(seen, position=position), manifest)
 
     patch.setattr(Chain, "commit", anywhere)
-    patch.setattr(Chain, "_stands", lambda chain, seen, manifest: True)
+    patch.setattr(Chain, "_is_linked", lambda chain, seen, manifest: True)
 
 
 def no_connection(patch: Patch) -> None:
     """A free position is taken for the chain's end, also where links were deleted."""
-    patch.setattr(Chain, "_stands", lambda chain, seen, manifest: True)
+    patch.setattr(Chain, "_is_linked", lambda chain, seen, manifest: True)
 
 
 def no_connection_of_claims(patch: Patch) -> None:
