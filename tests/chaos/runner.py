@@ -289,7 +289,7 @@ class _Chaos:
         also_killed: Sequence[NodeStatus] = (),
     ) -> None:
         and_killed = f", SIGKILL to {_names(also_killed)}" if also_killed else ""
-        self._note(fault, f"SIGSTOP to {_names(hit)} until it is taken for dead{and_killed}")
+        self._note(fault, f"SIGSTOP to {_names(hit)} until it is declared dead{and_killed}")
         self._may_go.update(node.node for node in (*hit, *also_killed))
         with _stopped([node.pid for node in hit]):
             send([node.pid for node in also_killed], signal.SIGKILL)
@@ -342,7 +342,7 @@ class _Chaos:
             run,
             lambda: names <= set(run.status().lost),
             HEAL_TIMEOUT,
-            f"{_names(hit)} to be taken for dead",
+            f"{_names(hit)} to be declared dead",
         )
 
     def _await_commit(self, run: Run, epoch: int) -> None:

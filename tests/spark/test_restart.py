@@ -243,8 +243,8 @@ def test_a_damaged_epoch_is_computed_again_from_the_one_before(
     with caplog.at_level(logging.WARNING, "millstream"):
         state = place.run(store=backend.url)
 
-    assert "newest epoch 2 cannot be brought back" in caplog.text
-    assert "going on from epoch 1" in caplog.text
+    assert "newest epoch 2 cannot be restored" in caplog.text
+    assert "resuming from epoch 1" in caplog.text
     assert state["count"] == place.counts()
     assert place.rows() == place.running_counts()
 
@@ -262,7 +262,7 @@ def test_a_lost_manifest_costs_the_epochs_from_it_on(
         state = place.run()
 
     assert "the link is missing" in caplog.text
-    assert "going on from epoch 1" in caplog.text
+    assert "resuming from epoch 1" in caplog.text
     assert state["count"] == place.counts()
     assert place.rows() == place.running_counts()
 
