@@ -15,14 +15,14 @@ from millstream.ring.ring import NodeId
 from millstream.sim import World
 from millstream.sim.cluster import DRIVER, Cluster, Size
 from millstream.sim.sink_models import MemorySink
-from millstream.sim.spark import Malice, Shape, SparkAttempt, SparkBody
+from millstream.sim.spark import Shape, SparkAttempt, SparkBody, SparkFaults
 from millstream.sim.workload import Pair, Reference, records
 from millstream.wire.epoch_record import EpochRecord
 
 T = TypeVar("T")
 N0, N1, N2, N3 = (NodeId(f"node-{number}") for number in range(4))
 SLOTS = 12
-KIND = Malice(kill=0, speculate=0, rerun=0, twice=0, partly=0)
+KIND = SparkFaults(kill=0, speculate=0, rerun=0, twice=0, partly=0)
 
 
 class Run:

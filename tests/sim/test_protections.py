@@ -41,9 +41,9 @@ from millstream.ring.masks import SlotMask
 from millstream.sim.scenario import play
 from millstream.sim.scratch_disk import ScratchDisk
 from millstream.sim.search import Kind, first_broken, in_memory, stored
+from millstream.sim.slowness import Slowness
 from millstream.sim.spark import SparkBody
 from millstream.sim.store import StoreView
-from millstream.sim.strain import Strain
 from millstream.state.blocks import PANE
 from millstream.state.keyed import GONE, Change, KeyedFragment, State
 from millstream.state.panes.fragments import PaneFragment, decode_panes
@@ -348,18 +348,21 @@ def no_views(patch: Patch) -> None:
 # -- kinds of scenarios in which each protection is soon needed -------------------------------
 
 _CALM = {"kill": 0.0, "speculate": 0.0, "rerun": 0.0, "twice": 0.0, "partly": 0.0, "flaky": 0.0}
-_TROUBLE: dict[str, Any] = {"blows": 6, "rate": 0.03, "reckless": False}
+_TROUBLE: dict[str, Any] = {"node_faults": 6, "rate": 0.03, "may_lose_state": False}
 _NO_FAULTS = {"lose_request": 0.0, "lose_answer": 0.0, "duplicate": 0.0, "break_feed": 0.0}
 _FEW = {"nodes": 3, "executors": 3}
-CRASHES = in_memory(malice=_CALM, **_TROUBLE)
+CRASHES = in_memory(spark_faults=_CALM, **_TROUBLE)
 UNSTEADY_MAPS = in_memory(
-    malice={**_CALM, "flaky": 0.5, "rerun": 1.0}, faults=_NO_FAULTS, blows=0, reckless=False
+    spark_faults={**_CALM, "flaky": 0.5, "rerun": 1.0},
+    faults=_NO_FAULTS,
+    node_faults=0,
+    may_lose_state=False,
 )
 BROKEN_FEEDS = in_memory(
-    malice=_CALM, faults={"break_feed": 0.2}, blows=0, epochs=3, reckless=False
+    spark_faults=_CALM, faults={"break_feed": 0.2}, node_faults=0, epochs=3, may_lose_state=False
 )
 LOGS = in_memory(
-    malice=_CALM,
+    spark_faults=_CALM,
     size={
         "durability": "interval",
         "log_limit": 1_000_000,
@@ -368,18 +371,28 @@ LOGS = in_memory(
         "nodes": 4,
     },
     faults=_NO_FAULTS,
-    strain=Strain(reduce=0.5),
+    slowness=Slowness(reduce=0.5),
     moves=0.0,
     epochs=8,
-    blows=4,
+    node_faults=4,
     rate=0.01,
     kinds=("crash",),
-    reckless=False,
+    may_lose_state=False,
 )
 MOVES = in_memory(
-    malice=_CALM, size={"replicas": 1, **_FEW}, moves=0.9, blows=0, epochs=7, reckless=False
+    spark_faults=_CALM,
+    size={"replicas": 1, **_FEW},
+    moves=0.9,
+    node_faults=0,
+    epochs=7,
+    may_lose_state=False,
 )
-_MOVING: dict[str, Any] = {"malice": _CALM, "faults": _NO_FAULTS, "moves": 0.9, "blows": 0}
+_MOVING: dict[str, Any] = {
+    "spark_faults": _CALM,
+    "faults": _NO_FAULTS,
+    "moves": 0.9,
+    "node_faults": 0,
+}
 EXPIRY = in_memory("expiring", size={"replicas": 1, **_FEW}, epochs=7, **_MOVING)
 FULL_SPILL_DISKS = in_memory(
     size={"replicas": 1, **_FEW, "disk": ScratchDisk(keys=500, outputs=0, full=0.3)},
@@ -387,31 +400,36 @@ FULL_SPILL_DISKS = in_memory(
     **_MOVING,
 )
 REREPLICATION = in_memory(
-    malice=_CALM,
+    spark_faults=_CALM,
     faults=_NO_FAULTS,
     size={"replicas": 1, "nodes": 4, "executors": 4},
-    blows=2,
+    node_faults=2,
     rate=0.004,
     kinds=("crash",),
-    reckless=False,
+    may_lose_state=False,
 )
 SLOW_NODES = in_memory(
-    malice=_CALM,
+    spark_faults=_CALM,
     faults=_NO_FAULTS,
-    strain=Strain(reduce=2.0, seal=2.0, encode=2.0, pause=4.0, pauses=0.5, bandwidth=5_000.0),
+    slowness=Slowness(reduce=2.0, seal=2.0, encode=2.0, pause=4.0, pauses=0.5, bandwidth=5_000.0),
     size={"replicas": 1, **_FEW},
-    blows=0,
-    reckless=False,
+    node_faults=0,
+    may_lose_state=False,
 )
 READS = in_memory(
-    malice=_CALM, faults=_NO_FAULTS, strain=Strain(seal=0.5), blows=0, reads=0.05, reckless=False
+    spark_faults=_CALM,
+    faults=_NO_FAULTS,
+    slowness=Slowness(seal=0.5),
+    node_faults=0,
+    reads=0.05,
+    may_lose_state=False,
 )
-DRIVERS = stored(deaths=5, death_rate=0.1, blows=0, records=25)
-SHORT_STARTS = stored(deaths=6, death_rate=0.1, blows=0, records=20, size={"nodes": 1})
+DRIVERS = stored(deaths=5, death_rate=0.1, node_faults=0, records=25)
+SHORT_STARTS = stored(deaths=6, death_rate=0.1, node_faults=0, records=20, size={"nodes": 1})
 UNSURE_STORE = stored(
     deaths=3,
     death_rate=0.05,
-    blows=4,
+    node_faults=4,
     rate=0.02,
     lose=0.005,
     mixed=False,
@@ -420,27 +438,33 @@ UNSURE_STORE = stored(
 LATE_WRITERS = stored(
     deaths=6,
     death_rate=0.1,
-    blows=0,
+    node_faults=0,
     records=20,
     restores=0,
     size={"nodes": 1},
-    habits={"malice": {"late": 0.5, "speculate": 0.5}},
+    options={"spark_faults": {"late": 0.5, "speculate": 0.5}},
 )
 GOING_BACK = stored(
-    deaths=0, blows=0, records=25, restores=3, fulls=0, size={"nodes": 1}, habits={"retain": 3}
+    deaths=0,
+    node_faults=0,
+    records=25,
+    restores=3,
+    fulls=0,
+    size={"nodes": 1},
+    options={"retain": 3},
 )
-FULL_STORES = stored(deaths=2, blows=2, records=25, restores=0, fulls=5, full_rate=0.1)
+FULL_STORES = stored(deaths=2, node_faults=2, records=25, restores=0, fulls=5, full_rate=0.1)
 
 
 def moving_windows(variant: int, epochs: int = 9) -> Kind:
     return in_memory(
         f"windows-{variant}",
-        malice=_CALM,
+        spark_faults=_CALM,
         size={"nodes": 2, "executors": 2, "replicas": 1},
         shape={"partitions": 2, "tasks": 1},
         faults=_NO_FAULTS,
         moves=0.9,
-        blows=0,
+        node_faults=0,
         epochs=epochs,
     )
 

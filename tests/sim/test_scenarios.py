@@ -15,7 +15,7 @@ from millstream.sim.durable_scenario import DurableScenario
 from millstream.sim.links import Faults
 from millstream.sim.scenario import Scenario, draw, play, simulate
 from millstream.sim.search import anything, first_broken, in_memory
-from millstream.sim.spark import Malice, Shape
+from millstream.sim.spark import Shape, SparkFaults
 from millstream.sim.workloads import WORKLOADS
 
 SEEDS = 60
@@ -45,7 +45,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
             log_limit=draw(st.sampled_from([200, 1_000_000])),
         ),
         shape=Shape(slots, draw(st.integers(1, 5)), draw(st.integers(1, 3))),
-        malice=Malice(
+        spark_faults=SparkFaults(
             kill=draw(st.sampled_from([0.0, 0.3])),
             speculate=draw(st.sampled_from([0.0, 0.3])),
             rerun=draw(st.sampled_from([0.0, 0.3])),
@@ -60,10 +60,10 @@ def scenarios(draw: st.DrawFn) -> Scenario:
             slow=draw(st.sampled_from([0.0, 0.005])),
         ),
         epochs=draw(st.integers(1, 5)),
-        blows=draw(st.integers(0, 6)),
+        node_faults=draw(st.integers(0, 6)),
         rate=draw(st.sampled_from([0.003, 0.02])),
         moves=draw(st.sampled_from([0.0, 0.5])),
-        reckless=False,
+        may_lose_state=False,
         workload=draw(st.sampled_from(WORKLOADS)),
     )
 
@@ -82,12 +82,12 @@ def test_no_scenario_breaks_a_promise(scenario: Scenario) -> None:
 def test_one_of_two_nodes_that_cannot_reach_each_other_continues() -> None:
     kind = in_memory(
         size={"nodes": 2, "executors": 2, "replicas": 1},
-        malice={"kill": 0.0, "speculate": 0.0, "rerun": 0.0, "partly": 0.0, "flaky": 0.0},
+        spark_faults={"kill": 0.0, "speculate": 0.0, "rerun": 0.0, "partly": 0.0, "flaky": 0.0},
         kinds=("cut",),
-        blows=3,
+        node_faults=3,
         rate=0.01,
         epochs=4,
-        reckless=False,
+        may_lose_state=False,
     )
     outcomes = [play(kind(seed)) for seed in range(8)]
 

@@ -14,8 +14,8 @@ from millstream.sim.write_job import TaskPool
 OUTPUTS: Outputs = {1: [("a", 1), ("b", 2), ("c", 3), ("d", 4)], 2: [("x", 5)]}
 
 
-def pool_of(world: World, driver: SimNet, **malice: float) -> TaskPool:
-    return TaskPool(world, driver, lambda: ["executor-0"], **malice)
+def pool_of(world: World, driver: SimNet, **spark_faults: float) -> TaskPool:
+    return TaskPool(world, driver, lambda: ["executor-0"], **spark_faults)
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -58,7 +58,7 @@ def _many(seeds: range, processes: int, story: int) -> int:
                 print(outcome, file=sys.stderr, flush=True)
             else:
                 counts["exact" if outcome.error is None else type(outcome.error).__name__] += 1
-                counts["blows"] += outcome.blows
+                counts["node faults"] += outcome.node_faults
                 counts["nodes lost"] += outcome.lost_nodes
                 counts["drivers replaced"] += outcome.drivers - 1
     text = ", ".join(f"{counts[name]} {name}" for name in sorted(counts))

@@ -71,7 +71,7 @@ class Checks:
     def _coordinator(self) -> Coordinator:
         return self._cluster.coordinator
 
-    def step(self, harmed: Container[str], exact: bool) -> None:
+    def step(self, faulted: Container[str], exact: bool) -> None:
         """Check what must hold at each step; without an exact answer, that copies agree.
 
         Only processes that have run since the last step can have changed anything.
@@ -80,7 +80,7 @@ class Checks:
         ran = self._cluster.world.ran
         if self._cluster.name in ran:
             self.changes()
-            self.fenced(harmed)
+            self.fenced(faulted)
             self.claims(self._cluster.machines if self._has_changed() else ran)
         elif not ran.isdisjoint(self._cluster.machines):
             self.claims(ran)
@@ -282,12 +282,12 @@ class Checks:
 
         machine.freeze = watched  # type: ignore[method-assign]
 
-    def fenced(self, harmed: Container[str]) -> None:
+    def fenced(self, faulted: Container[str]) -> None:
         """I3b: no node without a fault is fenced, however slow it is."""
         if not self._coordinator.has_begun:
             return
         for node in self._coordinator.roster.lost:
-            if node not in harmed:
+            if node not in faulted:
                 raise ViolationError(f"I3b: {node} is fenced, although it is alive")
 
     # I4 and I5

@@ -25,8 +25,8 @@ from millstream.ring.zones import Domain
 from millstream.sim.network import SimNet, World
 from millstream.sim.promises import SimLock
 from millstream.sim.scratch_disk import ScratchDisk
+from millstream.sim.slowness import Slowness
 from millstream.sim.store import SimStore
-from millstream.sim.strain import Strain
 from millstream.sim.workload import PLAIN, Workload
 from millstream.wire.epoch_record import JobTypes
 
@@ -70,7 +70,7 @@ class Cluster:
     prefix: str = "node"
     durable: Durable | None = None
     workload: Workload = PLAIN
-    strain: Strain = field(default_factory=Strain)
+    slowness: Slowness = field(default_factory=Slowness)
     coordinator: Coordinator = field(init=False)
     machines: dict[NodeId, NodeMachine] = field(default_factory=dict)
     services: dict[NodeId, NodeService] = field(default_factory=dict)
@@ -111,7 +111,7 @@ class Cluster:
             queue=WriteQueue(net, durable.store.view(net), durable.queue) if durable else None,
             spool=disk.spool(self.world) if disk else None,
         )
-        self.strain.slow_down(machine, net, self.world)
+        self.slowness.slow_down(machine, net, self.world)
         for reducing in machine.store.reducing.values():
             # One key: as many steps as there can be, with others in between.
             reducing.step = 1  # type: ignore[misc]

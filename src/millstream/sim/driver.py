@@ -26,14 +26,14 @@ from millstream.node.durability.write_queue import WriteQueueOptions
 from millstream.sim.checks import Checks, ViolationError
 from millstream.sim.cluster import Cluster, Durable, Size
 from millstream.sim.disk import Disk
-from millstream.sim.harm import Harm
+from millstream.sim.fault_injector import FaultInjector
 from millstream.sim.network import World
 from millstream.sim.reader import Reader
 from millstream.sim.sink_models import FileSink
-from millstream.sim.spark import Malice, Shape, SparkBody
+from millstream.sim.slowness import Slowness
+from millstream.sim.spark import Shape, SparkBody, SparkFaults
 from millstream.sim.spark_log_model import Cut, SimQueryLogs
 from millstream.sim.store import SimStore
-from millstream.sim.strain import Strain
 from millstream.sim.workload import SECOND, Answer, Moment, Pair, Workload, split
 from millstream.work.job_clock import BEGINNING, END
 
@@ -41,11 +41,11 @@ _RETAINED_INCARNATIONS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Habits:
+class DriverOptions:
     """How a workflow runs on its checkpoint, with any driver."""
 
     shape: Shape
-    malice: Malice
+    spark_faults: SparkFaults
     retain: int
     garbage_every: int
     recovery: Recovery
@@ -65,9 +65,9 @@ class Place:
     disk: Disk
     workload: Workload
     records: list[Pair]
-    habits: Habits
-    harm: Harm
-    strain: Strain
+    options: DriverOptions
+    injector: FaultInjector
+    slowness: Slowness
     reads: float | None
 
 
@@ -105,7 +105,7 @@ class Driver:
     @property
     def is_exact(self) -> bool:
         """Whether it is known what comes out: all maps are deterministic."""
-        return not self._place.habits.malice.flaky
+        return not self._place.options.spark_faults.flaky
 
     def start(self) -> None:
         """Begin in the background."""
@@ -125,7 +125,7 @@ class Driver:
 
     def _run(self) -> None:
         place, net = self._place, self._net
-        habits, store, sink = place.habits, place.store.view(net), self.sink
+        options, store, sink = place.options, place.store.view(net), self.sink
         logs = place.logs.view(net)
         claimed = claim(
             store,
@@ -133,7 +133,7 @@ class Driver:
             _note(place.workload, self.size.slots),
             Changes(),
             restore_epoch=self.restore,
-            recovery=habits.recovery,
+            recovery=options.recovery,
             can_withdraw=False,
             require_logs=logs.require,
         )
@@ -143,8 +143,8 @@ class Driver:
             claimed.lineage,
             claimed.workflow,
             place.workload.names,
-            habits.retain,
-            garbage_every=habits.garbage_every,
+            options.retain,
+            garbage_every=options.garbage_every,
         )
         logs.derive(self.journal.incarnation, claimed.after, claimed.by)
         logs.prune(_RETAINED_INCARNATIONS)
@@ -158,9 +158,9 @@ class Driver:
             store=place.store,
             journal=self.journal,
             ids={place.workload.names[job.name]: job.id for job in claimed.workflow.jobs},
-            triggers=habits.triggers,
-            queue=habits.queue,
-            bases=habits.bases,
+            triggers=options.triggers,
+            queue=options.queue,
+            bases=options.bases,
             publish=publish,
         )
         self.cluster = Cluster(
@@ -170,18 +170,18 @@ class Driver:
             f"d{self._number}n",
             durable,
             place.workload,
-            place.strain,
+            place.slowness,
         )
         self.checks = Checks(self.cluster, self.reference)
         self.cluster.begin()
-        if habits.recovery == "eager":
+        if options.recovery == "eager":
             self.cluster.coordinator.await_restored()
         if place.reads is not None and self.is_exact:
             reader = Reader(self.cluster, self.reference, lambda: self.is_over)
             net.spawn(partial(reader.read_always, place.reads), "reader")
         for cut in logs.query(self.journal.incarnation):
             self._epoch(self.cluster, cut, sink)
-        self.checks.await_copies(lambda: place.harm.until)
+        self.checks.await_copies(lambda: place.injector.until)
         if self.is_exact:
             self._examine(self.cluster)
 
@@ -196,7 +196,7 @@ class Driver:
 
     def _epoch(self, cluster: Cluster, cut: Cut, sink: FileSink) -> None:
         """The callback for each epoch, as in ``millstream.spark.engine``."""
-        place, shape = self._place, self._place.habits.shape
+        place, shape = self._place, self._place.options.shape
         coordinator = cluster.coordinator
         if cut.epoch < len(self.ends):
             if (cut.start, cut.end) != (self._start_of(cut.epoch), self.ends[cut.epoch]):
@@ -212,14 +212,14 @@ class Driver:
         moment = self._moment(coordinator, cut)
         self.reference.add(given, moment)
         self.ends.append(cut.end)
-        if place.world.maybe(place.habits.moves) and self.checks is not None:
+        if place.world.maybe(place.options.moves) and self.checks is not None:
             self.checks.moving[cluster.move()] = True
         body = SparkBody(
             place.world,
             self._net,
             cluster.hosts,
             shape,
-            place.habits.malice,
+            place.options.spark_faults,
             given,
             sink,
             place.workload,

@@ -25,7 +25,7 @@ from millstream.sim.checks import ViolationError
 from millstream.sim.disk import Disk
 from millstream.sim.driver import Driver, Place, resized
 from millstream.sim.durable_scenario import DurableScenario
-from millstream.sim.harm import Harm
+from millstream.sim.fault_injector import FaultInjector
 from millstream.sim.network import World
 from millstream.sim.sink_models import SinkReader, with_rows
 from millstream.sim.spark_log_model import OffsetsMissingError, SimQueryLogs
@@ -48,7 +48,7 @@ class DurableRun:
     world: World
     scenario: DurableScenario
     drivers: list[Driver] = field(default_factory=list)
-    blows: int = 0
+    node_faults: int = 0
     deaths: int = 0
     restores: int = 0
     fulls: int = 0
@@ -56,7 +56,7 @@ class DurableRun:
     def __post_init__(self) -> None:
         world, scenario = self.world, self.scenario
         workload = workload_of(scenario.workload)
-        self._harm = Harm(world)
+        self._injector = FaultInjector(world)
         source = workload.stream(random.Random(f"input {scenario.seed}"), scenario.records)
         self._place = Place(
             world,
@@ -65,9 +65,9 @@ class DurableRun:
             Disk(world),
             workload,
             source,
-            scenario.habits,
-            self._harm,
-            scenario.strain,
+            scenario.options,
+            self._injector,
+            scenario.slowness,
             scenario.reads,
         )
         self._reader = SinkReader(self._place.disk, self._committed, self._is_current)
@@ -88,7 +88,7 @@ class DurableRun:
     def go(self, until: float) -> None:
         """Run until every record is committed and visible, and all drivers have ended."""
         self.world.on_step = self._step
-        self.scenario.strain.begin(self.world, self._unharmed)
+        self.scenario.slowness.begin(self.world, self._healthy)
         self.world.run(self._main, OPERATOR, until)
 
     # -- the operator --------------------------------------------------------------------
@@ -129,7 +129,7 @@ class DurableRun:
 
     def _choose_epoch(self) -> int | None:
         """A retained epoch to rewind to; None if there is none, or enough rewinds were made."""
-        retained = self._lineage().manifests[-self.scenario.habits.retain :]
+        retained = self._lineage().manifests[-self.scenario.options.retain :]
         if not retained or not self._may_go_back():
             return None
         self.restores += 1
@@ -171,7 +171,7 @@ class DurableRun:
                 if link is not None and link.incarnation == driver.journal.incarnation:
                     self._place.store.truth.believes(link)
         if driver.checks is not None:
-            driver.checks.step(self._harm.harmed, driver.is_exact)
+            driver.checks.step(self._injector.faulted, driver.is_exact)
 
     def _check_end(self, driver: Driver, error: Exception) -> None:
         """A driver may give up only for good reasons."""
@@ -184,7 +184,7 @@ class DurableRun:
                 return
             if driver.size.durability == "epoch" and self._reachable(driver, set()):
                 raise ViolationError(f"I4: the store has what {driver.name} lost: {error}")
-            if driver.size.durability == "interval" and not self.scenario.reckless:
+            if driver.size.durability == "interval" and not self.scenario.may_lose_state:
                 raise ViolationError(f"I4: {driver.name}: {error}")
         elif isinstance(error, NotDeterministicError):
             if driver.is_exact:
@@ -290,7 +290,7 @@ class DurableRun:
             most = scenario.deaths + self.restores  # not all before the first rewind
             if self.deaths < most and world.maybe(scenario.death_rate * often):
                 self._hit_driver(process)
-        if self.blows < scenario.blows and world.maybe(scenario.rate):
+        if self.node_faults < scenario.node_faults and world.maybe(scenario.rate):
             self._hit_node(process)
         if self.fulls < scenario.fulls and what.startswith("store"):
             often = 1.0 if what.startswith(("store put", "store delete")) else 0.1
@@ -327,7 +327,7 @@ class DurableRun:
         self._cut_off_once.add(name)
         driver = next(driver for driver in self.drivers if driver.name == name)
         nodes = driver.cluster.living() if driver.cluster is not None else []
-        self._harm.harmed.update(nodes)
+        self._injector.faulted.update(nodes)
         links = [(name, node) if self.world.maybe(0.5) else (node, name) for node in nodes]
         for source, target in links:
             self.world.cut(source, target)
@@ -347,24 +347,28 @@ class DurableRun:
             victims = [node for node in nodes if world.maybe(0.7)]
         else:
             victims = [world.random.choice(nodes)]
-        if not victims or not self._may_hit(driver, {*self._harm.out_of_reach, *victims}):
+        if not victims or not self._may_hit(driver, {*self._injector.out_of_reach, *victims}):
             return
-        self.blows += 1
+        self.node_faults += 1
         kind = world.random.choice(("crash", "crash", "pause"))
         for node in victims:
             if kind == "crash":
-                self._harm.crash(node)
+                self._injector.crash(node)
             else:
-                self._harm.pause(node)
+                self._injector.pause(node)
 
-    def _unharmed(self) -> list[str]:
+    def _healthy(self) -> list[str]:
         clusters = [] if self._calm else [d.cluster for d in self.drivers if d.cluster is not None]
-        return self._harm.unharmed(node for cluster in clusters for node in cluster.machines)
+        return self._injector.healthy(node for cluster in clusters for node in cluster.machines)
 
     def _may_hit(self, driver: Driver, victims: set[str]) -> bool:
         if driver.size.durability == "epoch":
             return self._reachable(driver, victims)
-        if self.scenario.reckless or driver.checks is None or not self.world.alive(driver.name):
+        if (
+            self.scenario.may_lose_state
+            or driver.checks is None
+            or not self.world.alive(driver.name)
+        ):
             return True
         assert driver.cluster is not None
         if not driver.cluster.coordinator.has_begun:
@@ -378,7 +382,7 @@ class DurableRun:
         coordinator = driver.cluster.coordinator
         lost = coordinator.roster.lost if coordinator.has_begun else ()
         nodes = [node for node in driver.cluster.living() if node not in lost]
-        return any(node not in victims for node in self._harm.unharmed(nodes))
+        return any(node not in victims for node in self._injector.healthy(nodes))
 
 
 def _stored(workload: Workload, stored: StoredState, job: JobVertex) -> dict[str, Any]:

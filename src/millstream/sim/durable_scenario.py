@@ -9,11 +9,11 @@ from millstream.coordinator.interval_commits import Triggers
 from millstream.node.durability.base_writer import BaseOptions
 from millstream.node.durability.write_queue import WriteQueueOptions
 from millstream.sim.cluster import Size
-from millstream.sim.driver import Habits
+from millstream.sim.driver import DriverOptions
 from millstream.sim.links import Faults
 from millstream.sim.scratch_disk import ScratchDisk
-from millstream.sim.spark import Malice, Shape
-from millstream.sim.strain import Strain
+from millstream.sim.slowness import Slowness
+from millstream.sim.spark import Shape, SparkFaults
 from millstream.sim.workloads import CONSISTENT, drawn
 
 
@@ -23,21 +23,21 @@ class DurableScenario:
 
     seed: int
     size: Size
-    habits: Habits
+    options: DriverOptions
     faults: Faults
     records: int
-    blows: int
+    node_faults: int
     rate: float
     deaths: int
     death_rate: float
     lose: float
     mixed: bool
-    reckless: bool
+    may_lose_state: bool
     restores: int = 0
     fulls: int = 0
     full_rate: float = 0.01
     workload: str = "plain"
-    strain: Strain = field(default_factory=Strain)
+    slowness: Slowness = field(default_factory=Slowness)
     reads: float | None = None  # seconds between reads of state, about
 
     @classmethod
@@ -56,9 +56,9 @@ class DurableScenario:
             log_limit=rng.choice((500, 1_000_000)),
             disk=ScratchDisk.of(seed),
         )
-        habits = Habits(
+        options = DriverOptions(
             shape=Shape(slots, rng.randint(1, 3), rng.randint(1, 2)),
-            malice=Malice(
+            spark_faults=SparkFaults(
                 kill=rng.choice((0.0, 0.1)),
                 speculate=rng.choice((0.0, 0.1)),
                 rerun=rng.choice((0.0, 0.1)),
@@ -90,7 +90,7 @@ class DurableScenario:
         return cls(
             seed=seed,
             size=size,
-            habits=habits,
+            options=options,
             faults=Faults(
                 lose_request=bad,
                 lose_answer=bad,
@@ -100,17 +100,17 @@ class DurableScenario:
                 stall=rng.choice((0.0, 0.0, 0.002)),
             ),
             records=rng.randint(15, 45),
-            blows=rng.randint(0, 3),
+            node_faults=rng.randint(0, 3),
             rate=rng.choice((0.002, 0.01)),
             deaths=rng.randint(0, 4),
             death_rate=rng.choice((0.01, 0.03, 0.1)),
             lose=rng.choice((0.0, 0.0, 0.002)),
             mixed=rng.random() < 0.2,
-            reckless=rng.random() < 0.3,
+            may_lose_state=rng.random() < 0.3,
             restores=later.choice((0, 0, 1, 2)),
             fulls=later.choice((0, 0, 1, 3)),
             full_rate=later.choice((0.01, 0.05)),
             workload=later.choice(CONSISTENT) if flaky else drawn(seed),
-            strain=Strain.of(seed),
+            slowness=Slowness.of(seed),
             reads=later.choice((None, None, None, 0.3, 2.0)),
         )

@@ -1,8 +1,8 @@
 """One simulated run from one seed: a cluster, an input, and an adversary.
 
 The adversary crashes, pauses and cuts off nodes at any step, as long as every slot has one
-complete copy out of its reach: then nothing may be lost. Now and then it is reckless, and then the
-run may end, but only with ``StateLostError``.
+complete copy out of its reach: then nothing may be lost. In some scenarios state may be lost, and
+then the run may end, but only with ``StateLostError``.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from millstream.sim.checks import Checks, ViolationError
 from millstream.sim.cluster import DRIVER, Cluster, Size
 from millstream.sim.durable import DurableRun
 from millstream.sim.durable_scenario import DurableScenario
-from millstream.sim.harm import Harm
+from millstream.sim.fault_injector import FaultInjector
 from millstream.sim.links import Faults
 from millstream.sim.network import World
 from millstream.sim.reader import Reader
 from millstream.sim.scratch_disk import ScratchDisk
 from millstream.sim.sink_models import MemorySink
-from millstream.sim.spark import Malice, Shape, SparkBody
-from millstream.sim.strain import Strain
+from millstream.sim.slowness import Slowness
+from millstream.sim.spark import Shape, SparkBody, SparkFaults
 from millstream.sim.tasks import StalledError
 from millstream.sim.workload import Moment
 from millstream.sim.workloads import CONSISTENT, EVENT_TIME, drawn, workload_of
@@ -49,16 +49,16 @@ class Scenario:
     seed: int
     size: Size
     shape: Shape
-    malice: Malice
+    spark_faults: SparkFaults
     faults: Faults
     epochs: int
-    blows: int
+    node_faults: int
     rate: float
     moves: float
-    reckless: bool
+    may_lose_state: bool
     workload: str = "plain"
     kinds: tuple[Blow, ...] = ("crash", "crash", "pause", "cut")
-    strain: Strain = field(default_factory=Strain)
+    slowness: Slowness = field(default_factory=Slowness)
     reads: float | None = None  # seconds between reads of state, about
 
     @classmethod
@@ -81,7 +81,7 @@ class Scenario:
             seed=seed,
             size=size,
             shape=Shape(size.slots, rng.randint(1, 4), rng.randint(1, 3)),
-            malice=Malice(
+            spark_faults=SparkFaults(
                 kill=rng.choice((0.0, 0.1, 0.3)),
                 speculate=rng.choice((0.0, 0.2)),
                 rerun=0.5 if flaky else rng.choice((0.0, 0.3)),
@@ -98,11 +98,11 @@ class Scenario:
                 stall=rng.choice((0.0, 0.0, 0.002)),
             ),
             epochs=rng.randint(3, 7),
-            blows=rng.randint(0, 5),
+            node_faults=rng.randint(0, 5),
             rate=rng.choice((0.002, 0.01, 0.03)),
             moves=rng.choice((0.0, 0.3)),
-            reckless=rng.random() < 0.1,
-            strain=Strain.of(seed),
+            may_lose_state=rng.random() < 0.1,
+            slowness=Slowness.of(seed),
             reads=rng.choice((None, None, 0.3, 2.0)),
         )
         workload = rng.choice(CONSISTENT) if flaky else drawn(seed)
@@ -123,9 +123,9 @@ def _with_windows(scenario: Scenario, workload: str, rng: random.Random) -> Scen
         scenario,
         size=replace(scenario.size, nodes=2, executors=2, replicas=1),
         shape=replace(scenario.shape, partitions=2, tasks=1),
-        malice=Malice(kill=0.0, speculate=0.0, rerun=0.0, twice=0.0, partly=0.0),
+        spark_faults=SparkFaults(kill=0.0, speculate=0.0, rerun=0.0, twice=0.0, partly=0.0),
         faults=Faults(),
-        blows=0,
+        node_faults=0,
         epochs=9,
         moves=0.9,
     )
@@ -138,7 +138,7 @@ class Outcome:
     scenario: Scenario | DurableScenario
     error: StateLostError | NotDeterministicError | None
     seconds: float
-    blows: int
+    node_faults: int
     lost_nodes: int
     fingerprint: int
     drivers: int = 1
@@ -181,7 +181,7 @@ def _play_durable(world: World, scenario: DurableScenario) -> Outcome:
         scenario,
         None,
         world.now,
-        run.blows + run.deaths,
+        run.node_faults + run.deaths,
         run.lost_nodes,
         world.fingerprint,
         len(run.drivers),
@@ -198,13 +198,13 @@ class _Run:
             scenario.size,
             world.process(DRIVER),
             workload=self._workload,
-            strain=scenario.strain,
+            slowness=scenario.slowness,
         )
         self._reference = self._workload.answer(scenario.size.slots)
         self._checks = Checks(self._cluster, self._reference)
         self._sink = MemorySink()
         self._input = random.Random(f"input {scenario.seed}")
-        self._harm = Harm(world)
+        self._injector = FaultInjector(world)
         self._blows = 0
         self._over = False
 
@@ -213,11 +213,11 @@ class _Run:
         try:
             self._world.run(self._main, DRIVER, until=_TOO_LONG)
         except StateLostError as lost:
-            if not self._scenario.reckless:
+            if not self._scenario.may_lose_state:
                 raise ViolationError(f"I4: {lost}") from None
             error = lost
         except NotDeterministicError as problem:
-            if not self._scenario.malice.flaky:
+            if not self._scenario.spark_faults.flaky:
                 raise ViolationError(str(problem)) from None
             error = problem
         except MillstreamError as problem:
@@ -232,8 +232,8 @@ class _Run:
         scenario, cluster = self._scenario, self._cluster
         cluster.begin()
         self._world.on_step = self._step
-        scenario.strain.begin(self._world, self._unharmed)
-        if scenario.reads is not None and not scenario.malice.flaky:
+        scenario.slowness.begin(self._world, self._healthy)
+        if scenario.reads is not None and not scenario.spark_faults.flaky:
             reader = Reader(cluster, self._reference, lambda: self._over)
             cluster.driver.spawn(partial(reader.read_always, scenario.reads), "reader")
         source = self._workload.epochs(self._input, scenario.shape.tasks)
@@ -246,31 +246,31 @@ class _Run:
                 cluster.driver,
                 cluster.hosts,
                 scenario.shape,
-                scenario.malice,
+                scenario.spark_faults,
                 given,
                 self._sink,
                 self._workload,
             )
             result = run_epoch(cluster.coordinator, epoch, now, body)
-            if not scenario.malice.flaky:
+            if not scenario.spark_faults.flaky:
                 self._checks.counts(result)
             self._world.note(f"epoch {epoch} is committed")
             cluster.driver.sleep(self._world.random.choice((0.0, 0.2, 3.0)))
         self._over = True
-        self._checks.await_copies(lambda: self._harm.until)
+        self._checks.await_copies(lambda: self._injector.until)
         self._examine()
 
     def _step(self, process: str, what: str) -> None:
-        self._checks.step(self._harm.harmed, exact=not self._scenario.malice.flaky)
+        self._checks.step(self._injector.faulted, exact=not self._scenario.spark_faults.flaky)
         if (
             not self._over
-            and self._blows < self._scenario.blows
+            and self._blows < self._scenario.node_faults
             and self._world.maybe(self._scenario.rate)
         ):
             self._strike(process)
 
-    def _unharmed(self) -> list[str]:
-        return self._harm.unharmed(() if self._over else self._cluster.machines)
+    def _healthy(self) -> list[str]:
+        return self._injector.healthy(() if self._over else self._cluster.machines)
 
     def _strike(self, process: str) -> None:
         """Hit a node, often the one that makes this step, or an executor with all its nodes."""
@@ -282,19 +282,19 @@ class _Run:
         else:
             victims = [world.random.choice(nodes)]
         victims = [node for node in victims if world.alive(node)]
-        faulty = {*self._harm.out_of_reach, *victims}
-        if not victims or (not self._scenario.reckless and not self._spares(faulty)):
+        faulty = {*self._injector.out_of_reach, *victims}
+        if not victims or (not self._scenario.may_lose_state and not self._spares(faulty)):
             return
         self._blows += 1
         kind = world.random.choice(self._scenario.kinds)
         for node in victims:
             if kind == "crash":
-                self._harm.crash(node)
+                self._injector.crash(node)
             elif kind == "pause":
-                self._harm.pause(node)
+                self._injector.pause(node)
             else:
                 others = [DRIVER, *(other for other in nodes if other != node)]
-                self._harm.cut(node, [other for other in others if world.maybe(0.5)])
+                self._injector.cut(node, [other for other in others if world.maybe(0.5)])
 
     def _spares(self, faulty: set[str]) -> bool:
         return bool((self._checks.survivors(faulty) > 0).all())
@@ -305,7 +305,7 @@ class _Run:
         states = {job: dict(reader.items(job)) for job in jobs}
         published = dict(self._sink.published)
         visible = [published.get(epoch) for epoch in range(self._scenario.epochs)]
-        if self._scenario.malice.flaky:  # the answer is not known
+        if self._scenario.spark_faults.flaky:  # the answer is not known
             self._checks.agreement()
         else:
             self._check_states(states)

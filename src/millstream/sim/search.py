@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from millstream.sim.durable_scenario import DurableScenario
 from millstream.sim.scenario import Scenario, ScenarioFailedError, draw, play
-from millstream.sim.strain import Strain
+from millstream.sim.slowness import Slowness
 
 T = TypeVar("T")
 _ROOMY = {"size": {"disk": None}}
@@ -47,7 +47,7 @@ def in_memory(workload: str = "plain", **changes: Any) -> Kind:
     """Runs without a store; ``changes`` are made to what a seed has drawn."""
 
     def drawn(seed: int) -> Scenario:
-        scenario = replace(Scenario.of(seed), workload=workload, strain=Strain())
+        scenario = replace(Scenario.of(seed), workload=workload, slowness=Slowness())
         return _changed(_changed(scenario, _ROOMY), changes)
 
     return drawn
@@ -57,8 +57,8 @@ def stored(workload: str = "plain", **changes: Any) -> Kind:
     """Runs with a store, whose drivers come and go."""
 
     def drawn(seed: int) -> DurableScenario:
-        scenario = replace(DurableScenario.of(seed), workload=workload, strain=Strain())
-        steady = {**_ROOMY, "habits": {"malice": {"flaky": 0.0}}}
+        scenario = replace(DurableScenario.of(seed), workload=workload, slowness=Slowness())
+        steady = {**_ROOMY, "options": {"spark_faults": {"flaky": 0.0}}}
         return _changed(_changed(scenario, steady), changes)
 
     return drawn

@@ -47,7 +47,7 @@ class IndeterminateError(MillstreamError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Malice:
+class SparkFaults:
     """How likely Spark does what hurts."""
 
     kill: float = 0.1
@@ -77,7 +77,7 @@ class SparkBody:
         driver: SimNet,
         hosts: Callable[[], list[str]],
         shape: Shape,
-        malice: Malice,
+        faults: SparkFaults,
         inputs: list[list[Pair]],
         sink: Sink,
         workload: Workload = PLAIN,
@@ -86,7 +86,7 @@ class SparkBody:
         self.driver = driver
         self.hosts = hosts
         self.shape = shape
-        self.malice = malice
+        self.faults = faults
         self.inputs = inputs
         self.workload = workload
         self.program = program_of(workload.plan, shape.slots, shape.partitions)
@@ -100,9 +100,14 @@ class SparkBody:
 
     def stage(self, record: EpochRecord, outputs: Outputs) -> None:
         """Stage the outputs of a try."""
-        malice = self.malice
+        faults = self.faults
         pool = TaskPool(
-            self.world, self.driver, self.hosts, malice.kill, malice.speculate, malice.late
+            self.world,
+            self.driver,
+            self.hosts,
+            faults.kill,
+            faults.speculate,
+            faults.late,
         )
         self._shown = self._sink.stage(record.epoch, record.attempt, outputs, pool)
 
@@ -129,18 +134,18 @@ class SparkAttempt:
         self._world = body.world
         self._driver = body.driver
         self._coordinator = body.driver.process.name
-        self._malice = body.malice
+        self._faults = body.faults
         self._shape = body.shape
         self._program = body.program
 
     def stage(self) -> None:
-        world, malice = self._world, self._malice
+        world, faults = self._world, self._faults
         parts = list(range(self._shape.partitions))
-        if world.maybe(malice.partly):
+        if world.maybe(faults.partly):
             # A sink that looks at a part, and shows nothing of it.
             self._evaluate(sorted(world.random.sample(parts, world.random.randrange(len(parts)))))
             return
-        if world.maybe(malice.twice):
+        if world.maybe(faults.twice):
             self._evaluate(parts)
         self._body.stage(self._record, self._evaluate(parts))
 
@@ -158,7 +163,7 @@ class SparkAttempt:
             parts = last if stage == program.last_stage else list(range(program.partitions))
             targets = [(job, part) for job in program.stages[stage] for part in parts]
             results = self._run_stage(targets, blocks)
-            if stage == 1 < program.last_stage and self._world.maybe(self._malice.rerun):
+            if stage == 1 < program.last_stage and self._world.maybe(self._faults.rerun):
                 self._run_again(results)
             more, seen = self._behind(stage, results)
             blocks += more
@@ -182,7 +187,7 @@ class SparkAttempt:
     def _may_differ(self) -> bool:
         """Whether frozen units may be lost with their owner, and maps may differ when run again."""
         now = fetch_record(self._driver, self._coordinator, *self._record.at)
-        return self._malice.flaky > 0 and now.placement.version != self._record.placement.version
+        return self._faults.flaky > 0 and now.placement.version != self._record.placement.version
 
     def _sources(self) -> tuple[list[Row], Outputs]:
         """What the tasks behind the sources give."""
@@ -206,7 +211,7 @@ class SparkAttempt:
 
     def _input(self, task: int) -> list[Pair]:
         given = list(self._body.inputs[task])
-        if given and self._world.maybe(self._malice.flaky):
+        if given and self._world.maybe(self._faults.flaky):
             # Another key, too: what one attempt has touched, the other may leave alone.
             given[-1] = (some_key(self._world.random), self._world.random.randrange(100, 200))
         return given
@@ -230,12 +235,12 @@ class SparkAttempt:
         return dict(sorted(results.items()))
 
     def _run_task(self, job: int, part: int, blocks: list[Row]) -> Given:
-        world, malice = self._world, self._malice
+        world, faults = self._world, self._faults
         for number in range(_ATTEMPTS):
-            if number and malice.flaky and job in self._program.stages[1]:
+            if number and faults.flaky and job in self._program.stages[1]:
                 # Its shuffle files went with an executor: the maps have run again.
                 blocks = [row for row in self._sources()[0] if row[1:3] == (job, part)]
-            together = 2 if world.maybe(malice.speculate) else 1
+            together = 2 if world.maybe(faults.speculate) else 1
             outcomes = self._driver.gather(
                 [partial(self._attempt_task, job, part, list(blocks)) for _ in range(together)]
             )
@@ -255,7 +260,7 @@ class SparkAttempt:
         net = world.process(name)
         found: list[Any] = []
         world.random.shuffle(blocks)
-        if world.maybe(self._malice.kill):
+        if world.maybe(self._faults.kill):
             world.at(world.random.random() * 0.02, lambda: world.crash(name))
 
         def work() -> None:

@@ -1,6 +1,6 @@
-"""Strain: how long work and transfers take without any fault.
+"""Slowness: how long work and transfers take without any fault.
 
-A node under strain is slow, never dead: it answers its pings, delayed at most by a pause of its
+A slow node is never dead: it answers its pings, delayed at most by a pause of its
 garbage collector.
 """
 
@@ -20,7 +20,7 @@ _QUICK = (0.0, 0.001, 0.05)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Strain:
+class Slowness:
     """The longest that each thing takes, in seconds; ``bandwidth`` is in bytes a second."""
 
     reduce: float = 0.05
@@ -31,8 +31,8 @@ class Strain:
     bandwidth: float | None = None
 
     @classmethod
-    def of(cls, seed: int) -> Strain:
-        """Draw the strain of a seed; most have none."""
+    def of(cls, seed: int) -> Slowness:
+        """Draw the slowness of a seed; most have none."""
         rng = random.Random(f"strain {seed}")
         if rng.random() < 0.7:
             return cls()
