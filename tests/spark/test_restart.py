@@ -193,7 +193,7 @@ def test_changed_jobs_are_rejected_until_the_change_is_declared(place: Place) ->
     with pytest.raises(ms.WorkflowChangedError, match=r"a function \(.*, and the reducer is .*sum"):
         place.run(place.flow(reduce=ms.sum()))
     with pytest.raises(
-        ms.WorkflowChangedError, match=r"job 'count' is gone.*\n.*job 'tally' is new"
+        ms.WorkflowChangedError, match=r"job 'count' is missing.*\n.*job 'tally' is new"
     ):
         place.run(place.flow("tally"))
     assert place.lineage().incarnation == 1
@@ -319,7 +319,7 @@ def test_a_superseded_run_raises_and_publishes_nothing(
     monkeypatch.setattr(FileWriter, "stage", replaced_meanwhile)
     place.add(*TEXTS[:2])
 
-    with pytest.raises(ms.SupersededError, match=r"incarnation 1 .* replaced by incarnation 2"):
+    with pytest.raises(ms.SupersededError, match=r"incarnation 1 .* superseded by incarnation 2"):
         place.run(durability=durability)
 
     assert 1 not in place.rows()
@@ -341,7 +341,7 @@ def test_a_run_that_is_superseded_during_startup_raises(
     place.add(*TEXTS[:2])
     monkeypatch.setattr(*function, gone)
 
-    with pytest.raises(ms.SupersededError, match=r"incarnation 1 .* replaced by incarnation 2"):
+    with pytest.raises(ms.SupersededError, match=r"incarnation 1 .* superseded by incarnation 2"):
         place.run()
 
     monkeypatch.undo()
