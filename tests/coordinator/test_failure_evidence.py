@@ -89,7 +89,7 @@ def test_nodes_that_were_silent_for_half_of_the_patience_are_known() -> None:
 def test_a_link_is_broken_after_rounds_over_node_timeout() -> None:
     found = evidence_of()
 
-    broken = [found.unreached(A, B, at + 1, 3.5 * at) for at in range(5)]
+    broken = [found.add_report(A, B, at + 1, 3.5 * at) for at in range(5)]
 
     assert broken == [False, False, False, True, True]
 
@@ -97,51 +97,51 @@ def test_a_link_is_broken_after_rounds_over_node_timeout() -> None:
 def test_reports_in_quick_succession_are_one_round() -> None:
     found = evidence_of()
 
-    assert not any(found.unreached(A, B, at + 1, 0.001 * at) for at in range(900))
-    assert not found.unreached(A, B, 901, 10.5)  # the second round
+    assert not any(found.add_report(A, B, at + 1, 0.001 * at) for at in range(900))
+    assert not found.add_report(A, B, 901, 10.5)  # the second round
 
 
 def test_a_reporter_that_reached_the_node_in_between_counts_from_one() -> None:
     found = evidence_of()
     for at in range(3):
-        found.unreached(A, B, at + 1, 4.0 * at)
+        found.add_report(A, B, at + 1, 4.0 * at)
 
-    assert not found.unreached(A, B, 1, 12.0)
-    assert not found.unreached(A, B, 2, 16.0)
+    assert not found.add_report(A, B, 1, 12.0)
+    assert not found.add_report(A, B, 2, 16.0)
 
 
 def test_reports_of_different_reporters_are_about_different_links() -> None:
     found = evidence_of()
 
     assert not any(
-        found.unreached(A, by, at + 1, 3.5 * at + 0.1) for at in range(3) for by in (B, C, D)
+        found.add_report(A, by, at + 1, 3.5 * at + 0.1) for at in range(3) for by in (B, C, D)
     )
 
 
 def test_reports_that_are_far_apart_have_nothing_to_do_with_each_other() -> None:
     found = evidence_of()
 
-    assert not any(found.unreached(A, B, at + 1, 31.0 * at) for at in range(10))
+    assert not any(found.add_report(A, B, at + 1, 31.0 * at) for at in range(10))
 
 
 def test_the_end_with_more_broken_links_is_the_worse_one() -> None:
     found = evidence_of()
     for node in (A, C, D):
-        found.unreached(node, B, 1, 0.0)
+        found.add_report(node, B, 1, 0.0)
 
-    assert found.worse(A, B, 1.0)
-    assert not found.worse(B, A, 1.0)
-    assert not found.worse(A, B, 40.0)  # that was long ago
+    assert found.has_more_broken_links(A, B, 1.0)
+    assert not found.has_more_broken_links(B, A, 1.0)
+    assert not found.has_more_broken_links(A, B, 40.0)  # that was long ago
 
 
 def test_a_node_that_is_out_of_the_run_leaves_nothing_behind() -> None:
     found = evidence_of()
     found.failed(A, True, 9.0)
     for at in range(3):
-        found.unreached(C, B, at + 1, 4.0 * at)
+        found.add_report(C, B, at + 1, 4.0 * at)
 
     found.forget(A)
 
     assert found.failed(A, True, 0.0) is UNDECIDED
     # Links are counted from zero in the next ring: a chain of reports takes as long again.
-    assert not found.unreached(C, B, 4, 12.0)
+    assert not found.add_report(C, B, 4, 12.0)

@@ -1,4 +1,4 @@
-"""Each protection of the protocol is needed: without it, the simulator finds a broken promise."""
+"""Each protection of the protocol is needed: without it, the simulator finds a violation."""
 
 from __future__ import annotations
 
@@ -508,7 +508,7 @@ def moving_windows(variant: int, epochs: int = 9) -> Kind:
         (no_dirty_panes_with_copies, moving_windows(1)),
     ],
 )
-def test_without_a_protection_a_promise_is_broken(
+def test_without_a_protection_an_invariant_is_violated(
     switch_off: Callable[[Patch], None], kind: Kind, record_property: Callable[[str, object], None]
 ) -> None:
     with Patch.context() as patch:

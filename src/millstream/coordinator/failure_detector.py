@@ -83,12 +83,12 @@ class FailureDetector:
     def is_cut_off(self, node: NodeId, by: Reporter, rounds: int) -> bool:
         """Whether the link of a reporter to a node, which just answered us, is broken."""
         with self._lock:
-            return self._evidence.unreached(node, by, rounds, self._net.now())
+            return self._evidence.add_report(node, by, rounds, self._net.now())
 
     def to_blame(self, node: NodeId, by: Reporter) -> NodeId:
         """The end of a broken link to fence: the one with more broken links."""
         with self._lock:
-            worse = by in self._run.roster.domains and self._evidence.worse(
+            worse = by in self._run.roster.domains and self._evidence.has_more_broken_links(
                 node, by, self._net.now()
             )
         return NodeId(by) if worse else node

@@ -97,7 +97,7 @@ class FailureEvidence:
 
     # -- reports of peers and tasks ------------------------------------------------------
 
-    def unreached(self, node: NodeId, by: Reporter, rounds: int, now: float) -> bool:
+    def add_report(self, node: NodeId, by: Reporter, rounds: int, now: float) -> bool:
         """Note that a reporter did not reach a node that just answered the coordinator.
 
         Returns whether the link between them is broken. Reports in quick succession are one round.
@@ -110,7 +110,7 @@ class FailureEvidence:
             link.last, link.rounds = now, link.rounds + 1
         return link.rounds >= patience.rounds and now - link.first >= patience.silence
 
-    def worse(self, node: NodeId, by: Reporter, now: float) -> bool:
+    def has_more_broken_links(self, node: NodeId, by: Reporter, now: float) -> bool:
         """Whether the reporter has more links that may be broken than the node."""
         return self._partners(NodeId(by), now) > self._partners(node, now)
 

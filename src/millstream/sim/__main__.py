@@ -14,7 +14,7 @@ from millstream.sim.scenario import Outcome, ScenarioFailedError, simulate
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the simulator; the exit code is 1 if any seed broke a promise."""
+    """Run the simulator; the exit code is 1 if any seed violated an invariant."""
     parser = argparse.ArgumentParser(prog="python -m millstream.sim", description=__doc__)
     parser.add_argument("--seeds", type=int, default=200, help="how many seeds to run")
     parser.add_argument("--first", type=int, default=0, help="the first of them")
@@ -63,7 +63,7 @@ def _many(seeds: range, processes: int, story: int) -> int:
                 counts["drivers replaced"] += outcome.drivers - 1
     text = ", ".join(f"{counts[name]} {name}" for name in sorted(counts))
     seconds = time.perf_counter() - started
-    print(f"{len(seeds)} seeds in {seconds:.0f} s: {failed} broke an invariant; {text}")
+    print(f"{len(seeds)} seeds in {seconds:.0f} s: {failed} violated an invariant; {text}")
     return 1 if failed else 0
 
 

@@ -22,12 +22,12 @@ _NEW, _CLOCK = 3, 5
 
 
 def in_line(key: str, values: list[Any], window: Any) -> Iterator[Any]:
-    """Show all that a window has, in its order."""
+    """Return all values of a window, in order."""
     yield key, tuple(values), window.start, window.end
 
 
 class _Counted(TwoSources):
-    """Count windows, folded and not."""
+    """Count windows, aggregated and not."""
 
     def _streams(self, left: Stream, right: Stream) -> Mapping[str, Stream]:
         windows = {

@@ -33,13 +33,13 @@ class Disk:
         return name in self.files or name in self._folders
 
     def names(self, name: str) -> list[str]:
-        """What is in a folder."""
+        """List a folder."""
         prefix = f"{name}/" if name else ""
         paths = [path for path in (*self.files, *self._folders) if path.startswith(prefix)]
         return sorted({path[len(prefix) :].partition("/")[0] for path in paths})
 
     def make(self, folder: str) -> None:
-        """Make a folder, and those that it is in."""
+        """Create a folder and its parents."""
         while folder:
             self._folders.add(folder)
             folder = folder.rpartition("/")[0]

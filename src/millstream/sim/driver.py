@@ -1,4 +1,4 @@
-"""One start of a driver on a checkpoint: it claims, restores, runs epochs, and ends anyhow.
+"""One start of a driver on a checkpoint: it claims, restores, runs epochs, and ends or crashes.
 
 What ``millstream.spark`` does with Spark, this does with Spark's offset and commit logs alone; all
 decisions are made by the code of production.

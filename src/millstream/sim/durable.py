@@ -1,4 +1,4 @@
-"""One simulated run on a checkpoint, from one seed: drivers die, are replaced and wake up again.
+"""One simulated run on a checkpoint, from one seed: drivers crash, are replaced and resume later.
 
 The adversary hits nodes and drivers at any step, and takes the store away for a while; an
 operator starts a new driver, with other nodes, when the last one ended or seems to hang. With
@@ -174,7 +174,7 @@ class DurableRun:
             driver.checks.step(self._injector.faulted, driver.is_exact)
 
     def _check_end(self, driver: Driver, error: Exception) -> None:
-        """A driver may give up only for good reasons."""
+        """A driver may fail only for good reasons."""
         fenced = self._is_fenced(driver)
         if isinstance(error, SupersededError):  # perhaps before it had a journal
             if not self._has_successor(error.incarnation):
@@ -249,7 +249,7 @@ class DurableRun:
             raise ViolationError(f"I2: {wrong}")
 
     def _published(self) -> list[Outputs | None]:
-        """What each epoch shows; None where the sink has looked at a part of it only."""
+        """The visible rows of each epoch; None where the sink has read a part of it only."""
         vertices = self._place.workload.sinks
         found: list[Outputs | None] = []
         for link in self._lineage().manifests:
@@ -261,7 +261,7 @@ class DurableRun:
         return found
 
     def _expected_epochs(self) -> set[int]:
-        """The epochs that were committed with something to show."""
+        """The epochs that were committed with rows to publish."""
         staged = [one for link in self._lineage().manifests for one in link.staged]
         return {one.epoch for one in staged if one.sinks}
 
@@ -269,7 +269,7 @@ class DurableRun:
         return epoch in self._expected_epochs()
 
     def _committed(self, epoch: int) -> list[Outputs]:
-        """What an epoch gave each time that it was committed."""
+        """The outputs of an epoch, for each time that it was committed."""
         found: list[Outputs] = []
         for link in self._place.store.truth.links:
             for one in link.staged if isinstance(link, Manifest) else ():
@@ -323,7 +323,7 @@ class DurableRun:
             self._hanging = True
 
     def _cut_off(self, name: str, seconds: float) -> None:
-        """Cut the links between a driver and its nodes; it may take all of them for dead."""
+        """Cut the links between a driver and its nodes; it may declare all of them dead."""
         self._cut_off_once.add(name)
         driver = next(driver for driver in self.drivers if driver.name == name)
         nodes = driver.cluster.living() if driver.cluster is not None else []

@@ -1,4 +1,4 @@
-"""What a seed stands for, if its run has a store."""
+"""The scenario of a seed whose run has a store."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from millstream.sim.workloads import CONSISTENT, drawn
 
 @dataclass(frozen=True, kw_only=True)
 class DurableScenario:
-    """A workflow on a checkpoint, and all that happens to it."""
+    """A workflow on a checkpoint, and its faults."""
 
     seed: int
     size: Size

@@ -65,17 +65,17 @@ class Kernel:
 
     @property
     def trace(self) -> list[str]:
-        """The last things that happened, one line each."""
+        """The last events, one line each."""
         return list(self._trace)
 
     def note(self, text: str) -> None:
-        """Add a line to the story."""
+        """Add a line to the trace."""
         line = f"t={self.now:.3f} {text}"
         self._trace.append(line)
         self.fingerprint = zlib.crc32(line.encode(), self.fingerprint)
 
     def story(self, last: int = 60) -> str:
-        """The last lines of the trace, to read."""
+        """The last lines of the trace as text."""
         return "\n".join(self.trace[-last:])
 
     # Processes.
@@ -140,11 +140,11 @@ class Kernel:
 
     @property
     def in_hook(self) -> bool:
-        """Whether the scenario looks at a step, and not a task makes it."""
+        """Whether the scenario's hook runs, and not a task."""
         return self._in_hook
 
     def serial(self) -> int:
-        """A number that is new in this world."""
+        """A number that is unique in this world."""
         self._serial += 1
         return self._serial
 
@@ -155,7 +155,7 @@ class Kernel:
         self._push(self.now + self._jitter(), process, task, 0, None)
 
     def step(self, what: str, process: Process | None = None) -> Task:
-        """The running task, at a primitive (of this process): here faults happen."""
+        """The running task, at a primitive (of this process); faults are injected here."""
         task = self.current
         if task is None or (process is not None and task.process is not process):
             owner = f" of {process.name}" if process else ""
@@ -199,7 +199,7 @@ class Kernel:
         self._push(self.now + self._jitter(), task.process, task, ticket, None)
 
     def linger(self) -> None:
-        """Let others go first, perhaps."""
+        """Let other tasks run first, at random."""
         task, delay = self._task(), self._jitter()
         instant = self.now + delay
         alone = not self._events or self._events[0][0] > instant

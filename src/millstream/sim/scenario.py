@@ -44,7 +44,7 @@ _TOO_LONG = 2_000.0
 
 @dataclass(frozen=True)
 class Scenario:
-    """What a seed stands for."""
+    """The scenario of a seed."""
 
     seed: int
     size: Size
@@ -145,21 +145,21 @@ class Outcome:
 
 
 class ScenarioFailedError(AssertionError):
-    """A run that broke its promises, with its story."""
+    """A run that violated an invariant, with its trace."""
 
 
 def simulate(seed: int, story: int = 40) -> Outcome:
-    """Run the scenario of a seed; raises ``ScenarioFailedError`` when a promise is broken."""
+    """Run the scenario of a seed; raises ``ScenarioFailedError`` when an invariant is violated."""
     return play(draw(seed), story)
 
 
 def draw(seed: int) -> Scenario | DurableScenario:
-    """What a seed stands for: every third has a store."""
+    """The scenario of a seed: every third has a store."""
     return DurableScenario.of(seed) if seed % 3 == 2 else Scenario.of(seed)
 
 
 def play(scenario: Scenario | DurableScenario, story: int = 40) -> Outcome:
-    """Run a scenario; the same one always takes the same course."""
+    """Run a scenario; deterministic."""
     with World(scenario.seed) as world:
         world.faults = scenario.faults
         try:

@@ -1,4 +1,4 @@
-"""The search for a seed that breaks a promise, among scenarios of one kind.
+"""The search for a seed that violates an invariant, among scenarios of one kind.
 
 A kind is drawn like any other scenario, and then made what a certain fault needs: two nodes and
 moving slots, or a driver that is replaced again and again. So a fault shows within a few seeds,
@@ -54,7 +54,7 @@ def in_memory(workload: str = "plain", **changes: Any) -> Kind:
 
 
 def stored(workload: str = "plain", **changes: Any) -> Kind:
-    """Runs with a store, whose drivers come and go."""
+    """Runs with a store, whose drivers are replaced."""
 
     def drawn(seed: int) -> DurableScenario:
         scenario = replace(DurableScenario.of(seed), workload=workload, slowness=Slowness())

@@ -1,4 +1,4 @@
-"""Spark as the adversary: what it may do to the body of an epoch, it does.
+"""Spark as an adversary: it does to the body of an epoch whatever it is allowed to do.
 
 Tasks are attempted more than once and side by side, killed before, during and after their feeds;
 a success is never run again, or all is; stages are retried in part; sinks evaluate twice, or in
@@ -39,16 +39,16 @@ Target = tuple[int, int]
 
 
 class TaskFailedError(MillstreamError):
-    """Spark gave a task up."""
+    """Spark gave up on a task."""
 
 
 class IndeterminateError(MillstreamError):
-    """Spark found that a stage gave other blocks when it ran again, and gave the job up."""
+    """Spark noticed that a retried stage has other blocks, and failed the job."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SparkFaults:
-    """How likely Spark does what hurts."""
+    """The probabilities of what Spark may do to tasks."""
 
     kill: float = 0.1
     speculate: float = 0.1
@@ -190,7 +190,7 @@ class SparkAttempt:
         return self._faults.flaky > 0 and now.placement.version != self._record.placement.version
 
     def _sources(self) -> tuple[list[Row], Outputs]:
-        """What the tasks behind the sources give."""
+        """The blocks of the tasks that read the sources."""
         tasks = []
         for number in range(len(self._body.inputs)):
             task = MapTask(self._program, self._record, 0, number)
@@ -200,7 +200,7 @@ class SparkAttempt:
         return _gathered(tasks)
 
     def _behind(self, stage: int, results: dict[Target, Given]) -> tuple[list[Row], Outputs]:
-        """What tasks give that have fed jobs, and got these results."""
+        """The blocks of tasks that have fed jobs and got these results."""
         tasks = []
         for number, ((job, _), outputs) in enumerate(results.items()):
             task = MapTask(self._program, self._record, stage, number)

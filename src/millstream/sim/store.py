@@ -1,4 +1,4 @@
-"""A simulated store: durable values on the virtual clock, asked by processes that come and go.
+"""A simulated store: durable values on the virtual clock, used by processes that crash and restart.
 
 Each call takes its time. What a process has asked for when it crashes or stops takes place or
 not, item by item; what a store that is away was asked for takes place when it is back, even if
@@ -28,7 +28,7 @@ _YET_THERE = 0.1  # how likely it is there nevertheless: only its last write was
 
 
 class SimStore:
-    """What is durable. Asked directly it answers at once; processes ask through a ``view``.
+    """What is durable. Direct calls return at once; processes call through a ``view``.
 
     ``lose`` is how likely the answer to a call is lost for good, with its effect there or not.
     """
@@ -69,11 +69,11 @@ class SimStore:
         return self._under_way > 0
 
     def count(self, effects: int) -> None:
-        """Note effects that are on their way, whatever becomes of who has asked for them."""
+        """Register effects that take place even if their process crashes."""
         self._under_way += effects
 
     def fill_up(self, seconds: float, process: str | None = None) -> None:
-        """Have no space for a while, for anybody or for one process: its disk is full."""
+        """Have no space for a while, for all processes or for one: its disk is full."""
         self._for_a_while(self._full, seconds, process, "has no space for")
 
     def is_full(self, process: str) -> bool:
@@ -112,7 +112,7 @@ class SimStore:
 
 
 class Truth:
-    """The chain as it really is: the first link at each position, deleted or not.
+    """The true chain: the first link at each position, deleted or not.
 
     ``problem`` is the first thing that must never happen to it.
     """
@@ -193,7 +193,7 @@ class _Request:
 
 
 class StoreView:
-    """The store, as one process asks it; implements ``millstream.stores.store.Store``."""
+    """The store as one process uses it; implements ``millstream.stores.store.Store``."""
 
     def __init__(self, store: SimStore, process: Process) -> None:
         self._store = store

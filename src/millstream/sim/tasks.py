@@ -55,7 +55,7 @@ class Worker:
 
 
 def stay_on_one_core() -> None:
-    """Keep this thread where its fellows are: handing the baton is four times cheaper there."""
+    """Pin this thread to the processor of the others: passing the baton is four times cheaper."""
     if hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[os.getpid() % len(cores)]})

@@ -41,7 +41,7 @@ def result_by_letter(row: Any) -> Iterator[Pair]:
 
 
 def list_values(key: str, values: list[Any], window: Any) -> Iterator[Any]:
-    """Show all that a window has."""
+    """Return all values of a window."""
     yield key, tuple(sorted(map(spelled, values))), window.start, window.end
 
 
@@ -59,7 +59,7 @@ def merged(left: list[int], right: list[int]) -> list[int]:
 
 
 def sorted_tuple(values: list[int]) -> tuple[int, ...]:
-    """What a list shows."""
+    """The result of a list."""
     return tuple(sorted(values))
 
 
@@ -157,7 +157,7 @@ def windowed(variant: int) -> Workload:
 
 
 def show_sums(values: list[Any]) -> dict[str, int]:
-    """What ``SUMS`` makes of values."""
+    """The result of ``SUMS``."""
     total = top = values[0]
     for value in values[1:]:
         total, top = total + value, value if value > top else top
@@ -165,7 +165,7 @@ def show_sums(values: list[Any]) -> dict[str, int]:
 
 
 def show_list(values: list[Any]) -> dict[str, tuple[Any, ...]]:
-    """What ``LISTS`` makes of values."""
+    """The result of ``LISTS``."""
     return {"value": tuple(sorted(values))}
 
 

@@ -1,4 +1,4 @@
-"""What simulated runs compute, and the plain answer to it.
+"""What simulated runs compute, and the reference answer.
 
 Two jobs, one after the other. The first stores whatever would reveal a fault: histories in the
 order of arrival, mutated in place, with entries and keys that are removed and added again. The
@@ -39,7 +39,7 @@ _KEYS = [f"{letter}{number}" for letter in "abc" for number in range(6)]
 
 @dataclass(frozen=True)
 class Moment:
-    """What an epoch depends on besides its input: the clock, who runs it, and what users ask."""
+    """What an epoch depends on besides its input: the clock, its driver, and requests of users."""
 
     now: int = 0
     incarnation: int = 1
@@ -47,11 +47,11 @@ class Moment:
 
 
 class Answer(Protocol):
-    """What must come out, one epoch after the other."""
+    """The reference answer, one epoch after the other."""
 
     @property
     def outputs(self) -> list[Outputs]:
-        """What each epoch shows."""
+        """The outputs of each epoch."""
 
     @property
     def counted(self) -> list[dict[int, tuple[Tally, ...]]]:
@@ -88,7 +88,7 @@ class Workload(ABC):
 
     @abstractmethod
     def answer(self, slots: int) -> Answer:
-        """What must come out, before the first epoch."""
+        """The reference answer before the first epoch."""
 
     @abstractmethod
     def epochs(self, rng: random.Random, tasks: int) -> Iterator[tuple[int, list[list[Pair]]]]:
@@ -208,7 +208,7 @@ def _plain_step(states: States, given: list[Pair], now: int) -> Outputs:
 
 @dataclass
 class Reference:
-    """The plain answer: dictionaries, one epoch after the other."""
+    """The reference answer in plain dictionaries, one epoch after the other."""
 
     step: Step = _plain_step
     after: list[States] = field(default_factory=list)

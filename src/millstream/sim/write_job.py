@@ -22,7 +22,7 @@ _LATE = (0.1, 1.0, 5.0, 30.0)
 
 
 class WriteFailedError(MillstreamError):
-    """Spark gave a task up that wrote to a sink."""
+    """Spark gave up on a task that wrote to a sink."""
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ class IntervalWriter:
         self._persisting = net.lock()
         self._last: tuple[Persist, int, Persisted] | None = None
 
-    def persist(self, order: Persist) -> Persisted:
+    def persist(self, request: Persist) -> Persisted:
         """Write the changes since the last request; durable when this returns.
 
         A request that is repeated under the same ring gets the same answer, without another write:
@@ -50,23 +50,23 @@ class IntervalWriter:
         """
         with self._persisting:
             version = self._machine.version
-            if self._last is not None and self._last[:2] == (order, version):
+            if self._last is not None and self._last[:2] == (request, version):
                 return self._last[2]
-            answer = self._persist(order)
-            self._last = order, version, answer
+            answer = self._persist(request)
+            self._last = request, version, answer
             return answer
 
-    def _persist(self, order: Persist) -> Persisted:
-        machine, through = self._machine, order.committed.epoch
+    def _persist(self, request: Persist) -> Persisted:
+        machine, through = self._machine, request.committed.epoch
         with self._locks.metadata:
             held = machine.store.holdings
-            if order.incarnation != machine.incarnation or machine.committed.epoch < through:
+            if request.incarnation != machine.incarnation or machine.committed.epoch < through:
                 raise NotReadyError(f"node {machine.node} has not sealed epoch {through} yet")
             if (held.through[held.owned] < through).any():
                 raise NotReadyError(f"node {machine.node} is not at epoch {through} yet")
-            machine.store.replication.stored = order.since
+            machine.store.replication.stored = request.since
             runs = list(runs_of(held.owned, range(machine.store.slots)))
-            spans = [span for run in runs for span in self._spans(run, order.since, through)]
+            spans = [span for run in runs for span in self._spans(run, request.since, through)]
             changes = [
                 (slots, since, self._changes(slots, since, through))
                 for slots, since in spans
@@ -76,7 +76,7 @@ class IntervalWriter:
         deltas = [
             delta
             for slots, since, retained in changes
-            for delta in self._deltas(slots, since, order, retained)
+            for delta in self._deltas(slots, since, request, retained)
         ]
         sizes = {each.key: each.bytes for each in self._queue.write(entry for _, entry in deltas)}
         self._bases.add_delta_bytes(sum(sizes.values()))
@@ -124,15 +124,15 @@ class IntervalWriter:
         }
 
     def _deltas(
-        self, slots: range, since: int, order: Persist, changes: dict[int, list[Retained]]
+        self, slots: range, since: int, request: Persist, changes: dict[int, list[Retained]]
     ) -> Iterator[tuple[tuple[str, range, int], Entry]]:
-        machine, through = self._machine, order.committed.epoch
+        machine, through = self._machine, request.committed.epoch
         for job, retained in changes.items():
             id_ = machine.id_of(job)
             keys = sum(each.keys for each in retained)
             for part in split_by_keys(slots, keys) if retained else ():
                 key = delta_key(
-                    through, order.incarnation, order.committed.try_, id_, part, machine.node
+                    through, request.incarnation, request.committed.try_, id_, part, machine.node
                 )
                 encode = partial(self._encode, job, part, retained)
                 yield (id_, part, since), Entry((job, part), key, encode)
