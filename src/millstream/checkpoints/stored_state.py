@@ -38,7 +38,7 @@ from millstream.checkpoints.windowed import WindowedState, windowed_state
 from millstream.errors import MillstreamError
 from millstream.ring.hashing import hash_key
 from millstream.ring.keys import canonical_key
-from millstream.ring.masks import mask_of, runs_of
+from millstream.ring.masks import mask_of, overlap, runs_of
 from millstream.state.aggregates.naming import aggregates_in
 from millstream.state.columns import ColumnState
 from millstream.state.deltas import decode_columns, decode_keyed
@@ -268,4 +268,4 @@ class StoredState:
 
 
 def _overlapping(records: Iterable[R], slots: range) -> Iterator[R]:
-    return (r for r in records if r.slots.start < slots.stop and slots.start < r.slots.stop)
+    return (record for record in records if overlap(record.slots, slots))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +19,7 @@ from millstream.coordinator.watermarks import Counted, Watermarks
 from millstream.errors import MillstreamError
 from millstream.ring.key_types import describe
 from millstream.ring.keys import canonical_type
-from millstream.ring.masks import SlotMask
+from millstream.ring.masks import SlotMask, equal_runs
 from millstream.ring.ring import NodeId
 from millstream.state.blocks import KEY
 from millstream.state.values import is_loose, unify, unify_nulls
@@ -356,9 +355,8 @@ class Ledger:
 
 def _units(job: int, digests: Digests) -> Iterator[CommittedUnit]:
     """The committed units of a job, from the digest of every slot."""
-    cuts = np.flatnonzero(digests[1:] != digests[:-1]) + 1
-    for start, stop in pairwise([0, *cuts.tolist(), len(digests)]):
-        yield CommittedUnit(job, start, stop, digests[start])
+    for run in equal_runs(range(len(digests)), digests):
+        yield CommittedUnit(job, run.start, run.stop, digests[run.start])
 
 
 def _matching(copies: tuple[CopyReceipt, ...], job: int, digests: Digests) -> SlotMask:

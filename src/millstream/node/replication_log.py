@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from millstream.ring.masks import SlotMask
+from millstream.ring.masks import SlotMask, equal_runs, overlap
 from millstream.ring.placement import Share
 from millstream.ring.ring import NodeId
 
@@ -77,7 +76,8 @@ class ReplicationLog:
         for share in shares:
             for peer in share.copies:
                 since = self._since(peer, share.slots)
-                for part in _even_runs(share.slots, since, through):
+                reached = through[share.slots.start : share.slots.stop]
+                for part in equal_runs(share.slots, since, reached):
                     start = int(since[part.start - share.slots.start])
                     end = int(through[part.start])
                     if start < end:
@@ -87,7 +87,7 @@ class ReplicationLog:
             fragments = tuple(
                 each
                 for each in self._retained
-                if start < each.epoch <= end and _overlap(each.slots, slots)
+                if start < each.epoch <= end and overlap(each.slots, slots)
             )
             yield Due(tuple(peers), slots, start, end, fragments)
 
@@ -100,7 +100,7 @@ class ReplicationLog:
         return [
             each
             for each in self._retained
-            if each.job == job and since < each.epoch <= through and _overlap(each.slots, slots)
+            if each.job == job and since < each.epoch <= through and overlap(each.slots, slots)
         ]
 
     def _since(self, peer: NodeId, slots: range) -> npt.NDArray[np.int64]:
@@ -140,17 +140,3 @@ class ReplicationLog:
         self._acknowledged.clear()
         self._floor[:] = -1
         self.stored = None if self.stored is None else -1
-
-
-def _even_runs(
-    slots: range, since: npt.NDArray[np.int64], through: npt.NDArray[np.int64]
-) -> Iterator[range]:
-    """Cut slots where either of two values changes."""
-    reached = through[slots.start : slots.stop]
-    cuts = np.flatnonzero((np.diff(since) != 0) | (np.diff(reached) != 0)) + 1
-    for start, stop in pairwise([0, *cuts.tolist(), len(slots)]):
-        yield range(slots.start + start, slots.start + stop)
-
-
-def _overlap(one: range, other: range) -> bool:
-    return one.start < other.stop and other.start < one.stop

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from millstream.ring.masks import SlotMask, common, runs_of
+from millstream.ring.masks import SlotMask, common, mask_of, runs_of
 from millstream.wire.replication import SlotsNotHeldError
 from millstream.wire.state_reads import ScanBrokenError
 from millstream.work.unit import Reducing
@@ -98,7 +98,6 @@ def shown_items(
 ) -> Iterator[tuple[Any, Any]]:
     """The keys of fragments of a view, with their state as users read it."""
     for run, fragment in parts:
-        reducing, mask = scratch(), np.zeros(slots, dtype=bool)
-        mask[run.start : run.stop] = True
+        reducing, mask = scratch(), mask_of(run, slots)
         reducing.apply(fragment, mask)
         yield from reducing.items(mask)

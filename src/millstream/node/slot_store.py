@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain, pairwise
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from millstream.node.replication_log import ReplicationLog, Retained
 from millstream.node.scan_views import Views
 from millstream.ring.hashing import hash_key
 from millstream.ring.keys import canonical_key
-from millstream.ring.masks import SlotMask, runs_of
+from millstream.ring.masks import SlotMask, equal_runs, mask_of, runs_of
 from millstream.ring.placement import Placement
 from millstream.ring.ring import NodeId
 from millstream.state.keyed import tables_of
@@ -248,14 +248,12 @@ class SlotStore:
                 f"node {self._node} has no copy of slots {slots.start} to {last}"
             )
         snapshots = []
-        bounds = [0, *(np.flatnonzero(np.diff(through)) + 1).tolist(), len(through)]
-        for start, stop in pairwise(bounds):
-            run = range(slots.start + start, slots.start + stop)
+        for run in equal_runs(slots, through):
             parts = tuple(
                 (job, reducing.encode(reducing.snapshot(run)))
                 for job, reducing in self.reducing.items()
             )
-            reached = int(through[start])
+            reached = int(through[run.start - slots.start])
             snapshots.append(Snapshot(incarnation, run, reached, parts, self.key_types))
         return snapshots
 
@@ -320,8 +318,8 @@ class SlotStore:
     def reach(self) -> Runs:
         """Up to which epoch each slot can be merged with what this node holds."""
         values = self.pending_epochs.reach(self.holdings.through)
-        starts = [0, *(np.flatnonzero(np.diff(values)) + 1).tolist()]
-        return tuple((start, int(values[start])) for start in starts)
+        runs = equal_runs(range(self.slots), values)
+        return tuple((run.start, int(values[run.start])) for run in runs)
 
     # -- reading -------------------------------------------------------------------------
 
@@ -370,7 +368,7 @@ class SlotStore:
 
     def most_keys(self, slots: range) -> int:
         """The number of keys of the largest job in some slots."""
-        mask = self._mask(slots, np.ones(len(slots), dtype=bool))
+        mask = mask_of(slots, self.slots)
         return max((reducing.keys(mask) for reducing in self.reducing.values()), default=0)
 
     @property

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TypeAlias
+from itertools import pairwise
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +31,19 @@ def runs_of(mask: SlotMask, slots: range | None = None) -> Iterator[range]:
     edges = np.flatnonzero(np.diff(part, prepend=False, append=False))
     for start, stop in edges.reshape(-1, 2).tolist():
         yield range(within.start + start, within.start + stop)
+
+
+def equal_runs(slots: range, *values: npt.NDArray[Any]) -> Iterator[range]:
+    """Cut slots into runs in which none of these arrays, with a value per slot, changes."""
+    changes = np.any([each[1:] != each[:-1] for each in values], axis=0)
+    cuts = np.flatnonzero(changes) + 1
+    for start, stop in pairwise([0, *cuts.tolist(), len(slots)]):
+        yield range(slots.start + start, slots.start + stop)
+
+
+def overlap(one: range, other: range) -> bool:
+    """Whether two runs have slots in common."""
+    return one.start < other.stop and other.start < one.stop
 
 
 def common(one: range, other: range) -> range:

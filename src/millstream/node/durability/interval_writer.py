@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +20,7 @@ from millstream.node.key_batches import split_by_keys
 from millstream.node.locks import Locks
 from millstream.node.machine import NodeMachine
 from millstream.node.replication_log import Retained
-from millstream.ring.masks import runs_of
+from millstream.ring.masks import equal_runs, runs_of
 from millstream.wire.net import Net
 from millstream.wire.persistence import NotReadyError, Persist, Persisted, RebasedError
 
@@ -101,9 +100,9 @@ class IntervalWriter:
         floor = self._machine.store.replication.floor(run)
         known = np.maximum(stored, self._based(through)[run.start : run.stop])
         since = np.where(floor <= stored, stored, np.where(floor <= known, floor, _TOO_LATE))
-        for start, stop in pairwise([0, *(np.flatnonzero(np.diff(since)) + 1).tolist(), len(run)]):
-            found = int(since[start])
-            yield range(run.start + start, run.start + stop), None if found == _TOO_LATE else found
+        for slots in equal_runs(run, since):
+            known_since = int(since[slots.start - run.start])
+            yield slots, None if known_since == _TOO_LATE else known_since
 
     def _based(self, through: int) -> npt.NDArray[np.int64]:
         """The epochs of this node's own bases, of those that the manifest of an epoch can name."""
