@@ -84,8 +84,8 @@ from millstream.work.failures import RecordError, UserFunctionError
 from millstream.work.windows.forms import CountedWindow, EndlessWindow, Window
 
 if TYPE_CHECKING:
-    from millstream.node.durability.write_queue import StoreWriteError
     from millstream.node.process import NodeStartError
+    from millstream.node.typed_errors import StoreWriteError
     from millstream.spark.conform import SinkTypeError
     from millstream.spark.engine import EpochFailedError
     from millstream.spark.gateway import SparkLostError

@@ -13,7 +13,7 @@ import pytest
 
 from millstream.node import key_batches, slot_store
 from millstream.node.peers import Outgoing
-from millstream.node.service import BackgroundTaskError
+from millstream.node.typed_errors import BackgroundTaskError
 from millstream.ring.placement import Placement
 from millstream.ring.ring import NodeId
 from millstream.sim import World

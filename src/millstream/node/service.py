@@ -26,6 +26,7 @@ from millstream.node.peers import Outgoing, Peers
 from millstream.node.read_service import ReadService
 from millstream.node.replicator import Replicator
 from millstream.node.slot_operations import SlotOperations
+from millstream.node.typed_errors import BackgroundTaskError, typed
 from millstream.ring.ring import NodeId
 from millstream.wire.commit import Commit, Seal
 from millstream.wire.feed import Feed, FeedRefusedError
@@ -157,7 +158,8 @@ class NodeService:
             try:
                 work()
             except Exception as problem:
-                self._problem = _typed(problem, f"{name} of node {self.node}")
+                what = f"{name} of node {self.node}"
+                self._problem = typed(problem, BackgroundTaskError, what)
 
         self._net.spawn(guarded, name)
 
@@ -346,13 +348,3 @@ class NodeService:
         self._catch_up(-1, request.committed)
         self._require_sound()
         return self._operations.persist(request)
-
-
-class BackgroundTaskError(MillstreamError):
-    """Background work of a node failed with an error that is not ours."""
-
-
-def _typed(problem: Exception, what: str) -> MillstreamError:
-    if isinstance(problem, MillstreamError):
-        return problem
-    return BackgroundTaskError(f"the {what} failed: {type(problem).__name__}: {problem}")

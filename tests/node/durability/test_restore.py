@@ -9,7 +9,7 @@ from millstream.checkpoints.manifest import DeltaRecord
 from millstream.checkpoints.records import compressed
 from millstream.errors import MillstreamError
 from millstream.node.durability.restore import SlotRestore
-from millstream.node.service import BackgroundTaskError
+from millstream.node.typed_errors import BackgroundTaskError
 from millstream.ring.masks import SlotMask
 from millstream.ring.placement import Placement
 from millstream.sim import World

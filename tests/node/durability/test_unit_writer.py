@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from millstream.errors import MillstreamError
-from millstream.node.durability.write_queue import StoreWriteError
+from millstream.node.typed_errors import StoreWriteError
 from millstream.sim import World
 from millstream.stores.store import StoreUnavailableError
 from tests.node.durability.durable_scenes import FailingStore, scene_of

@@ -11,10 +11,10 @@ from millstream.errors import MillstreamError
 from millstream.node.durability.write_queue import (
     Entry,
     EntryReplacedError,
-    StoreWriteError,
     WriteQueue,
     WriteQueueOptions,
 )
+from millstream.node.typed_errors import StoreWriteError
 from millstream.sim import World
 from millstream.sim.network import SimNet
 from millstream.stores.store import StoreUnavailableError

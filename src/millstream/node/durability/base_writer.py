@@ -10,10 +10,11 @@ from functools import partial
 from millstream.checkpoints.manifest import BaseRecord
 from millstream.checkpoints.records import Part, base_key, pack
 from millstream.errors import MillstreamError
-from millstream.node.durability.write_queue import Entry, WriteQueue, typed
+from millstream.node.durability.write_queue import Entry, WriteQueue
 from millstream.node.key_batches import split_by_keys
 from millstream.node.locks import Locks
 from millstream.node.machine import NodeMachine
+from millstream.node.typed_errors import StoreWriteError, typed
 from millstream.ring.masks import runs_of
 from millstream.stores.store import StoreFullError, StoreUnavailableError
 from millstream.wire.replication import SlotsNotHeldError
@@ -92,7 +93,7 @@ class BaseWriter:
                 "node %s could not write base records, will retry: %s", self._machine.node, problem
             )
         except Exception as problem:
-            self._problem = typed(problem, "a base record")
+            self._problem = typed(problem, StoreWriteError, "writing base records")
         finally:
             self._writing = False
 

@@ -11,10 +11,11 @@ from functools import partial
 from millstream.checkpoints.records import compressed, delta_key
 from millstream.errors import MillstreamError
 from millstream.node.durability.base_writer import BaseWriter
-from millstream.node.durability.write_queue import Entry, WriteQueue, typed
+from millstream.node.durability.write_queue import Entry, WriteQueue
 from millstream.node.held_units import Unit
 from millstream.node.locks import Locks
 from millstream.node.machine import NodeMachine
+from millstream.node.typed_errors import StoreWriteError, typed
 from millstream.wire.net import Net
 from millstream.wire.receipts import StoredRecord
 from millstream.wire.timeouts import POLL_PAUSE
@@ -71,7 +72,7 @@ class UnitWriter:
                 elif result is not None:
                     self._problem = result
             except Exception as problem:  # else others in the batch would wait for ever
-                self._problem = typed(problem, "a unit")
+                self._problem = typed(problem, StoreWriteError, "storing a unit")
 
         return on_stored
 

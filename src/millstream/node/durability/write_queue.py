@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from millstream.errors import MillstreamError
+from millstream.node.typed_errors import StoreWriteError, typed
 from millstream.stores.store import Store
 from millstream.wire.net import Net
 from millstream.wire.receipts import StoredRecord, WriteQueueCounts
@@ -54,10 +55,6 @@ class _Serialised:
 
 class EntryReplacedError(MillstreamError):
     """An entry was not written because a newer one of the same name replaced it."""
-
-
-class StoreWriteError(MillstreamError):
-    """A record could not be serialised or written, with an error that is not ours."""
 
 
 class WriteQueue:
@@ -154,7 +151,7 @@ class WriteQueue:
                 try:
                     item = _Serialised(entry, entry.serialise())
                 except Exception as problem:
-                    entry.on_stored(typed(problem, entry.key))
+                    entry.on_stored(typed(problem, StoreWriteError, f"serialising {entry.key}"))
                     continue
                 self.counts.serialise_seconds += self._net.now() - started
                 with self._lock:
@@ -173,17 +170,10 @@ class WriteQueue:
             try:
                 self._store.put({item.entry.key: item.data for item in batch})
             except Exception as error:
-                problem = typed(error, batch[0].entry.key)
+                problem = typed(error, StoreWriteError, f"storing {batch[0].entry.key}")
             self.counts.store_seconds += self._net.now() - started
             self.counts.batches += 1
             for item in batch:
                 self.counts.records += 1
                 self.counts.bytes += len(item.data)
                 item.entry.on_stored(problem or StoredRecord(item.entry.key, len(item.data)))
-
-
-def typed(problem: Exception, what: str) -> MillstreamError:
-    """An error as a ``MillstreamError``, which can be reported to the coordinator."""
-    if isinstance(problem, MillstreamError):
-        return problem
-    return StoreWriteError(f"{what} could not be stored: {type(problem).__name__}: {problem}")
