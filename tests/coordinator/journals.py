@@ -48,11 +48,11 @@ def claimed(store: Store, after: int | None = None) -> Lineage:
 def journal_of(store: Store, after: int | None = None, **options: Any) -> Journal:
     """The journal of another start."""
     lineage = claimed(store, after)
-    note = begin(NOTE, 1) if lineage.newest is None else lineage.newest.workflow
+    workflow = begin(NOTE, 1) if lineage.newest is None else lineage.newest.workflow
     if not options.pop("durable", True):
-        count, *others = note.jobs
-        note = replace(note, jobs=(replace(count, durable=False), *others))
-    return Journal(store, lineage, note, JOBS, options.pop("retain", 3), **options)
+        count, *others = workflow.jobs
+        workflow = replace(workflow, jobs=(replace(count, durable=False), *others))
+    return Journal(store, lineage, workflow, JOBS, options.pop("retain", 3), **options)
 
 
 def record(epoch: int, incarnation: int = 1, try_: int = 0) -> EpochRecord:

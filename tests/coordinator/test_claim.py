@@ -49,10 +49,10 @@ def store() -> MemoryStore:
 
 
 def take(
-    store: Store, note: WorkflowMetadata = NOTE, meant: Changes | None = None, **o: Any
+    store: Store, workflow: WorkflowMetadata = NOTE, meant: Changes | None = None, **o: Any
 ) -> Claimed:
     options = {"restore_epoch": None, "recovery": "eager", "can_withdraw": True, **o}
-    return claim(store, "memory://", note, meant or Changes(), **options)
+    return claim(store, "memory://", workflow, meant or Changes(), **options)
 
 
 def commit(store: Store, claimed: Claimed, lineage: Lineage | None = None) -> Lineage:
@@ -392,7 +392,7 @@ class _Overtaken(MemoryStore):
 
 
 def test_a_claim_notices_that_its_epoch_was_deleted(store: MemoryStore) -> None:
-    _, lineage = run_of(store, 12, note=FLEETING)
+    _, lineage = run_of(store, 12, workflow=FLEETING)
     decided = garbage(lineage, store.scan(DATA), 3)
     assert take(store, FLEETING, restore_epoch=4).after == 4
     remove(store, decided)
@@ -408,7 +408,7 @@ def test_a_claim_notices_that_its_epoch_was_deleted(store: MemoryStore) -> None:
 
 def test_an_epoch_deleted_during_the_claim_is_not_resumed_from() -> None:
     store = _Overtaken()
-    _, lineage = run_of(store, 12, note=FLEETING)
+    _, lineage = run_of(store, 12, workflow=FLEETING)
     decided = garbage(lineage, store.scan(DATA), 3)
     store.then = lambda: remove(store, decided)
 

@@ -210,12 +210,12 @@ def test_types_follow_the_ids_of_jobs(store: MemoryStore) -> None:
     lineage = claimed(store)
     assert lineage.newest is not None
     count, total = lineage.newest.workflow.jobs
-    note = replace(
+    workflow = replace(
         lineage.newest.workflow,
         jobs=(replace(count, name="words"), replace(total, id="sum@2")),
     )
 
-    again = Journal(store, lineage, note, {"words": 8, "sum": 9}, 3)
+    again = Journal(store, lineage, workflow, {"words": 8, "sum": 9}, 3)
     assert again.types() == {8: JobTypes(pa.string(), output)}
     assert again.restore_plan().jobs == {"count@1": 8, "sum@2": 9}
     assert again.restore_plan().key_types == {8: pa.string()}

@@ -442,25 +442,25 @@ def test_values_after_a_long_pause_are_not_too_far_ahead() -> None:
 def test_a_manifest_without_clocks_starts_from_the_beginning() -> None:
     timings = (timing(tracked(LEFT)),)
 
-    assert Watermarks.from_note(timings, {}, IDS) == Watermarks(timings)
+    assert Watermarks.from_manifest(timings, {}, IDS) == Watermarks(timings)
 
 
 def test_time_does_not_go_back_after_a_restart_also_without_windows() -> None:
     record = replace(Story().record, time=7 * SECOND)
-    note = json.loads(json.dumps(Watermarks().commit(record, {}).to_note({})))
+    stored = json.loads(json.dumps(Watermarks().commit(record, {}).to_manifest({})))
 
-    assert Watermarks.from_note((), note, {}).moment(2 * SECOND) == 7 * SECOND
+    assert Watermarks.from_manifest((), stored, {}).moment(2 * SECOND) == 7 * SECOND
 
 
 def test_clocks_survive_other_job_positions_and_drop_removed_jobs() -> None:
     story = Story(timing(tracked(LEFT), tracked(RIGHT), inherited=()))
     story.epoch(0, seen(LEFT, 100), seen(RIGHT, 200))
     story.epoch(1)
-    note = json.loads(json.dumps(story.clocks.to_note(IDS)))
+    stored = json.loads(json.dumps(story.clocks.to_manifest(IDS)))
     moved = JobTiming(9, TUMBLING, (tracked(RIGHT),))
     fresh = JobTiming(11, TUMBLING, (tracked(RIGHT),))
 
-    found = Watermarks.from_note((moved, fresh), note, {9: IDS[FIRST], 11: "new@2"})
+    found = Watermarks.from_manifest((moved, fresh), stored, {9: IDS[FIRST], 11: "new@2"})
 
     assert found.jobs[9].watermark == 98 * SECOND
     assert found.jobs[9].origins == {RIGHT: story.clocks.jobs[FIRST].origins[RIGHT]}
@@ -471,10 +471,10 @@ def test_a_job_as_an_origin_is_known_by_its_id() -> None:
     plain = tracked(4, is_job=True)
     story = Story(timing(plain))
     story.epoch(0, seen(4, 100))
-    note = story.clocks.to_note({**IDS, 4: "plain@1"})
+    stored = story.clocks.to_manifest({**IDS, 4: "plain@1"})
     renamed = JobTiming(FIRST, TUMBLING, (tracked(6, is_job=True),))
 
-    found = Watermarks.from_note((renamed,), note, {**IDS, 6: "plain@1"})
+    found = Watermarks.from_manifest((renamed,), stored, {**IDS, 6: "plain@1"})
 
     assert found.jobs[FIRST].origins[6].newest == 100 * SECOND
 
@@ -632,10 +632,10 @@ def test_epochs_that_run_again_from_a_note_have_the_same_clocks(
     if not epochs:
         return
     at = data.draw(st.integers(0, len(epochs) - 1))
-    note = json.loads(json.dumps(states[at].to_note(IDS)))
+    stored = json.loads(json.dumps(states[at].to_manifest(IDS)))
     start = sum(wait for wait, *_ in epochs[: at + 1])
 
-    again, ends = clocks_of(epochs[at + 1 :], Watermarks.from_note(FLOW, note, IDS), start)
+    again, ends = clocks_of(epochs[at + 1 :], Watermarks.from_manifest(FLOW, stored, IDS), start)
 
     assert again == found[at + 1 :]
     assert ends[-1:] == (states[-1:] if at + 1 < len(epochs) else [])

@@ -64,10 +64,10 @@ class Story:
         """The watermark of the first job in an epoch, in seconds; None at the beginning."""
         return in_seconds(self.epoch(at, *tallies, **options).watermark)
 
-    def restart(self, note: dict[str, Any] | None = None) -> None:
-        """Go on from a note as the next incarnation does."""
-        note = self.clocks.to_note(IDS) if note is None else note
-        self.clocks = Watermarks.from_note(self.clocks.timings, note, IDS)
+    def restart(self, stored: dict[str, Any] | None = None) -> None:
+        """Resume from a manifest as the next incarnation does."""
+        stored = self.clocks.to_manifest(IDS) if stored is None else stored
+        self.clocks = Watermarks.from_manifest(self.clocks.timings, stored, IDS)
         self.incarnation += 1
 
 

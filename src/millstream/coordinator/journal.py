@@ -69,7 +69,7 @@ class Journal:
         self._retain = retain
         self._on_result = on_result
         self._results: list[CheckpointResult] = []
-        self._ids = {jobs[note.name]: note.id for note in workflow.jobs}
+        self._ids = {jobs[job.name]: job.id for job in workflow.jobs}
         self._first = 0
         self._garbage_every = garbage_every
         self._is_collecting = False
@@ -96,12 +96,12 @@ class Journal:
     @property
     def has_all_jobs(self) -> bool:
         """Whether the state of every job is stored."""
-        return all(note.durable for note in self._workflow.jobs)
+        return all(job.durable for job in self._workflow.jobs)
 
     def types(self) -> dict[int, JobTypes]:
         """The types of jobs as of the epoch from which this incarnation resumed."""
         newest = self._lineage.newest
-        known = {} if newest is None else {note.id: note for note in newest.workflow.jobs}
+        known = {} if newest is None else {job.id: job for job in newest.workflow.jobs}
         return {
             at: JobTypes(known[id_].key_type, known[id_].output)
             for at, id_ in self._ids.items()
@@ -111,7 +111,7 @@ class Journal:
     def clocks(self, timings: Iterable[JobTiming]) -> Watermarks:
         """The watermarks as of the epoch from which this incarnation resumed."""
         newest = self._lineage.newest
-        return Watermarks.from_note(timings, {} if newest is None else newest.clocks, self._ids)
+        return Watermarks.from_manifest(timings, {} if newest is None else newest.clocks, self._ids)
 
     def commit(
         self,
@@ -141,7 +141,7 @@ class Journal:
             bases=newest_of_slots,
             staged=tuple(staged),
             published=self.published,
-            clocks={} if clocks is None else clocks.to_note(self._ids),
+            clocks={} if clocks is None else clocks.to_manifest(self._ids),
         )
         self._lineage = self._chain.commit(self._lineage, manifest).since(self._first)
         self.committed = Commit(*record.at)
@@ -168,9 +168,9 @@ class Journal:
 
     def _workflow_with(self, types: Mapping[int, JobTypes]) -> WorkflowMetadata:
         jobs = []
-        for note in self._workflow.jobs:
-            known = types.get(self._jobs[note.name], JobTypes())
-            jobs.append(replace(note, key_type=known.key, output=known.output))
+        for job in self._workflow.jobs:
+            known = types.get(self._jobs[job.name], JobTypes())
+            jobs.append(replace(job, key_type=known.key, output=known.output))
         return replace(self._workflow, jobs=tuple(jobs))
 
     def deltas_of(self, receipts: Iterable[Receipt]) -> list[DeltaRecord]:

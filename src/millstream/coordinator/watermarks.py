@@ -181,7 +181,7 @@ class Watermarks:
 
     # -- in manifests --------------------------------------------------------------------
 
-    def to_note(self, ids: Mapping[int, str]) -> dict[str, Any]:
+    def to_manifest(self, ids: Mapping[int, str]) -> dict[str, Any]:
         """The state in plain values; jobs have ids that outlive their positions and names."""
         jobs = {}
         for timing in self.timings:
@@ -192,26 +192,26 @@ class Watermarks:
         return {"time": self.time, "incarnation": self.incarnation, "jobs": jobs}
 
     @classmethod
-    def from_note(
-        cls, timings: Iterable[JobTiming], note: Mapping[str, Any], ids: Mapping[int, str]
+    def from_manifest(
+        cls, timings: Iterable[JobTiming], stored: Mapping[str, Any], ids: Mapping[int, str]
     ) -> Watermarks:
         """The state in a manifest; jobs and origins that it does not have begin without one."""
         begun = cls(tuple(timings))
-        if not note:
+        if not stored:
             return begun
         jobs = {}
         for timing in begun.timings:
-            found = note["jobs"].get(ids[timing.job])
-            if found is not None:
+            job = stored["jobs"].get(ids[timing.job])
+            if job is not None:
                 names = {_name(origin, ids): origin.at for origin in timing.tracked}
                 seen = {
                     names[name]: Seen(**fields)
-                    for name, fields in found["origins"].items()
+                    for name, fields in job["origins"].items()
                     if name in names
                 }
-                rate = Rate(**found["rate"])
-                jobs[timing.job] = JobTime(**{**found, "origins": seen, "rate": rate})
-        return replace(begun, jobs=jobs, time=note["time"], incarnation=note["incarnation"])
+                rate = Rate(**job["rate"])
+                jobs[timing.job] = JobTime(**{**job, "origins": seen, "rate": rate})
+        return replace(begun, jobs=jobs, time=stored["time"], incarnation=stored["incarnation"])
 
 
 def _folding(timing: JobTiming, known: JobTime) -> bool:
