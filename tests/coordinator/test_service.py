@@ -742,6 +742,14 @@ def test_the_start_barrier_counts_each_node_once(run: Run) -> None:
     assert [run.coordinator.answer(EnterStartBarrier(node)) for node in (N0, N1, N0)] == [1, 2, 2]
 
 
+def test_every_request_of_the_wire_is_served_by_nodes_or_by_the_coordinator(run: Run) -> None:
+    nodes = run.cluster.services[N0]._dispatch._handlers.keys()
+    coordinator = run.coordinator._requests._dispatch._handlers.keys()
+    defined = {r for r in Request.__subclasses__() if r.__module__.startswith("millstream.wire.")}
+
+    assert nodes | coordinator == defined and not nodes & coordinator
+
+
 def test_a_request_for_a_node_is_rejected(run: Run) -> None:
     with pytest.raises(UnknownRequestError, match="the coordinator does not serve Ping"):
         run.coordinator.answer(Ping())
