@@ -19,9 +19,10 @@ from millstream.coordinator.watermarks import Counted, Watermarks
 from millstream.ring.ring import NodeId
 from millstream.ring.zones import Domain
 from millstream.sim import World
+from millstream.times import BEGINNING, END
 from millstream.wire.persistence import Persist, Persisted
 from millstream.wire.receipts import Receipt
-from millstream.work.job_clock import BEGINNING, END, JobClock, Tally
+from millstream.work.job_clock import JobClock, Tally
 from tests.checkpoints.memory_store import MemoryStore
 from tests.coordinator import journals
 from tests.coordinator.receipts import HIGH, JOBS, LOW, WORDS, A, B, receipt, receipts_of, roster_of

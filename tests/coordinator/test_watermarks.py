@@ -22,7 +22,8 @@ from millstream.flow.windows import (
     Window,
     Windowing,
 )
-from millstream.work.job_clock import BEGINNING, END, JobClock, Tally
+from millstream.times import BEGINNING, END
+from millstream.work.job_clock import JobClock, Tally
 from tests.coordinator.timings import (
     AHEAD,
     FIRST,

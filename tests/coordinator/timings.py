@@ -8,8 +8,9 @@ from typing import Any
 from millstream.coordinator.watermarks import Counted, Watermarks
 from millstream.flow.time_origins import JobTiming, Tracked
 from millstream.flow.windows import TimeWindow, Windowing
+from millstream.times import BEGINNING
 from millstream.wire.epoch_record import EpochRecord
-from millstream.work.job_clock import BEGINNING, JobClock, Tally
+from millstream.work.job_clock import JobClock, Tally
 from tests.coordinator.journals import COUNT, SUM
 from tests.coordinator.journals import record as plain_record
 

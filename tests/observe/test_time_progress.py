@@ -12,8 +12,9 @@ from millstream.coordinator.epochs import EpochResult
 from millstream.coordinator.watermarks import Counted
 from millstream.flow.windows import TimeWindow, Windowing
 from millstream.observe.progress import EpochProgress, JobProgress
-from millstream.observe.time_progress import micros_of, moment, time_progress
-from millstream.work.job_clock import BEGINNING, END, Tally
+from millstream.observe.time_progress import moment, time_progress
+from millstream.times import BEGINNING, END, since_epoch
+from millstream.work.job_clock import Tally
 from tests.coordinator.timings import FIRST, LEFT, RIGHT, SECOND, Story, seen, timing, tracked
 
 SLIDING = Windowing((TimeWindow(60 * SECOND, 10 * SECOND),))
@@ -26,8 +27,8 @@ def result(story: Story, *tallies: Tally) -> EpochResult:
 def test_times_go_there_and_back() -> None:
     there = datetime(2026, 11, 15, 12, 30, 1, 7, tzinfo=UTC)
 
-    assert moment(micros_of(there)) == there
-    assert micros_of(there.astimezone(timezone(timedelta(hours=5)))) == micros_of(there)
+    assert moment(since_epoch(there)) == there
+    assert since_epoch(there.astimezone(timezone(timedelta(hours=5)))) == since_epoch(there)
     assert moment(-1) == datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
 
 

@@ -13,7 +13,8 @@ import pytest
 from millstream.sim.event_time import EventTimeAnswer, Job, Origin, Session, Sliding
 from millstream.sim.windowed import VARIANTS, windowed
 from millstream.sim.workload import SECOND, Moment, Pair
-from millstream.work.job_clock import END, Tally
+from millstream.times import END
+from millstream.work.job_clock import Tally
 
 SOURCE, SLIDES, SESSIONS, LATE, AHEAD, UNTIMED = range(6)
 ORIGIN = Origin(lateness=1 * SECOND, idle=10 * SECOND, max_ahead=20 * SECOND)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from millstream.sim.keyed_windows import Count, Global, Join, Moment, Value
-from millstream.work.job_clock import BEGINNING, END
+from millstream.times import BEGINNING, END
 
 LEFT, RIGHT = 0, 1
 EARLY = Moment(BEGINNING, BEGINNING, is_due=False)

@@ -13,7 +13,7 @@ from millstream.errors import ConfigError
 from millstream.flow.plan import plan
 from millstream.flow.workflow import Workflow
 from millstream.spark.handle import Run
-from millstream.work.job_clock import END
+from millstream.times import END
 
 
 class Coordinator:

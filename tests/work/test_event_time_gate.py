@@ -14,10 +14,11 @@ import millstream as ms
 from millstream.flow.vertices import JobVertex, Side
 from millstream.flow.windows import SessionWindow, TimeWindow, Window, Windowing
 from millstream.state.blocks import TIME, WINDOW
+from millstream.times import BEGINNING, END
 from millstream.work.chunk import Chunk
 from millstream.work.event_time_gate import Admitted, Gate, earliest, runs_of
 from millstream.work.failures import RecordError
-from millstream.work.job_clock import BEGINNING, END, JobClock, Tally
+from millstream.work.job_clock import JobClock, Tally
 from millstream.work.keyed_values import KeyedBatch, Pairs, keyed
 from tests.state.python_values import untimed
 from tests.work.running import job_of

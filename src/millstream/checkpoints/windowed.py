@@ -8,7 +8,7 @@ not merged yet are all returned.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any, Protocol
 
 import numpy as np
@@ -29,8 +29,8 @@ from millstream.state.panes.joined import SideAlgebra, SideRows, waiting
 from millstream.state.panes.rows import RowState, decode_rows
 from millstream.state.panes.state import PaneState
 from millstream.state.panes.tables import Algebra
+from millstream.times import instant
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _OF_TIME = ("tumbling", "sliding")
 _INTERNAL = "millstream."
 _INSTANTS = ("start", "last")
@@ -189,6 +189,6 @@ def _columns(value: Any) -> Mapping[str, Any]:
 
 def _instant(time: int) -> datetime | int:
     try:
-        return _EPOCH + timedelta(microseconds=time)
+        return instant(time)
     except OverflowError:
         return time

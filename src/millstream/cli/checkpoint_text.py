@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Iterable, Sequence
 
 from millstream.checkpoints.manifest import JobMetadata, Manifest
@@ -10,6 +9,7 @@ from millstream.checkpoints.parquet_export import Exported
 from millstream.checkpoints.state_diff import JobDifference
 from millstream.checkpoints.verification import Findings
 from millstream.cli.listing import Listing
+from millstream.times import instant
 
 _EPOCH_COLUMNS = (
     "EPOCH",
@@ -54,8 +54,7 @@ def _is_number(cell: str) -> bool:
 
 def moment(time: int) -> str:
     """A time in microseconds, in UTC."""
-    found = dt.datetime(1970, 1, 1) + dt.timedelta(microseconds=time)
-    return f"{found:%Y-%m-%d %H:%M:%S}Z"
+    return f"{instant(time):%Y-%m-%d %H:%M:%S}Z"
 
 
 def listing(found: Listing) -> str:

@@ -23,10 +23,11 @@ from millstream.ring.masks import SlotMask, equal_runs
 from millstream.ring.ring import NodeId
 from millstream.state.blocks import KEY
 from millstream.state.values import is_loose, unify, unify_nulls
+from millstream.times import BEGINNING
 from millstream.wire.commit import NOTHING_COMMITTED, Commit, CommittedUnit
 from millstream.wire.epoch_record import EpochRecord, JobTypes
 from millstream.wire.receipts import CopyReceipt, Receipt, Receipts
-from millstream.work.job_clock import BEGINNING, summed
+from millstream.work.job_clock import summed
 
 Digests = npt.NDArray[np.object_]
 

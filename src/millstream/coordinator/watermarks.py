@@ -13,8 +13,9 @@ from typing import Any, Final
 
 from millstream.coordinator.pane_cost import Rate, folds
 from millstream.flow.time_origins import JobTiming, Tracked
+from millstream.times import BEGINNING, END
 from millstream.wire.epoch_record import EpochRecord
-from millstream.work.job_clock import BEGINNING, END, JobClock, Tally, summed
+from millstream.work.job_clock import JobClock, Tally, summed
 
 _MOVED_ON: Final = 2
 """After so many epochs in which all of its values were too far ahead, an origin is accepted."""

@@ -34,9 +34,9 @@ from millstream.flow.windows import (
     TimeWindow,
     Windowing,
     as_windows,
-    micros,
 )
 from millstream.state.values import shown
+from millstream.times import micros
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 

@@ -24,14 +24,8 @@ from millstream.flow.vertices import (
     SourceVertex,
     UnionVertex,
 )
-from millstream.flow.windows import (
-    CountWindow,
-    SessionWindow,
-    TimeWindow,
-    Windowing,
-    length_text,
-    micros,
-)
+from millstream.flow.windows import CountWindow, SessionWindow, TimeWindow, Windowing, length_text
+from millstream.times import micros
 
 _WIDE = 9
 

@@ -14,8 +14,8 @@ from math import gcd
 from typing import Final, Literal
 
 from millstream.errors import ConfigError
+from millstream.times import micros
 
-MICROSECOND: Final = timedelta(microseconds=1)
 Timing = Literal["early", "on_time"]
 
 
@@ -281,11 +281,6 @@ def as_windows(given: object) -> tuple[Window, ...]:
         if len(set(windows)) < len(windows):
             raise ConfigError(f"the windows of a job must differ, got {given!r}")
     return tuple(windows)
-
-
-def micros(length: timedelta) -> int:
-    """A length of time in microseconds."""
-    return length // MICROSECOND
 
 
 def length_text(length: int) -> str:

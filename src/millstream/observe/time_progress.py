@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from datetime import datetime
+from typing import Any
 
 from millstream.coordinator.epochs import EpochResult
 from millstream.observe.progress import Panes
-
-_ORIGIN: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND: Final = timedelta(microseconds=1)
+from millstream.times import MICROSECOND, instant
 
 
 def moment(time: int) -> datetime | None:
     """Microseconds since 1970 as a time; None for what no calendar has, such as the end."""
     try:
-        return _ORIGIN + time * _MICROSECOND
+        return instant(time)
     except OverflowError:
         return None
-
-
-def micros_of(time: datetime) -> int:
-    """A time that knows its zone, in microseconds since 1970."""
-    return (time - _ORIGIN) // _MICROSECOND
 
 
 def time_progress(result: EpochResult, job: int) -> dict[str, Any]:
@@ -41,7 +34,7 @@ def time_progress(result: EpochResult, job: int) -> dict[str, Any]:
         "ahead": total.ahead,
         "untimed": total.untimed,
         "watermark": watermark,
-        "lag": None if watermark is None else (result.record.time - clock.watermark) * _MICROSECOND,
+        "lag": None if watermark is None else (result.record.time - clock.watermark) * MICROSECOND,
         "panes": panes,
         "rate": result.clocks.jobs[job].rate.per_key if timing.is_measured else None,
     }

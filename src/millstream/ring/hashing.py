@@ -31,6 +31,7 @@ from millstream.ring.key_types import (
     canonical_type,
 )
 from millstream.ring.keys import canonical_key
+from millstream.times import EPOCH, LOCAL_EPOCH, MICROSECOND
 
 _Words: TypeAlias = npt.NDArray[np.uint64]
 _Positions: TypeAlias = npt.NDArray[np.int64]
@@ -53,10 +54,6 @@ _P5 = np.uint64(0x27D4EB2F165667C5)
 # Columns are hashed by this many rows, so that malloc reuses the temporaries: measured with 50,000
 # strings, no page faults instead of some 400.
 _CHUNK = 8_192
-
-_LOCAL_EPOCH = dt.datetime(1970, 1, 1)
-_UTC_EPOCH = _LOCAL_EPOCH.replace(tzinfo=dt.UTC)
-_MICROSECOND = dt.timedelta(microseconds=1)
 
 
 def hash_column(array: pa.Array) -> npt.NDArray[np.int64]:
@@ -168,10 +165,10 @@ def _hash_one(key: object, type: pa.DataType, seed: int) -> int:
         case float():
             data = struct.pack("<d", key)
         case dt.datetime():  # before date, which it also is
-            epoch = _LOCAL_EPOCH if key.tzinfo is None else _UTC_EPOCH
-            data = struct.pack("<q", (key - epoch) // _MICROSECOND)
+            epoch = LOCAL_EPOCH if key.tzinfo is None else EPOCH
+            data = struct.pack("<q", (key - epoch) // MICROSECOND)
         case dt.date():
-            data = struct.pack("<i", (key - _LOCAL_EPOCH.date()).days)
+            data = struct.pack("<i", (key - LOCAL_EPOCH.date()).days)
         case _:
             raise AssertionError(f"not a canonical key: {key!r}")
     return xxh64_intdigest(data, seed)

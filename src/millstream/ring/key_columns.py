@@ -22,13 +22,10 @@ from millstream.ring.key_types import (
     canonical_type,
     describe,
 )
+from millstream.times import FIRST, LAST, LOCAL_EPOCH
 
-_EPOCH = dt.datetime(1970, 1, 1)
-_MICROSECOND = dt.timedelta(microseconds=1)
-_FIRST_MICROSECOND = (dt.datetime.min - _EPOCH) // _MICROSECOND
-_LAST_MICROSECOND = (dt.datetime.max - _EPOCH) // _MICROSECOND
-_FIRST_DAY = (dt.date.min - _EPOCH.date()).days
-_LAST_DAY = (dt.date.max - _EPOCH.date()).days
+_FIRST_DAY = (dt.date.min - LOCAL_EPOCH.date()).days
+_LAST_DAY = (dt.date.max - LOCAL_EPOCH.date()).days
 
 
 def canonical_column(array: pa.Array) -> pa.Array:
@@ -48,7 +45,7 @@ def canonical_column(array: pa.Array) -> pa.Array:
     if target == FLOAT64:
         return canonical_floats(array)
     if target in (INSTANT, LOCAL):
-        _check_range(array.view(INT64), target, _FIRST_MICROSECOND, _LAST_MICROSECOND)
+        _check_range(array.view(INT64), target, FIRST, LAST)
     elif target == DATE:
         _check_range(array.view(pa.int32()), target, _FIRST_DAY, _LAST_DAY)
     return array

@@ -47,10 +47,19 @@ __all__ = [
     "decode_keys",
     "encode_keys",
     "infer_type",
+    "one_nan",
 ]
 
 NAN = float("nan")
 """The NaN of every decoded key. A dict finds a NaN by identity only, so there is just one."""
+
+
+def one_nan(key: Any) -> Any:
+    """A key with :data:`NAN` in place of any other NaN, also inside of tuples."""
+    if type(key) is tuple:
+        return tuple(map(one_nan, key))
+    return NAN if key != key else key
+
 
 _PLAIN: dict[pa.DataType, type] = {
     STRING: str,

@@ -35,7 +35,7 @@ from millstream.sim.spark import Shape, SparkBody, SparkFaults
 from millstream.sim.spark_log_model import Cut, SimQueryLogs
 from millstream.sim.store import SimStore
 from millstream.sim.workload import SECOND, Answer, Moment, Pair, Workload, split
-from millstream.work.job_clock import BEGINNING, END
+from millstream.times import BEGINNING, END
 
 _RETAINED_INCARNATIONS = 3
 

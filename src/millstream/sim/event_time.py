@@ -23,7 +23,8 @@ from millstream.sim.keyed_windows import (
 )
 from millstream.sim.keyed_windows import Moment as KeyedMoment
 from millstream.sim.workload import Moment, Outputs, Pair, in_order
-from millstream.work.job_clock import BEGINNING, END, Tally
+from millstream.times import BEGINNING, END
+from millstream.work.job_clock import Tally
 
 Read = Callable[[Pair], tuple[int, str, int, int | None, Any]]
 """The source, key, value and time of a record, and the time as it was given."""

@@ -9,12 +9,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
-from millstream.work.job_clock import BEGINNING, END
+from millstream.times import BEGINNING, END, instant
 
-_START = datetime(1970, 1, 1, tzinfo=UTC)
 Show = Callable[[list[Any]], Any]
 
 
@@ -82,11 +80,6 @@ def row(key: str, result: Any, start: Any, end: Any, timing: str = "on_time") ->
 def plain_value(result: Any) -> Any:
     """A result as it is seen in the state."""
     return result["value"] if isinstance(result, dict) and set(result) == {"value"} else result
-
-
-def instant(time: int) -> datetime:
-    """A time as people write it."""
-    return _START + timedelta(microseconds=time)
 
 
 @dataclass(frozen=True)

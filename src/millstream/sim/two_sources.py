@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from millstream.flow.sinks import Sink
@@ -18,13 +18,13 @@ from millstream.flow.streams import Stream
 from millstream.flow.workflow import Workflow
 from millstream.sim.event_time import Origin
 from millstream.sim.workload import SECOND, Pair, Workload, some_key
+from millstream.times import instant, since_epoch
 
 LEFT, RIGHT = "left", "right"
 ORIGINS = {
     LEFT: Origin(2 * SECOND, 4 * SECOND, 20 * SECOND),
     RIGHT: Origin(3 * SECOND, 8 * SECOND, 20 * SECOND),
 }
-_START = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class TwoSources(Workload):
@@ -67,7 +67,7 @@ class TwoSources(Workload):
     def read(self, record: Pair) -> tuple[int, str, int, int | None, Any]:
         """What the answer reads in a record."""
         key, (source, value, time) = record
-        micros = None if time is None else (time - _START) // timedelta(microseconds=1)
+        micros = None if time is None else since_epoch(time)
         return self.sources[source], key, value, micros, time
 
     def epochs(self, rng: random.Random, tasks: int) -> Iterator[tuple[int, list[list[Pair]]]]:
@@ -130,5 +130,5 @@ def _record(rng: random.Random, events: int, silent: str | None) -> Pair:
         time -= rng.randrange(10 * SECOND)
     elif chance < 0.3:
         time += 40 * SECOND
-    stamp = None if rng.random() < 0.05 else _START + timedelta(microseconds=time)
+    stamp = None if rng.random() < 0.05 else instant(time)
     return some_key(rng), (source, rng.randrange(100), stamp)

@@ -22,7 +22,8 @@ from millstream.flow.sources import Source
 from millstream.flow.time_origins import JobTiming, timings_of
 from millstream.flow.vertices import JobVertex
 from millstream.flow.workflow import Workflow
-from millstream.work.job_clock import BEGINNING, Tally
+from millstream.times import BEGINNING
+from millstream.work.job_clock import Tally
 
 FORGET, UNNOTE = "forget", "unnote"
 SECOND = 1_000_000

@@ -28,10 +28,10 @@ from millstream.spark.compile import EpochFrames, Frames
 from millstream.spark.gateway import SparkLostError
 from millstream.spark.sink_writers import ForeachBatchWriter, SinkWriter
 from millstream.spark.spark_log import SparkLog
+from millstream.times import END
 from millstream.wire.epoch_record import EpochRecord
 from millstream.wire.receipts import NodeReport
 from millstream.work.failures import user_error
-from millstream.work.job_clock import END
 
 log = logging.getLogger("millstream")
 

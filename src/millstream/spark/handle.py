@@ -21,12 +21,11 @@ from millstream.flow.plan import Plan
 from millstream.flow.vertices import FusedVertex, JobVertex
 from millstream.observe.display import Display
 from millstream.observe.progress import Progress
-from millstream.observe.time_progress import micros_of
 from millstream.ring.drawing import draw
 from millstream.ring.ring import NodeId
 from millstream.spark.engine import Engine, EpochFailedError
 from millstream.spark.gateway import BROKEN, Gateway
-from millstream.work.job_clock import END
+from millstream.times import END, since_epoch
 
 Phase = Literal["running", "finished", "stopped", "failed"]
 _POLL = 0.1
@@ -194,7 +193,7 @@ class Run:
                 f"advance() takes a datetime with a time zone (or None), got {to!r}; pass for "
                 "example tzinfo=datetime.UTC"
             )
-        self._coordinator.advance(END if to is None else micros_of(to))
+        self._coordinator.advance(END if to is None else since_epoch(to))
 
     def await_termination(self, timeout: timedelta | None = None) -> bool:
         """Wait for the end of bounded input (or a stop); True if the run has ended.

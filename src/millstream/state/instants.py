@@ -14,12 +14,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millstream.times import EPOCH, FIRST, LAST, LOCAL_EPOCH
+
 _COARSE = ("s", "ms", "us")  # a datetime has no nanoseconds
 _STEADY = (None, "UTC", "+00:00")  # where no hour is skipped
-_START = dt.datetime(1970, 1, 1)
-_FIRST, _LAST = (
-    (bound - _START) // dt.timedelta(microseconds=1) for bound in (dt.datetime.min, dt.datetime.max)
-)
 
 
 def datetimes(column: pa.Array) -> list[Any]:
@@ -33,9 +31,9 @@ def datetimes(column: pa.Array) -> list[Any]:
     except pa.ArrowInvalid:  # more than microseconds can count
         return list(column.to_pylist())
     bounds = pc.min_max(micros).as_py()
-    if bounds["min"] < _FIRST or bounds["max"] > _LAST:
+    if bounds["min"] < FIRST or bounds["max"] > LAST:
         return list(column.to_pylist())
-    start = _START if kind.tz is None else _START.replace(tzinfo=dt.UTC)
+    start = LOCAL_EPOCH if kind.tz is None else EPOCH
     times = micros.fill_null(0).to_numpy().view("timedelta64[us]").tolist()
     found: list[Any] = list(map(start.__add__, times))
     if column.null_count:

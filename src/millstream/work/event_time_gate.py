@@ -7,7 +7,6 @@ a value that is behind the watermark, its reducer decides: here it is only told 
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import compress, pairwise
@@ -20,19 +19,19 @@ import pyarrow as pa
 from millstream.flow.functions import ArrowFunction
 from millstream.flow.vertices import JobVertex, Side
 from millstream.flow.windows import SessionWindow, TimeWindow, Windowing, WithinWindow
+from millstream.ring.key_types import INSTANT
 from millstream.state.blocks import KEY, WINDOW
 from millstream.state.blocks import TIME as RESULT_TIME
+from millstream.times import FIRST, LAST, instant
 from millstream.work.chunk import Chunk
 from millstream.work.failures import RecordError, record_error
 from millstream.work.job_clock import JobClock, Tally
-from millstream.work.keyed_values import FIRST, INSTANT, LAST, KeyedBatch, Pairs, encode_times
+from millstream.work.keyed_values import KeyedBatch, Pairs, encode_times
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 TIME = "time"
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-_MICROSECOND = dt.timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +266,7 @@ def _triples(pairs: Pairs, times: Ints, side: Side) -> list[tuple[Any, ...]]:
     if pairs.timed:  # as it was given: a datetime cannot tell every number of seconds
         return list(pairs.items)
     return [
-        (key, value, _EPOCH + time * _MICROSECOND)
+        (key, value, instant(time))
         for (key, value), time in zip(pairs.items, times.tolist(), strict=True)
     ]
 

@@ -10,14 +10,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Final
 
 import pyarrow as pa
 
-BEGINNING: Final = -(2**62)
-"""Before all event times: nothing is closed."""
-END: Final = 2**62
-"""After all event times: everything is closed."""
+from millstream.times import BEGINNING
 
 _TALLIES = b"millstream.tallies"
 

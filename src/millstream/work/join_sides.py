@@ -10,9 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.flow.joins import JoinSide
+from millstream.ring.key_types import INSTANT
 from millstream.ring.keys import decode_keys
+from millstream.times import FIRST, LAST
 from millstream.work.chunk import Chunk
-from millstream.work.keyed_values import FIRST, INSTANT, LAST, KeyedBatch, column_values, keyed
+from millstream.work.keyed_values import KeyedBatch, column_values, keyed
 
 _EDGES = pa.array([FIRST, LAST]).cast(INSTANT)
 

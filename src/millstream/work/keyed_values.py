@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import date, datetime
 from itertools import chain, zip_longest
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from millstream.flow.functions import ArrowFunction
 from millstream.flow.reducers import CombiningReducer, StatefulReducer
 from millstream.flow.vertices import JobVertex
-from millstream.ring.key_types import describe, shown_key, struct_of
+from millstream.ring.key_types import INSTANT, describe, shown_key, struct_of
 from millstream.ring.keys import (
     NAN,
     KeyTypeError,
@@ -29,10 +29,10 @@ from millstream.ring.keys import (
     canonical_type,
     decode_keys,
     encode_keys,
+    one_nan,
 )
 from millstream.ring.scalars import conversion, plain_value
 from millstream.state.blocks import KEY
-from millstream.state.deltas import one_nan
 from millstream.state.records import encode_records, plain_columns, rows_of, shape_of
 from millstream.state.values import (
     UNFIT,
@@ -42,16 +42,13 @@ from millstream.state.values import (
     shown,
     unify_nulls,
 )
+from millstream.times import FIRST, LAST
 from millstream.work.chunk import Chunk
 from millstream.work.failures import RecordError, calling_each, record_error
 from millstream.work.steps import call_arrow
 
 _PIECE = 128
 _NULL = pa.null()
-INSTANT = pa.timestamp("us", "UTC")
-# The edges of the calendar, as far as datetimes can tell it: they stand for all that is beyond.
-FIRST: Final = (datetime.min - datetime(1970, 1, 1)) // timedelta(microseconds=1)
-LAST: Final = (datetime.max - datetime(1970, 1, 1)) // timedelta(microseconds=1)
 _MICROSECONDS = {"s": 1_000_000, "ms": 1000}
 # A string equals nothing but strings; if others are among them, the encoding finds them.
 _UNMISTAKABLE = (str, bytes)

@@ -24,6 +24,7 @@ from millstream.flow.reducers import (
 )
 from millstream.flow.vertices import JobVertex
 from millstream.flow.windows import CountWindow, SessionWindow, TimeWindow
+from millstream.ring.key_types import INSTANT
 from millstream.ring.keys import decode_keys
 from millstream.state.aggregates.grouping import Ints, stable_order
 from millstream.state.blocks import KEY, PANE, SLOT, place_rows
@@ -31,7 +32,6 @@ from millstream.state.values import shown
 from millstream.work.event_time_gate import Timed
 from millstream.work.failures import user_error
 from millstream.work.keyed_values import (
-    INSTANT,
     KeyedBatch,
     Pairs,
     Uniform,

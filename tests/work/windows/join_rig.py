@@ -17,8 +17,8 @@ from millstream.flow.reducers import JoinKind, JoinReducer
 from millstream.flow.vertices import JobVertex
 from millstream.flow.windows import TimeWindow, Windowing, WithinWindow
 from millstream.state.records import decode_records
+from millstream.times import BEGINNING
 from millstream.work.event_time_gate import earliest
-from millstream.work.job_clock import BEGINNING
 from tests.work.windows.rig import SLOTS, Rig, Row, packed
 
 UNIT = 400_000

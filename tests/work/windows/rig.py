@@ -19,8 +19,9 @@ from millstream.flow.windows import CountWindow, SessionWindow, TimeWindow, Wind
 from millstream.ring.keys import encode_keys
 from millstream.state.blocks import KEY, PANE, SLOT, TIME, place_rows
 from millstream.state.records import decode_records
+from millstream.times import BEGINNING
 from millstream.work.event_time_gate import Timed
-from millstream.work.job_clock import BEGINNING, JobClock, Tally, summed
+from millstream.work.job_clock import JobClock, Tally, summed
 from millstream.work.keyed_values import Pairs
 from millstream.work.parcels import opened, results_in
 from millstream.work.unit import UnitContext

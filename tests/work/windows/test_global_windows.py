@@ -12,8 +12,9 @@ import pytest
 
 import millstream as ms
 from millstream.flow.windows import EveryCount, EveryTime, GlobalWindow, OnWatermark, Trigger
+from millstream.times import BEGINNING
 from millstream.work.failures import RecordError
-from millstream.work.job_clock import BEGINNING, JobClock
+from millstream.work.job_clock import JobClock
 from millstream.work.unit import UnitContext
 from millstream.work.windows.choice import windowed
 from millstream.work.windows.forms import EndlessWindow

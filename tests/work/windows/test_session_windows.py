@@ -15,9 +15,10 @@ import pytest
 import millstream as ms
 from millstream.flow.vertices import JobVertex
 from millstream.flow.windows import SessionWindow
+from millstream.times import BEGINNING, END
 from millstream.work.belated import BelatedPacker
 from millstream.work.event_time_gate import Gate
-from millstream.work.job_clock import BEGINNING, END, JobClock, Tally
+from millstream.work.job_clock import JobClock, Tally
 from millstream.work.keyed_values import Pairs
 from millstream.work.window_packers import window_packer_for
 from millstream.work.windows.forms import Window

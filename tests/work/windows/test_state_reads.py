@@ -24,7 +24,8 @@ from millstream.flow.windows import (
 )
 from millstream.ring.hashing import hash_key
 from millstream.state.panes import keys as key_ids
-from millstream.work.job_clock import BEGINNING, JobClock
+from millstream.times import BEGINNING
+from millstream.work.job_clock import JobClock
 from millstream.work.unit import Reducing, UnitContext
 from millstream.work.windows.choice import windowed
 from tests.work.windows.join_rig import join_of

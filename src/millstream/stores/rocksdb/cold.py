@@ -14,7 +14,7 @@ from typing import Any
 
 from rocksdict import Rdict, ReadOptions, WriteBatch, WriteOptions
 
-from millstream.state.deltas import one_nan
+from millstream.ring.keys import one_nan
 from millstream.state.keyed import Entries
 from millstream.state.pickling import dumps, loads
 from millstream.state.spill import Table

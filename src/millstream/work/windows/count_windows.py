@@ -27,7 +27,8 @@ from millstream.state.panes.keys import Ids
 from millstream.state.panes.rows import KeyRows, by_id, no_rows, stacked
 from millstream.state.panes.scans import prefixes, suffixes
 from millstream.state.panes.tables import Algebra, Table
-from millstream.work.job_clock import BEGINNING, JobClock
+from millstream.times import BEGINNING
+from millstream.work.job_clock import JobClock
 from millstream.work.unit import UnitContext
 from millstream.work.value_lists import TIMES
 from millstream.work.window_rows import LAST

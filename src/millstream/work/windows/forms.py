@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from itertools import repeat
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -20,6 +20,7 @@ from millstream.flow.reducers import (
 )
 from millstream.flow.vertices import JobVertex
 from millstream.flow.windows import CountWindow, GlobalWindow, Timing
+from millstream.ring.key_types import INSTANT
 from millstream.state.aggregates.grouping import Ints
 from millstream.state.blocks import KEY, TIME, WINDOW
 from millstream.state.copies import own
@@ -35,6 +36,7 @@ from millstream.state.panes.keys import KeyIds
 from millstream.state.panes.tables import Algebra, Table
 from millstream.state.records import encode_records
 from millstream.state.values import ValueTypeError, encode_column, shown
+from millstream.times import instant
 from millstream.work.failures import calling, record_error, user_error
 from millstream.work.packers import TIME as TIME_COLUMN
 from millstream.work.packers import aggregating, concat_batches
@@ -42,8 +44,6 @@ from millstream.work.value_lists import TIMES, decode_lists
 
 A = TypeVar("A")
 _INTERNAL = "millstream."
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_STAMP = pa.timestamp("us", "UTC")
 
 
 class Window(NamedTuple):
@@ -136,11 +136,6 @@ def form_of(job: JobVertex) -> Form[Any]:
         return TableForm(job, job.reducer)
     assert isinstance(job.reducer, WindowReducer)
     return FunctionForm(job, job.reducer)
-
-
-def instant(time: int) -> datetime:
-    """A time in microseconds as people see it."""
-    return _EPOCH + timedelta(microseconds=time)
 
 
 def _columns_of(block: pa.RecordBatch) -> pa.RecordBatch:
@@ -392,8 +387,8 @@ def _bound(job: JobVertex, name: str, found: Ints) -> tuple[pa.Field, pa.Array]:
     if isinstance(kind, CountWindow):
         return pa.field(name, pa.int64()), pa.array(found)
     if isinstance(kind, GlobalWindow):
-        return pa.field(name, _STAMP), pa.nulls(len(found), _STAMP)
-    return pa.field(name, _STAMP), pa.array(found).cast(_STAMP)
+        return pa.field(name, INSTANT), pa.nulls(len(found), INSTANT)
+    return pa.field(name, INSTANT), pa.array(found).cast(INSTANT)
 
 
 def _rows(

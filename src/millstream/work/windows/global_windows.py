@@ -16,7 +16,8 @@ from millstream.state.aggregates.grouping import Bools, Ints
 from millstream.state.panes.keys import Ids
 from millstream.state.panes.rows import KeyRows, stacked
 from millstream.state.panes.tables import Table
-from millstream.work.job_clock import BEGINNING, JobClock
+from millstream.times import BEGINNING
+from millstream.work.job_clock import JobClock
 from millstream.work.unit import UnitContext
 from millstream.work.window_rows import COUNT, LAST
 from millstream.work.windows.forms import Closed, Form

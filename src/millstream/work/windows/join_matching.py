@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from millstream.flow.windows import TimeWindow, Window, WithinWindow
-from millstream.work.job_clock import BEGINNING, END
+from millstream.times import BEGINNING, END
 
 Ints = npt.NDArray[np.int64]
 AT_ONCE = 1 << 16

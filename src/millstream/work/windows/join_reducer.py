@@ -28,8 +28,9 @@ from millstream.state.panes.keys import Ids
 from millstream.state.panes.runs import Runs
 from millstream.state.panes.state import PaneState, merge_panes
 from millstream.state.panes.tables import Table, chosen, ordered
+from millstream.times import BEGINNING, END
 from millstream.work.collector import without_collector
-from millstream.work.job_clock import BEGINNING, END, JobClock
+from millstream.work.job_clock import JobClock
 from millstream.work.keyed_values import one_key_type
 from millstream.work.unit import Reduced, UnitContext
 from millstream.work.value_lists import TIMES, decode_lists

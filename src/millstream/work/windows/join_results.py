@@ -13,6 +13,7 @@ import pyarrow as pa
 from millstream.flow.functions import Function
 from millstream.flow.joins import COLUMNS
 from millstream.flow.vertices import JobVertex
+from millstream.ring.key_types import INSTANT
 from millstream.state.blocks import KEY
 from millstream.state.copies import own
 from millstream.state.panes.algebras import Objects
@@ -20,7 +21,6 @@ from millstream.state.panes.keys import Ids, KeyIds
 from millstream.state.records import encode_records
 from millstream.state.values import ValueTypeError, encode_column, shown
 from millstream.work.failures import record_error, user_error
-from millstream.work.keyed_values import INSTANT
 
 
 @dataclass(frozen=True)

@@ -27,9 +27,9 @@ from millstream.state.panes.rows import (
     merge_rows,
     no_rows,
 )
+from millstream.times import END
 from millstream.work.belated import Aside
 from millstream.work.collector import without_collector
-from millstream.work.job_clock import END
 from millstream.work.keyed_values import one_key_type
 from millstream.work.parcels import with_late
 from millstream.work.unit import Reduced, UnitContext, ttl_of

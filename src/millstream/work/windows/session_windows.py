@@ -20,11 +20,12 @@ from millstream.state.aggregates.grouping import Bools
 from millstream.state.panes.keys import Ids
 from millstream.state.panes.rows import KeyRows, stacked
 from millstream.state.panes.tables import Table
+from millstream.times import instant
 from millstream.work.belated import Aside, aside_of, is_belated, origins_in
 from millstream.work.job_clock import JobClock
 from millstream.work.unit import UnitContext
 from millstream.work.window_rows import LAST, START, Bursts
-from millstream.work.windows.forms import Closed, Form, instant
+from millstream.work.windows.forms import Closed, Form
 from millstream.work.windows.row_windows import RowReducing
 
 A = TypeVar("A")

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
 from millstream.flow.windows import TimeWindow
-from millstream.work.job_clock import BEGINNING, END
+from millstream.times import BEGINNING, END
 
 
 def ends_within(

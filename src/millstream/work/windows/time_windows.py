@@ -42,11 +42,12 @@ from millstream.state.panes.tables import (
     ordered,
     overlaid,
 )
+from millstream.times import BEGINNING, instant
 from millstream.work.collector import without_collector
-from millstream.work.job_clock import BEGINNING, JobClock
+from millstream.work.job_clock import JobClock
 from millstream.work.keyed_values import one_key_type
 from millstream.work.unit import Reduced, UnitContext
-from millstream.work.windows.forms import Closed, Form, instant
+from millstream.work.windows.forms import Closed, Form
 from millstream.work.windows.spans import ends_within, first_open_start
 
 A = TypeVar("A")
