@@ -28,6 +28,7 @@ from millstream.node.service import NodeOptions, NodeService
 from millstream.ring.placement import Placement
 from millstream.ring.ring import NodeId, Ring
 from millstream.state.blocks import to_bytes
+from millstream.state.collector import settle_node
 from millstream.wire.auth import new_secret
 from millstream.wire.blocks import BLOCK_SCHEMA
 from millstream.wire.commit import NOTHING_COMMITTED, Commit, CommittedUnit, Seal
@@ -39,7 +40,6 @@ from millstream.wire.receipts import CollectReceipts
 from millstream.wire.replication import CopySlots, ReplicateNow
 from millstream.wire.request import Request
 from millstream.work.chunk import Chunk
-from millstream.work.collector import settle_node
 from millstream.work.feeder import end_of
 from millstream.work.keyed_values import keyed
 from millstream.work.packers import packer_for

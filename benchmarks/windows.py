@@ -40,8 +40,8 @@ from millstream.work.chunk import Chunk
 from millstream.work.event_time_gate import Gate
 from millstream.work.job_clock import JobClock
 from millstream.work.keyed_values import keyed
+from millstream.work.operators import operator_for
 from millstream.work.packers import packer_for
-from millstream.work.reducers import reducing_for
 from millstream.work.unit import UnitContext
 from millstream.work.window_packers import window_packer_for
 
@@ -123,7 +123,7 @@ def recomputed(recording: Recording, size: int) -> Callable[[int], Averages]:
         for values in keyed(job, Chunk(batch=recording.between(second + 1 - size, second + 1))):
             packer.add(values)
         packed = packer.flush()
-        reduced = reducing_for(job, SLOTS).reduce(
+        reduced = operator_for(job, SLOTS).reduce(
             [] if packed is None else [packed], UnitContext(range(SLOTS), 0)
         )
         return _averages(reduced.outputs)
@@ -134,7 +134,7 @@ def recomputed(recording: Recording, size: int) -> Callable[[int], Averages]:
 def windowed(recording: Recording, size: int, panes: bool) -> Callable[[int], Averages]:
     """A windowed job: each trade is mapped once."""
     job = job_of(size, panes)
-    reducing = reducing_for(job, SLOTS)
+    operator = operator_for(job, SLOTS)
     clock = JobClock(limits={0: 2**62}, folding=panes)
 
     def slide(second: int) -> Averages:
@@ -151,8 +151,8 @@ def windowed(recording: Recording, size: int, panes: bool) -> Callable[[int], Av
             packer.add(gate.admit(values, 0, None).taken)
         packed = packer.flush()
         unit = UnitContext(range(SLOTS), 0, clock=clock, epoch=second)
-        reduced = reducing.reduce([] if packed is None else [packed], unit)
-        reducing.apply(reduced.fragment)
+        reduced = operator.reduce([] if packed is None else [packed], unit)
+        operator.state.apply(reduced.fragment)
         return _averages(reduced.outputs)
 
     return slide

@@ -132,7 +132,7 @@ def _at(micros: int) -> datetime:
 def test_rows_of_other_windows_can_be_read(window: Any, reduce: Any) -> None:
     run = filled(job_of(reduce, windowing=Windowing((window,))))
 
-    kept = run.jobs["job"].reducing.keys(np.ones(SLOTS, bool))
+    kept = run.jobs["job"].operator.state.count(np.ones(SLOTS, bool))
     assert kept and len(dict(stored(run).items())) == kept
     assert {row["key"] for row in rows_of(run)} == set(dict(stored(run).items()))
 

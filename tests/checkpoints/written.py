@@ -25,8 +25,8 @@ from millstream.ring.keys import infer_type
 from millstream.stores.store import Store
 from millstream.work.event_time_gate import Timed
 from millstream.work.keyed_values import Pairs as Keyed
-from millstream.work.reducers import reducing_for
-from millstream.work.unit import Reducing, UnitContext
+from millstream.work.operators import operator_for
+from millstream.work.unit import ReduceOperator, UnitContext
 from millstream.work.window_packers import window_packer_for
 from tests.work.running import ALL, SLOTS, blocks_of_pairs, job_of
 
@@ -53,10 +53,10 @@ class Job:
     durable: bool = True
     key_type: pa.DataType | None = None
     windows: str = ""
-    reducing: Reducing[Any] = field(init=False)
+    operator: ReduceOperator[Any] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.reducing = reducing_for(self.vertex, SLOTS)
+        self.operator = operator_for(self.vertex, SLOTS)
 
 
 def counting() -> dict[str, Job]:
@@ -118,15 +118,15 @@ class Writer:
             return []
         job.key_type = job.key_type or infer_type([pair[0] for pair in pairs])
         unit = UnitContext(range(SLOTS), self.epoch, epoch=self.epoch)
-        reduced = job.reducing.reduce(_blocks(job.vertex, pairs), unit)
+        reduced = job.operator.reduce(_blocks(job.vertex, pairs), unit)
         deltas = []
         for slots in self.cuts:
-            part = reduced.fragment if wide else job.reducing.part(reduced.fragment, slots)
-            data = compressed(job.reducing.encode(part))
+            part = reduced.fragment if wide else job.operator.state.part(reduced.fragment, slots)
+            data = compressed(job.operator.state.encode(part))
             key = delta_key(self.epoch, self.incarnation, 0, _id(name), slots, "node")
             self.store.put({key: data})
             deltas.append(DeltaRecord(key, _id(name), slots, self.epoch - 1, self.epoch, len(data)))
-        job.reducing.apply(reduced.fragment, ALL)
+        job.operator.state.apply(reduced.fragment, ALL)
         return deltas if job.durable else []
 
     def base(self, slots: range = range(SLOTS), only: Sequence[str] | None = None) -> BaseRecord:
@@ -136,7 +136,12 @@ class Writer:
     def parts(self, slots: range, only: Sequence[str] | None = None) -> list[Part]:
         """The whole state of some slots, as it is now."""
         return [
-            Part(_id(name), slots, self.epoch, job.reducing.encode(job.reducing.snapshot(slots)))
+            Part(
+                _id(name),
+                slots,
+                self.epoch,
+                job.operator.state.encode(job.operator.state.snapshot(slots)),
+            )
             for name, job in self.jobs.items()
             if only is None or name in only
         ]
@@ -152,7 +157,7 @@ class Writer:
 
     def items(self, job: str = "count") -> dict[Any, Any]:
         """The state as a node tells it."""
-        return dict(self.jobs[job].reducing.items(np.ones(SLOTS, dtype=bool)))
+        return dict(self.jobs[job].operator.state.items(np.ones(SLOTS, dtype=bool)))
 
 
 def _id(job: str) -> str:

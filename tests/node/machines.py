@@ -181,9 +181,11 @@ class Node:
     def state(self) -> dict[Any, Any]:
         """What users can read here."""
         owned = self.store.holdings.owned
-        return {key: found["seen"] for key, found in self.store.reducing[JOB].items(owned)}
+        return {key: found["seen"] for key, found in self.store.operators[JOB].state.items(owned)}
 
     def held(self) -> dict[Any, Any]:
         """What this node holds, copies included."""
         everything = np.ones(SLOTS, dtype=bool)
-        return {key: found["seen"] for key, found in self.store.reducing[JOB].items(everything)}
+        return {
+            key: found["seen"] for key, found in self.store.operators[JOB].state.items(everything)
+        }

@@ -17,6 +17,7 @@ from millstream.node.typed_errors import BackgroundTaskError
 from millstream.ring.placement import Placement
 from millstream.ring.ring import NodeId
 from millstream.sim import World
+from millstream.state.keyed import KeyedState
 from millstream.state.pickling import loads
 from millstream.state.records import decode_records
 from millstream.wire import timeouts
@@ -46,7 +47,6 @@ from millstream.wire.replication import (
 from millstream.wire.request import Request, UnknownRequestError
 from millstream.wire.state_reads import CloseScan, GetState, OpenScan, ReadScan, ScanBrokenError
 from millstream.work.feeder import end_of
-from millstream.work.keyed_reducers import FunctionReducing
 from tests.node.machines import ALL, HIGH, JOB, LOW, MANY, ME, OTHER, THIRD, placed
 from tests.node.scenes import MEMORY, Scene, rows_of
 
@@ -83,7 +83,7 @@ def test_without_backups_nothing_is_serialised(
     def encode(*_: object) -> bytes:
         raise AssertionError("encoded without a backup")
 
-    monkeypatch.setattr(type(scene.machines[ME].store.reducing[JOB]), "encode", encode)
+    monkeypatch.setattr(type(scene.machines[ME].store.operators[JOB].state), "encode", encode)
 
     assert scene.feed(0, [("a", 1)]) == [("a", [1])]
 
@@ -526,7 +526,7 @@ class Counting:
 def test_requests_are_served_between_the_steps_of_a_large_seal(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(FunctionReducing, "step", 5)
+    monkeypatch.setattr(KeyedState, "step", 5)
     scene.feed(0, MANY)
     service = scene.services[ME]
     counting = Counting(service._locks.metadata)

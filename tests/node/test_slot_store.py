@@ -8,8 +8,8 @@ import pytest
 from millstream.node.slot_store import UnknownJobError
 from millstream.ring.keys import KeyTypeError
 from millstream.ring.ring import Ring
+from millstream.state.keyed import KeyedState
 from millstream.wire.replication import SlotsNotHeldError
-from millstream.work.keyed_reducers import FunctionReducing
 from tests.node.machines import (
     ALL,
     HIGH,
@@ -37,7 +37,7 @@ def node() -> Node:
 def test_a_large_epoch_is_merged_in_steps_and_each_slot_in_one_of_them(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(FunctionReducing, "step", 5)
+    monkeypatch.setattr(KeyedState, "step", 5)
     node.commit(0, MANY)
     before = node.state()
     node.run(1, MANY)
@@ -60,7 +60,7 @@ def test_a_large_epoch_is_merged_in_steps_and_each_slot_in_one_of_them(
 def test_slots_with_waiting_readers_are_merged_first(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(FunctionReducing, "step", 1)
+    monkeypatch.setattr(KeyedState, "step", 1)
     node.run(0, MANY)
     node.machine.commit(commit_of([node.machine], 0))
     steps = node.store.merge_steps()
@@ -82,13 +82,13 @@ def test_slots_that_are_read_here_are_merged_before_copies_are_decoded(
     other.copy_to(node)
     node.run(0, MANY, slots=LOW)
     decoded: list[bool] = []
-    decode = FunctionReducing.decode
+    decode = KeyedState.decode
 
-    def noted(reducing: FunctionReducing, data: Any) -> Any:
+    def noted(state: KeyedState, data: Any) -> Any:
         decoded.append(bool((node.store.holdings.through[LOW.start : LOW.stop] == 0).all()))
-        return decode(reducing, data)
+        return decode(state, data)
 
-    monkeypatch.setattr(FunctionReducing, "decode", noted)
+    monkeypatch.setattr(KeyedState, "decode", noted)
     node.machine.seal(commit_of([node.machine, other.machine], 0))
 
     assert decoded == [True]
@@ -203,7 +203,7 @@ def test_an_epoch_is_merged_only_into_slots_of_which_every_job_has_a_unit() -> N
 
 
 def found(node: Node, slots: range) -> list[tuple[str, list[int]]]:
-    items = node.store.reducing[JOB].items(mask_of(slots))
+    items = node.store.operators[JOB].state.items(mask_of(slots))
     return [(key, state["seen"]) for key, state in items]
 
 

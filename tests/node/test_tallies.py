@@ -96,7 +96,7 @@ def test_a_reduction_gets_the_clock_and_the_epoch(monkeypatch: pytest.MonkeyPatc
         row = {KEY: ["a"], WINDOW: pa.array([0], pa.int32()), "n": [1], TIME: [5]}
         return Reduced({}, [pa.record_batch(row)], 1)
 
-    monkeypatch.setattr(node.store.reducing[JOB], "reduce", reduce)
+    monkeypatch.setattr(node.store.operators[JOB], "reduce", reduce)
     work = node.machine.begin(node.feed(1, clock=CLOCK), [], end_of([]))
     assert not isinstance(work, list)
     _, receipt = node.machine.reduce(work)
@@ -110,8 +110,8 @@ def test_late_records_of_a_reduction_are_returned_and_counted(
     monkeypatch: pytest.MonkeyPatch, replayed: bool
 ) -> None:
     node = backup_of(durability="interval")
-    reducing = node.store.reducing[JOB]
-    plain = reducing.reduce
+    operator = node.store.operators[JOB]
+    plain = operator.reduce
     late = pa.record_batch({KEY: ["a"], "note": ["x"]})
 
     def reduce(blocks: Sequence[pa.RecordBatch], unit: UnitContext) -> Reduced[Any]:
@@ -119,7 +119,7 @@ def test_late_records_of_a_reduction_are_returned_and_counted(
         outputs = with_late(reduced.outputs, [late])
         return replace(reduced, outputs=outputs, tallies=(Tally(4, late=1),))
 
-    monkeypatch.setattr(reducing, "reduce", reduce)
+    monkeypatch.setattr(operator, "reduce", reduce)
     blocks = [counted(COUNTED), *node.blocks(MANY)]
     if replayed:
         node.machine.take_log(node.feed(0, copy=True), blocks, end_of(blocks))

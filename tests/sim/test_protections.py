@@ -45,7 +45,9 @@ from millstream.sim.slowness import Slowness
 from millstream.sim.spark import SparkBody
 from millstream.sim.store import StoreView
 from millstream.state.blocks import PANE
-from millstream.state.keyed import GONE, Change, KeyedFragment, State
+from millstream.state.key_view import GONE, Change, KeyView
+from millstream.state.keyed import KeyedState
+from millstream.state.keyed_fragments import KeyedFragment
 from millstream.state.panes.fragments import PaneFragment, decode_panes
 from millstream.state.panes.state import PaneState
 from millstream.state.spill import SpillingState
@@ -53,9 +55,8 @@ from millstream.stores.store import StoreFullError
 from millstream.wire.epoch_record import EpochRecord
 from millstream.wire.feed import End, Feed
 from millstream.wire.replication import Snapshot
-from millstream.work.keyed_reducers import FunctionReducing
 from millstream.work.unit import Reduced, UnitContext
-from millstream.work.windows.time_windows import TimeWindowReducing
+from millstream.work.windows.time_windows import TimeWindowOperator
 
 pytestmark = pytest.mark.slow
 
@@ -133,9 +134,9 @@ def no_replay_order(patch: Patch) -> None:
 
 
 def no_tombstones(patch: Patch) -> None:
-    encode = FunctionReducing.encode
+    encode = KeyedState.encode
 
-    def without(reducing: FunctionReducing, fragment: KeyedFragment) -> bytes:
+    def without(state: KeyedState, fragment: KeyedFragment) -> bytes:
         def alive(entries: dict[str, Any]) -> dict[str, Any]:
             return {name: value for name, value in entries.items() if value is not GONE}
 
@@ -144,19 +145,19 @@ def no_tombstones(patch: Patch) -> None:
             s: {k: Change(alive(c.writes), False, c.plain) for k, c in keys.items()}
             for s, keys in fragment.other.items()
         }
-        return encode(reducing, KeyedFragment(plain, other, fragment.visits))
+        return encode(state, KeyedFragment(plain, other, fragment.visits))
 
-    patch.setattr(FunctionReducing, "encode", without)
+    patch.setattr(KeyedState, "encode", without)
 
 
 def no_touches_with_copies(patch: Patch) -> None:
     """When keys were last touched, only the one that has reduced them knows."""
-    encode = FunctionReducing.encode
+    encode = KeyedState.encode
 
-    def without(reducing: FunctionReducing, fragment: KeyedFragment) -> bytes:
-        return encode(reducing, KeyedFragment(fragment.plain, fragment.other))
+    def without(state: KeyedState, fragment: KeyedFragment) -> bytes:
+        return encode(state, KeyedFragment(fragment.plain, fragment.other))
 
-    patch.setattr(FunctionReducing, "encode", without)
+    patch.setattr(KeyedState, "encode", without)
 
 
 def no_voiding_of_cold_keys(patch: Patch) -> None:
@@ -165,7 +166,7 @@ def no_voiding_of_cold_keys(patch: Patch) -> None:
 
 
 def no_private_copies(patch: Patch) -> None:
-    patch.setattr(State, "_lend", lambda state, name, value: value)
+    patch.setattr(KeyView, "_copy_of", lambda state, name, value: value)
 
 
 def no_role_swap(patch: Patch) -> None:
@@ -264,18 +265,18 @@ def no_errors_of_full_disks(patch: Patch) -> None:
 
 def no_watermark_in_the_record(patch: Patch) -> None:
     """Windows close by the newest time of the epoch under way, not of those before."""
-    reduce = TimeWindowReducing.reduce
+    reduce = TimeWindowOperator.reduce
 
     def by_the_newest(
-        reducing: TimeWindowReducing[Any], blocks: Sequence[pa.RecordBatch], unit: UnitContext
+        operator: TimeWindowOperator[Any], blocks: Sequence[pa.RecordBatch], unit: UnitContext
     ) -> Reduced[PaneFragment[Any]]:
         assert unit.clock is not None
         panes = [pc.max(block.column(PANE)).as_py() for block in blocks if block.num_rows]
         watermark = max([unit.clock.watermark, *panes])
         clock = replace(unit.clock, watermark=watermark)
-        return reduce(reducing, blocks, replace(unit, clock=clock))
+        return reduce(operator, blocks, replace(unit, clock=clock))
 
-    patch.setattr(TimeWindowReducing, "reduce", by_the_newest)
+    patch.setattr(TimeWindowOperator, "reduce", by_the_newest)
 
 
 def no_clocks_in_the_manifest(patch: Patch) -> None:
@@ -340,7 +341,7 @@ def no_views(patch: Patch) -> None:
     """A scan sees what is there, of whatever epoch."""
 
     def present(views: Views, view: View, slots: range, through: Any) -> Iterator[Any]:
-        yield slots, views._reducing[view.job].snapshot(slots)
+        yield slots, views._operators[view.job].state.snapshot(slots)
 
     patch.setattr(Views, "parts", present)
 

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.state.columns import ColumnFragment, ColumnState
+from millstream.state.column_fragments import ColumnFragment
+from millstream.state.columns import ColumnState
 from millstream.state.values import ValueTypeError
 from tests.state.python_values import same, untimed
 
@@ -37,7 +38,7 @@ def fragment(
 def contents(state: ColumnState) -> dict[Any, dict[str, Any]]:
     return {
         key: row
-        for keys, batch in state.items(ALL, batch=3)
+        for keys, batch in state.batches(ALL, size=3)
         for key, row in zip(keys, batch.to_pylist(), strict=True)
     }
 
@@ -96,7 +97,7 @@ def test_rows_of_forgotten_keys_are_used_again() -> None:
     state.apply(fragment({key: {"n": key} for key in range(10)}))
 
     state.apply(fragment({}, forgotten=[3, 5, 99]))
-    assert state.keys(ALL) == 8 and state.find([3]).tolist() == [-1]
+    assert state.count(ALL) == 8 and state.find([3]).tolist() == [-1]
     state.apply(fragment({"new": {"n": 7}, "newer": {"n": 8}, "newest": {"n": 9}}))
 
     expected: dict[Any, Any] = {key: {"n": key} for key in range(10) if key not in (3, 5)}
@@ -205,7 +206,7 @@ def test_the_state_is_a_dictionary_over_any_epochs(
         truth = {key: value for key, value in truth.items() if key not in gone} | written
 
     assert contents(state) == {key: {"n": value} for key, value in truth.items()}
-    assert state.keys(ALL) == len(truth)
+    assert state.count(ALL) == len(truth)
 
 
 # -- slots as copies: a part of a fragment, a snapshot, and nothing any more -----------------
@@ -252,8 +253,8 @@ def test_keys_and_items_are_those_of_the_given_slots() -> None:
     state.apply(fragment({}, forgotten=["a", "unknown"]))
 
     masks = [(), (0,), (1, 2), (3,), (0, 1, 2, 3)]
-    assert [state.keys(only(*slots)) for slots in masks] == [0, 1, 0, 2, 3]
-    assert [keys for keys, _ in state.items(only(1, 3))] == [["c", "d"]]
+    assert [state.count(only(*slots)) for slots in masks] == [0, 1, 0, 2, 3]
+    assert [keys for keys, _ in state.batches(only(1, 3))] == [["c", "d"]]
     assert list(state.items(only(1))) == []
 
 
@@ -292,7 +293,7 @@ def test_a_state_whose_slots_were_all_dropped_takes_other_types_and_columns() ->
 
     state.drop(only(0))
     state.drop(only(3))
-    assert state.schema is None and state.keys(ALL) == 0
+    assert state.schema is None and state.count(ALL) == 0
     state.apply(fragment({"a": {"n": 1, "m": 2}}))
 
     assert contents(state) == {"a": {"n": 1, "m": 2}}
@@ -318,7 +319,7 @@ def test_a_snapshot_of_slots_that_hold_nothing_is_empty(slots: range) -> None:
     for state in (two_slots(), ColumnState(SLOTS)):
         copied.apply(state.snapshot(slots))
 
-    assert copied.schema is None and copied.keys(ALL) == 0
+    assert copied.schema is None and copied.count(ALL) == 0
 
 
 def test_columns_that_come_in_another_order_meet_by_name() -> None:
@@ -363,8 +364,8 @@ def test_a_fragment_can_be_applied_a_few_slots_at_a_time(
         in_parts.apply(given_, part)
 
     for mask in (low, ~low, ALL):
-        assert in_parts.keys(mask) == at_once.keys(mask)
-    keys = [{k for found, _ in state.items(ALL) for k in found} for state in (at_once, in_parts)]
+        assert in_parts.count(mask) == at_once.count(mask)
+    keys = [{k for found, _ in state.batches(ALL) for k in found} for state in (at_once, in_parts)]
     assert keys[0] == keys[1]
     if not bare:
         assert contents(in_parts) == contents(at_once)

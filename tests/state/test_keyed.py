@@ -15,16 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from millstream.state.keyed import (
-    GONE,
-    Change,
-    KeyedFragment,
-    KeyedState,
-    State,
-    View,
-    close_view,
-    shown_entries,
-)
+from millstream.state.key_view import GONE, Change, KeyView, View, close_view, copy_entries
+from millstream.state.keyed import KeyedState
+from millstream.state.keyed_fragments import KeyedFragment
 from tests.state.python_values import Basket, nested, same, untimed
 
 SLOTS = 4
@@ -52,15 +45,15 @@ def open_view(state: KeyedState) -> View:
     base = state.slots.get(0, {}).get("k")
     if base is None:
         return {}
-    return State(base) if "k" in state.slow_path.get(0, ()) else dict(base)
+    return KeyView(base) if "k" in state.slow_path.get(0, ()) else dict(base)
 
 
 def len_or_none(entries: dict[str, Any] | None) -> str:
     return "new" if entries is None else f"{len(entries)} entries"
 
 
-def view(state: KeyedState) -> State:
-    return State(state.slots.get(0, {}).get("k"))
+def view(state: KeyedState) -> KeyView:
+    return KeyView(state.slots.get(0, {}).get("k"))
 
 
 # -- what a reduce function sees -------------------------------------------------------------
@@ -112,7 +105,7 @@ def test_a_value_mutated_in_place_counts_as_written(before: Any, mutate: Any, af
     state = view(master)
 
     mutate(state["value"])
-    committed(master, state.settle())
+    committed(master, state.close())
 
     assert same(master.get(0, "k"), {"value": after})
 
@@ -123,7 +116,7 @@ def test_a_mutation_that_equality_cannot_see_is_kept(before: Any, after: Any) ->
     state = view(master)
 
     state["value"][0] = after
-    committed(master, state.settle())
+    committed(master, state.close())
 
     [kept] = master.get(0, "k")["value"]  # type: ignore[index]
     assert repr(kept) == repr(after)
@@ -133,7 +126,7 @@ def test_reading_alone_changes_nothing() -> None:
     state = view(state_of(n=1, seen=[1, "a"], basket=Basket(["egg"])))
 
     assert (state["n"], state["seen"], state["basket"].items) == (1, [1, "a"], ["egg"])
-    assert state.settle() is None
+    assert state.close() is None
 
 
 def test_a_mutated_copy_does_not_undo_a_later_write_or_delete() -> None:
@@ -144,20 +137,20 @@ def test_a_mutated_copy_does_not_undo_a_later_write_or_delete() -> None:
         state[name].append(2)
     state["a"] = [9]
     del state["b"]
-    committed(master, state.settle())
+    committed(master, state.close())
 
     assert master.get(0, "k") == {"a": [9]}
 
 
 def test_what_was_written_can_be_mutated_until_the_call_ends_and_not_after() -> None:
     master = KeyedState()
-    state = State(None)
+    state = KeyView(None)
     value = [1]
     inner = {"x": value}
 
     state["v"], state["inner"] = value, inner
     value.append(2)
-    change = state.settle()
+    change = state.close()
     value.append(3)
     inner["y"] = [4]
     committed(master, change)
@@ -171,7 +164,7 @@ def test_a_lent_copy_that_the_user_kept_does_not_reach_the_committed_state() -> 
     state = view(master)
     kept = state["seen"]
     kept.append(2)
-    committed(master, state.settle())
+    committed(master, state.close())
 
     kept.append(3)
 
@@ -180,9 +173,9 @@ def test_a_lent_copy_that_the_user_kept_does_not_reach_the_committed_state() -> 
 
 def test_a_view_that_the_user_kept_does_not_reach_the_fragment() -> None:
     master = KeyedState()
-    state = State(None)
+    state = KeyView(None)
     state["n"] = 1
-    change = state.settle()
+    change = state.close()
 
     state["n"] = 2
     state["m"] = 3
@@ -213,7 +206,7 @@ def test_deleted_entries_are_gone_for_good() -> None:
         state["a"]
     with pytest.raises(KeyError):
         del state["a"]
-    committed(master, state.settle())
+    committed(master, state.close())
 
     assert master.get(0, "k") == {"b": [2]}
 
@@ -224,7 +217,7 @@ def test_an_entry_can_be_written_again_after_it_was_deleted() -> None:
 
     del state["a"]
     state["a"] = 2
-    committed(master, state.settle())
+    committed(master, state.close())
 
     assert master.get(0, "k") == {"a": 2}
 
@@ -239,7 +232,7 @@ def test_clear_hides_everything_older_and_keeps_what_is_written_after() -> None:
     assert dict(state) == {} and "b" not in state and state.get("b") is None
     state["a"] = 5
     assert dict(state) == {"a": 5}
-    committed(master, state.settle())
+    committed(master, state.close())
 
     assert master.get(0, "k") == {"a": 5}
 
@@ -249,10 +242,10 @@ def test_clear_alone_forgets_the_key() -> None:
     state = view(master)
 
     state.clear()
-    committed(master, state.settle())
+    committed(master, state.close())
 
     assert master.get(0, "k") is None
-    assert master.keys(ALL) == 0
+    assert master.count(ALL) == 0
 
 
 def test_deleting_the_last_entry_forgets_the_key() -> None:
@@ -260,9 +253,9 @@ def test_deleting_the_last_entry_forgets_the_key() -> None:
     state = view(master)
 
     del state["a"]
-    committed(master, state.settle())
+    committed(master, state.close())
 
-    assert master.keys(ALL) == 0
+    assert master.count(ALL) == 0
 
 
 def test_an_entry_written_and_deleted_after_clear_leaves_nothing() -> None:
@@ -272,9 +265,9 @@ def test_an_entry_written_and_deleted_after_clear_leaves_nothing() -> None:
     state.clear()
     state["a"] = 2
     del state["a"]
-    committed(master, state.settle())
+    committed(master, state.close())
 
-    assert master.keys(ALL) == 0
+    assert master.count(ALL) == 0
 
 
 def test_state_can_be_written_while_it_is_gone_through() -> None:
@@ -304,14 +297,14 @@ def test_the_usual_methods_of_a_mapping_work() -> None:
     state.setdefault("seen", []).append(2)
     state.setdefault("more", []).append(3)
     state.update(n=state.pop("n") + 1)
-    committed(master, state.settle())
+    committed(master, state.close())
 
     assert master.get(0, "k") == {"n": 2, "seen": [1, 2], "more": [3]}
 
 
 @pytest.mark.parametrize("base", [None, {"n": 1}])
 def test_scalars_of_numpy_and_pandas_are_kept_as_what_they_say(base: Any) -> None:
-    views: list[View] = [State(base), {} if base is None else dict(base)]
+    views: list[View] = [KeyView(base), {} if base is None else dict(base)]
     for view in views:
         view["n"], view["x"] = np.int64(2), np.float32(0.5)
 
@@ -322,7 +315,7 @@ def test_scalars_of_numpy_and_pandas_are_kept_as_what_they_say(base: Any) -> Non
     view = {"at": pd.Timestamp("2024-02-29"), "gone": pd.NaT}
     change = close_view(view, None)
     assert change is not None
-    shown = shown_entries(change.writes)
+    shown = copy_entries(change.writes)
     assert shown == {"at": dt.datetime(2024, 2, 29), "gone": None}
     assert type(shown["at"]) is dt.datetime
 
@@ -333,7 +326,7 @@ def test_none_is_a_value_like_any_other() -> None:
 
     assert "a" in state and state["a"] is None
     state["b"] = None
-    committed(master, state.settle())
+    committed(master, state.close())
 
     assert master.get(0, "k") == {"a": None, "b": None}
 
@@ -500,7 +493,7 @@ class OnlyViews(StateMachine):
     """The same where no state is simple enough to be handed out as a dictionary."""
 
     def open(self) -> View:
-        return State(self.base)
+        return KeyView(self.base)
 
 
 TestStateAgainstADictionary = StateMachine.TestCase
@@ -657,7 +650,7 @@ def test_keys_and_items_are_those_of_the_given_slots() -> None:
     state = KeyedState()
     state.apply(some_of_everything())
 
-    assert [state.keys(only(*slots)) for slots in ((), (0,), (1, 2), (0, 1, 2, 3))] == [0, 3, 2, 5]
+    assert [state.count(only(*slots)) for slots in ((), (0,), (1, 2), (0, 1, 2, 3))] == [0, 3, 2, 5]
     assert dict(state.items(only(1, 3))) == {"b": {"n": 2}, "k": {"v": [2]}}
 
 

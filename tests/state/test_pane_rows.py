@@ -11,14 +11,14 @@ import pytest
 from millstream.state.panes import keys as key_ids
 from millstream.state.panes import rows as pane_rows
 from millstream.state.panes.algebras import ListAlgebra, Objects, objects
-from millstream.state.panes.rows import (
+from millstream.state.panes.row_fragments import (
     KeyRows,
     RowFragment,
-    RowState,
     decode_rows,
     encode_rows,
     merge_rows,
 )
+from millstream.state.panes.rows import RowState
 from millstream.state.panes.scans import prefixes, suffixes
 
 SLOTS = 6
@@ -94,11 +94,11 @@ def test_rows_are_replaced_forgotten_copied_and_dropped(
     generations = {owner.keys.generation}
     for _ in range(60):
         if rng.random() < 0.5:
-            owner.tidy()
+            owner.compact_keys()
             generations.add(owner.keys.generation)
         made = fragment(owner, changes_of(rng, model))
         if rng.random() < 0.3:
-            owner.tidy()  # between the making of a fragment and its use
+            owner.compact_keys()  # between the making of a fragment and its use
         waiting += [
             decode_rows(encode_rows(made.part(ALGEBRA, part), ALGEBRA), ALGEBRA)
             for part in (range(2), range(2, SLOTS))

@@ -52,5 +52,5 @@ def test_what_is_replaced_or_dropped_in_the_state_is_so_in_the_runs() -> None:
     assert values(runs.of(0)) == values(state.all_raw(0))
 
     state.drop(np.ones(SLOTS, bool))
-    runs.tidy()
+    runs.forget_gone()
     assert runs.of(0) == []

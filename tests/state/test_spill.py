@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from millstream.ring.keys import NAN
 from millstream.ring.masks import SlotMask
-from millstream.state.deltas import decode_keyed, encode_keyed, merge_keyed
-from millstream.state.keyed import Change, Entries, KeyedFragment, KeyedState, State, close_view
+from millstream.state.key_view import Change, Entries, KeyView, close_view
+from millstream.state.keyed import KeyedState
+from millstream.state.keyed_fragments import KeyedFragment, decode_keyed, encode_keyed, merge_keyed
 from millstream.state.spill import ColdKeys, Spilling, SpillingState
 from millstream.stores.rocksdb.cold import ColdTable
 from millstream.stores.store import StoreFullError
@@ -60,12 +61,12 @@ def changed(
 ) -> KeyedFragment:
     """The fragment of a unit: what functions do to their keys."""
     slots = [slot for slot, _ in work.values()]
-    masters = state.reading(work, slots)
+    masters = state.lookups(work, slots)
     fragment = KeyedFragment()
     for key, (slot, act) in work.items():
         master = masters.get(slot)
         base = None if master is None else master.get(key)
-        view: Any = {} if base is None else State(base) if key in state.slow_path else base.copy()
+        view: Any = {} if base is None else KeyView(base) if key in state.slow_path else base.copy()
         act(view)
         change = close_view(view, base)
         if change is not None and change.plain:
@@ -128,7 +129,7 @@ class Twins:
     def check(self, pool: Iterable[Any]) -> None:
         mine, twin = self.states
         for slot in range(SLOTS):
-            assert mine.keys(mask(slot)) == twin.keys(mask(slot))
+            assert mine.count(mask(slot)) == twin.count(mask(slot))
             assert keyed(dict(mine.items(mask(slot)))) == keyed(dict(twin.items(mask(slot))))
             for key in pool:
                 assert mine.get(slot, key) == twin.get(slot, key)
@@ -196,7 +197,7 @@ def test_the_keys_touched_longest_ago_go_first(table: ColdTable) -> None:
     assert spilling.cold > 0
     assert 0 in state.slots[0]
     assert 1 not in state.slots[0]
-    assert state.keys(mask(0)) == 6
+    assert state.count(mask(0)) == 6
 
 
 def test_a_key_is_cold_or_in_memory(table: ColdTable) -> None:
@@ -205,13 +206,13 @@ def test_a_key_is_cold_or_in_memory(table: ColdTable) -> None:
     assert state.cold > 10
     cold = next(key for key in range(20) if key not in state.slots[0])
 
-    found = state.reading([cold], [0])[0].get(cold)
+    found = state.lookups([cold], [0])[0].get(cold)
 
     assert found == {"text": "x" * 10}
     assert cold not in state.slots[0]
     state.apply(KeyedFragment())
     assert cold in state.slots[0]
-    assert len(list(state.items(mask(0)))) == state.keys(mask(0)) == 20
+    assert len(list(state.items(mask(0)))) == state.count(mask(0)) == 20
     assert len(state.slots[0]) + state.cold == 20
 
 
@@ -224,7 +225,7 @@ def test_jobs_share_the_limit(table: ColdTable) -> None:
 
     assert one.cold and two.cold
     assert spilling.cold == one.cold + two.cold
-    assert one.keys(EVERYWHERE) == two.keys(EVERYWHERE) == 4
+    assert one.count(EVERYWHERE) == two.count(EVERYWHERE) == 4
 
 
 def test_large_values_count_for_what_they_take(table: ColdTable) -> None:
@@ -253,10 +254,10 @@ def test_a_mutable_value_is_lent_also_when_its_key_is_cold(table: ColdTable) -> 
     assert state.cold == 1
     assert not state.slow_path
 
-    base = state.reading(["k"], [0])[0].get("k")
+    base = state.lookups(["k"], [0])[0].get("k")
 
     assert "k" in state.slow_path[0]
-    view = State(base)
+    view = KeyView(base)
     view["m"].append(2)
     assert base == {"m": [1]}
     state.drop(mask(0))
@@ -289,7 +290,7 @@ def test_keys_stay_in_memory_when_the_table_takes_no_more() -> None:
     filled(state, range(20))
 
     assert isinstance(spilling.problem, StoreFullError)
-    assert state.keys(mask(0)) == len(state.slots[0]) == 20
+    assert state.count(mask(0)) == len(state.slots[0]) == 20
     assert state.snapshot(range(1)).plain[0].keys() == set(range(20))
 
 
@@ -339,7 +340,7 @@ def test_a_disk_that_is_full_takes_nothing_away_and_brings_nothing_back() -> Non
         state.apply(fragment)
         plain.apply(fragment)
         assert dict(state.items(EVERYWHERE)) == dict(plain.items(EVERYWHERE))
-        assert state.keys(EVERYWHERE) == plain.keys(EVERYWHERE)
+        assert state.count(EVERYWHERE) == plain.count(EVERYWHERE)
         for key in range(20):
             assert state.get(0, key) == plain.get(0, key)
 

@@ -17,9 +17,9 @@ from millstream.state.blocks import from_bytes, to_bytes
 from millstream.state.records import decode_records
 from millstream.work.chunk import Chunk
 from millstream.work.keyed_values import keyed
+from millstream.work.operators import operator_for
 from millstream.work.packers import cut, packer_for
-from millstream.work.reducers import reducing_for
-from millstream.work.unit import Reduced, Reducing, UnitContext
+from millstream.work.unit import Reduced, ReduceOperator, UnitContext
 
 SLOTS = 16
 ALL = np.ones(SLOTS, dtype=bool)
@@ -52,7 +52,7 @@ class Running:
 
     def __init__(self, job: JobVertex, *, partitions: int = 3, tasks: int = 2) -> None:
         self.job = job
-        self.reducing: Reducing[Any] = reducing_for(job, SLOTS)
+        self.operator: ReduceOperator[Any] = operator_for(job, SLOTS)
         self._partitions = partitions
         self._tasks = tasks
 
@@ -66,7 +66,7 @@ class Running:
         """Commit one epoch of these blocks, partition by partition."""
         reduced = self._units(blocks, time)
         for unit in reduced:
-            self.reducing.apply(unit.fragment)
+            self.operator.state.apply(unit.fragment)
         return [
             record for unit in reduced for batch in unit.outputs for record in decode_records(batch)
         ]
@@ -83,7 +83,7 @@ class Running:
 
     def reduce(self, blocks: Sequence[pa.RecordBatch], at: int, time: int) -> Reduced[Any]:
         slots = partition_slots(SLOTS, self._partitions)[at]
-        return self.reducing.reduce(blocks, UnitContext(slots, time, self.job.output))
+        return self.operator.reduce(blocks, UnitContext(slots, time, self.job.output))
 
     def _share(self, block: pa.RecordBatch, at: int) -> list[pa.RecordBatch]:
         # Through bytes, as blocks travel.
@@ -92,4 +92,4 @@ class Running:
 
     def state(self) -> dict[Any, Any]:
         """All committed keys with their state."""
-        return dict(self.reducing.items(ALL))
+        return dict(self.operator.state.items(ALL))

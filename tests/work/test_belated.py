@@ -16,9 +16,9 @@ from millstream.work.belated import ORIGIN, RECORD
 from millstream.work.chunk import Chunk
 from millstream.work.job_clock import JobClock, Tally, tallies_of
 from millstream.work.map_side import MapSide
+from millstream.work.operators import operator_for
 from millstream.work.parcels import results_in
 from millstream.work.program import Program, program_of
-from millstream.work.reducers import reducing_for
 from millstream.work.unit import UnitContext
 from millstream.work.window_rows import LAST, START
 
@@ -108,7 +108,7 @@ def test_late_rows_come_back_as_they_were_with_all_their_columns() -> None:
     rows = {"name": ["a", "b"], "note": ["x", None], "at": pa.array([90, 20], INSTANT)}
     task.run(Chunk(batch=pa.record_batch(rows)))
     unit = UnitContext(range(SLOTS), 0, None, True, task.clock)
-    reduced = reducing_for(program.jobs[task.job], SLOTS).reduce(
+    reduced = operator_for(program.jobs[task.job], SLOTS).reduce(
         [block for block in task.found if block.num_rows], unit
     )
 
@@ -129,7 +129,7 @@ def test_results_and_late_records_share_the_answer_to_a_feed() -> None:
     task = Task(program)
     task.run(pairs(("a", 1, 9.5e-05), ("b", 2, 4e-05)))
     task.clock = JobClock(closed=100, watermark=200)
-    reduced = reducing_for(program.jobs[task.job], SLOTS).reduce(
+    reduced = operator_for(program.jobs[task.job], SLOTS).reduce(
         [block for block in task.found if block.num_rows],
         UnitContext(range(SLOTS), 0, None, True, task.clock),
     )

@@ -11,8 +11,8 @@ import millstream as ms
 from millstream.flow.vertices import JobVertex
 from millstream.flow.windows import CountWindow, TimeWindow
 from millstream.ring.strides import AT_ONCE
-from millstream.state.deltas import unpickled
-from millstream.work.reducers import reducing_for
+from millstream.state.pickling import unpickled
+from millstream.work.operators import operator_for
 from millstream.work.unit import UnitContext
 from tests.work import running
 from tests.work.windows import rig
@@ -48,16 +48,16 @@ def blocks_of(job: JobVertex) -> tuple[list[Any], int]:
 def test_a_delta_of_many_keys_is_a_row_of_small_pickles(form: str) -> None:
     job = JOBS[form]
     blocks, slots = blocks_of(job)
-    owner, backup = (reducing_for(job, slots) for _ in range(2))
+    owner, backup = (operator_for(job, slots) for _ in range(2))
     fragment = owner.reduce(blocks, UnitContext(range(slots), 0)).fragment
 
-    delta = owner.encode(fragment)
-    owner.apply(fragment)
-    backup.apply(backup.decode(delta))
+    delta = owner.state.encode(fragment)
+    owner.state.apply(fragment)
+    backup.state.apply(backup.state.decode(delta))
 
     everywhere, one = np.ones(slots, dtype=bool), np.arange(slots) == 0
-    assert owner.keys(everywhere) == backup.keys(everywhere) == KEYS
-    assert dict(backup.items(one)) == dict(owner.items(one))
+    assert owner.state.count(everywhere) == backup.state.count(everywhere) == KEYS
+    assert dict(backup.state.items(one)) == dict(owner.state.items(one))
     keys = [str(part).count("key-") for part in unpickled(delta)]
     assert sum(keys) == KEYS
     assert max(keys) <= AT_ONCE

@@ -8,7 +8,7 @@ import pytest
 
 from millstream.state.records import decode_records
 from millstream.work import unit_values
-from millstream.work.reducers import reducing_for
+from millstream.work.operators import operator_for
 from millstream.work.unit import UnitContext
 from millstream.work.unit_values import gathered
 from tests.work.running import ALL, SLOTS, blocks_of_pairs, job_of
@@ -61,16 +61,16 @@ def test_a_million_keys_are_never_gathered_in_one_table() -> None:
 
 def outcome() -> tuple[Any, Any]:
     """What three epochs give and leave, the last of which lets keys expire."""
-    reducing = reducing_for(JOB, SLOTS)
+    operator = operator_for(JOB, SLOTS)
     given = []
     for time, fed in ((0, blocks()), (1, blocks()[:1]), (TTL + 1, blocks()[2:])):
-        reduced = reducing.reduce(fed, UnitContext(range(SLOTS), time * SECOND))
+        reduced = operator.reduce(fed, UnitContext(range(SLOTS), time * SECOND))
         given.append(sorted(row for b in reduced.outputs for row in decode_records(b)))
         assert reduced.keys == len(
             {key for batch in fed for key in batch.column("key").to_pylist()}
         )
-        reducing.apply(reducing.decode(reducing.encode(reduced.fragment)))
-    return given, dict(reducing.items(ALL))
+        operator.state.apply(operator.state.decode(operator.state.encode(reduced.fragment)))
+    return given, dict(operator.state.items(ALL))
 
 
 def test_a_reduction_in_many_shares_is_the_same_as_one_in_one(

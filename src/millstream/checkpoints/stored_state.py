@@ -40,9 +40,10 @@ from millstream.ring.hashing import hash_key
 from millstream.ring.keys import canonical_key
 from millstream.ring.masks import mask_of, overlap, runs_of
 from millstream.state.aggregates.naming import aggregates_in
+from millstream.state.column_fragments import decode_columns
 from millstream.state.columns import ColumnState
-from millstream.state.deltas import decode_columns, decode_keyed
 from millstream.state.keyed import KeyedState
+from millstream.state.keyed_fragments import decode_keyed
 from millstream.stores.store import Store
 
 R = TypeVar("R", BaseRecord, DeltaRecord)
@@ -202,7 +203,7 @@ class StoredState:
         """The keys of some slots with their rows, of state in columns."""
         state = ColumnState(self.slots)
         self._load(state, decode_columns, slots)
-        for keys, rows in state.items(mask_of(slots, self.slots)):
+        for keys, rows in state.batches(mask_of(slots, self.slots)):
             yield keys, rows if self._aggregates is None else self._aggregates.result(rows)
 
     # -- the records ---------------------------------------------------------------------

@@ -21,7 +21,7 @@ import pyarrow as pa
 from millstream.checkpoints.stored_state import StoredState
 from millstream.ring.keys import encode_keys, infer_type
 from millstream.state.blocks import KEY
-from millstream.state.columns import cast_column
+from millstream.state.column_fragments import cast_column
 from millstream.state.values import unify, unify_nulls
 
 ROWS_AT_ONCE = 16384

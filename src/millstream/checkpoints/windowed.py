@@ -26,7 +26,8 @@ from millstream.state.panes.algebras import (
 )
 from millstream.state.panes.fragments import decode_panes
 from millstream.state.panes.joined import SideAlgebra, SideRows, waiting
-from millstream.state.panes.rows import RowState, decode_rows
+from millstream.state.panes.row_fragments import decode_rows
+from millstream.state.panes.rows import RowState
 from millstream.state.panes.state import PaneState
 from millstream.state.panes.tables import Algebra
 from millstream.times import instant

@@ -44,7 +44,7 @@ class DeltaReplication:
     def request(self, due: Due, slots: range) -> ReplicateDelta:
         """Make the delta of some of the slots that are due; reads only what never changes."""
         parts = []
-        for job in self._store.reducing:
+        for job in self._store.operators:
             retained = [each for each in due.retained if each.job == job]
             if retained:
                 parts.append((job, self.encoded(job, slots, retained)))
@@ -63,6 +63,6 @@ class DeltaReplication:
 
     def encoded(self, job: int, slots: range, retained: Sequence[Retained]) -> bytes:
         """The changes of retained fragments to some slots, as one delta."""
-        reducing = self._store.reducing[job]
-        parts = [reducing.part(each.fragment, common(each.slots, slots)) for each in retained]
-        return reducing.encode(reducing.merge(parts))
+        state = self._store.operators[job].state
+        parts = [state.part(each.fragment, common(each.slots, slots)) for each in retained]
+        return state.encode(state.merge(parts))

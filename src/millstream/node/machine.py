@@ -28,6 +28,7 @@ from millstream.node.tuple_replay import TupleReplay
 from millstream.ring.masks import SlotMask
 from millstream.ring.placement import Placement
 from millstream.ring.ring import NodeId
+from millstream.state.collector import without_collector
 from millstream.state.spill import Spilling
 from millstream.wire.commit import NOTHING_COMMITTED, Commit
 from millstream.wire.feed import BrokenFeedError, End, Feed, FeedRefusedError
@@ -39,7 +40,6 @@ from millstream.wire.replication import (
     SlotsNotHeldError,
     Snapshot,
 )
-from millstream.work.collector import without_collector
 from millstream.work.job_clock import summed
 from millstream.work.parcels import results_in
 from millstream.work.unit import Reduced, UnitContext
@@ -157,7 +157,7 @@ class NodeMachine:
         batches, tallies = opened(work.blocks)
         unit = UnitContext(feed.slots, feed.time, feed.output, feed.read, feed.clock, feed.epoch)
         with without_collector():
-            reduced = self.store.reducing[feed.job].reduce(batches, unit)
+            reduced = self.store.operators[feed.job].reduce(batches, unit)
         outputs = results_in(reduced.outputs)
         return reduced, replace(
             work.receipt,
@@ -209,7 +209,7 @@ class NodeMachine:
     def encoded(self, unit: Unit) -> pa.Buffer:
         """A unit's delta; serialised once, for all backups and the store."""
         if unit.delta is None:
-            unit.delta = pa.py_buffer(self.store.reducing[unit.job].encode(unit.fragment))
+            unit.delta = pa.py_buffer(self.store.operators[unit.job].state.encode(unit.fragment))
         return unit.delta
 
     def units_for(self, peer: NodeId, epoch: int, try_: int) -> list[Unit]:

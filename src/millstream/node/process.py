@@ -33,13 +33,13 @@ from millstream.node.server import NodeServer, digest_blocks, memory
 from millstream.node.service import NodeOptions, NodeService
 from millstream.ring.ring import NodeId
 from millstream.ring.zones import Domain
+from millstream.state.collector import settle_node
 from millstream.state.spill import Spilling
 from millstream.stores.registry import open_store
 from millstream.wire.calls import Endpoint
 from millstream.wire.flight_net import FlightNet
 from millstream.wire.serving import tcp_address
 from millstream.wire.tls import Identity
-from millstream.work.collector import settle_node
 
 _READY = b"ready "
 _START_TIMEOUT = 60.0

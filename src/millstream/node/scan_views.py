@@ -15,9 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from millstream.ring.masks import SlotMask, common, mask_of, runs_of
+from millstream.state.protocol import State
 from millstream.wire.replication import SlotsNotHeldError
 from millstream.wire.state_reads import ScanBrokenError
-from millstream.work.unit import Reducing
+from millstream.work.unit import ReduceOperator
 
 _LEASE = 60.0
 
@@ -36,8 +37,8 @@ class View:
 class Views:
     """The open views of a node."""
 
-    def __init__(self, reducing: Mapping[int, Reducing[Any]], slots: int) -> None:
-        self._reducing = reducing
+    def __init__(self, operators: Mapping[int, ReduceOperator[Any]], slots: int) -> None:
+        self._operators = operators
         self._slots = slots
         self._views: dict[str, View] = {}
 
@@ -63,7 +64,7 @@ class Views:
         for view in self._views.values():
             due = view.unchanged & slots & (through == view.epoch)
             for run in runs_of(due, range(self._slots)):
-                view.snapshots.append((run, self._reducing[view.job].snapshot(run)))
+                view.snapshots.append((run, self._operators[view.job].state.snapshot(run)))
             view.unchanged &= ~due
 
     def of(self, scan: str, start: int, now: float) -> View:
@@ -90,14 +91,14 @@ class Views:
                 raise SlotsNotHeldError(f"{which} are not at epoch {view.epoch} yet")
             if (reached > view.epoch).any():
                 raise ScanBrokenError(f"{which} are past epoch {view.epoch} on their new owner")
-            yield run, self._reducing[view.job].snapshot(run)
+            yield run, self._operators[view.job].state.snapshot(run)
 
 
 def shown_items(
-    scratch: Callable[[], Reducing[Any]], parts: Iterator[tuple[range, Any]], slots: int
+    scratch: Callable[[], State[Any]], parts: Iterator[tuple[range, Any]], slots: int
 ) -> Iterator[tuple[Any, Any]]:
     """The keys of fragments of a view, with their state as users read it."""
     for run, fragment in parts:
-        reducing, mask = scratch(), mask_of(run, slots)
-        reducing.apply(fragment, mask)
-        yield from reducing.items(mask)
+        state, mask = scratch(), mask_of(run, slots)
+        state.apply(fragment, mask)
+        yield from state.items(mask)

@@ -3,8 +3,8 @@
 =============  =====================================================================
 snapshot       the state of slots as of now, which later changes do not alter
 replicate      a snapshot to a peer, which installs it unless it has the slots newer
-partition      the part of changes, or of a snapshot, for some slots (``Reducing.part``)
-merge          the changes of consecutive epochs as one (``Reducing.merge``)
+partition      the part of changes, or of a snapshot, for some slots (``State.part``)
+merge          the changes of consecutive epochs as one (``State.merge``)
 persist        changes into the store, for a manifest to name
 restore        slots from the store: the newest base record, then the deltas that follow
 spill          keys that were not touched for long to disk (``Spilling.settle``)

@@ -28,14 +28,16 @@ from millstream.ring.keys import canonical_key
 from millstream.ring.masks import SlotMask, equal_runs, mask_of, runs_of
 from millstream.ring.placement import Placement
 from millstream.ring.ring import NodeId
-from millstream.state.keyed import tables_of
+from millstream.state.collector import let_go, without_collector
+from millstream.state.keyed import KeyedState
+from millstream.state.keyed_fragments import tables_of
+from millstream.state.protocol import State
 from millstream.state.spill import Spilling
 from millstream.state.values import unify_nulls
 from millstream.wire.receipts import Runs
 from millstream.wire.replication import SlotsNotHeldError, Snapshot
-from millstream.work.collector import let_go, without_collector
-from millstream.work.reducers import is_keyed, reducing_for
-from millstream.work.unit import Reducing
+from millstream.work.operators import operator_for
+from millstream.work.unit import ReduceOperator
 
 
 class UnknownJobError(MillstreamError):
@@ -59,11 +61,11 @@ class SlotStore:
         self.holdings = Holdings(node, slots)
         self.pending_epochs = PendingEpochs(self.jobs, slots)
         self.replication = ReplicationLog(slots)
-        self.reducing: dict[int, Reducing[Any]] = {
-            at: reducing_for(job, slots, spilling.state(at) if spilling and is_keyed(job) else None)
+        self.operators: dict[int, ReduceOperator[Any]] = {
+            at: operator_for(job, slots, partial(spilling.state, at) if spilling else KeyedState)
             for at, job in jobs.items()
         }
-        self.views = Views(self.reducing, slots)
+        self.views = Views(self.operators, slots)
         self._vertices = jobs
         self._spilling = spilling
         self._node = node
@@ -92,8 +94,8 @@ class SlotStore:
     def _drop(self, slots: SlotMask) -> None:
         if slots.any():
             self.views.preserve(slots, self.holdings.through)
-            for reducing in self.reducing.values():
-                reducing.drop(slots)
+            for operator in self.operators.values():
+                operator.state.drop(slots)
 
     # -- committed epochs ----------------------------------------------------------------
 
@@ -153,12 +155,12 @@ class SlotStore:
         for unit in units:
             if unit.fragment is None:
                 assert unit.delta is not None
-                unit.fragment = self.reducing[unit.job].decode(unit.delta)
+                unit.fragment = self.operators[unit.job].state.decode(unit.delta)
             self._learn_key_type(unit.job, unit.receipt.key_type)
         parts = self._cut(np.flatnonzero(slots), units)
         if len(parts) > 1:
             for unit in units:
-                unit.fragment = self.reducing[unit.job].by_slot(unit.fragment)
+                unit.fragment = self.operators[unit.job].state.by_slot(unit.fragment)
         first = slots if self._retain else None
         while parts:
             part = parts.pop(self._most_urgent(parts))
@@ -167,7 +169,7 @@ class SlotStore:
 
     def _cut(self, slots: npt.NDArray[np.intp], units: Sequence[Unit]) -> list[SlotMask]:
         """Cut slots into parts that are merged in one step each."""
-        steps = sum(unit.receipt.keys / self.reducing[unit.job].step for unit in units)
+        steps = sum(unit.receipt.keys / self.operators[unit.job].state.step for unit in units)
         parts = np.array_split(slots, max(1, min(len(slots), round(steps))))
         return [self._at(part) for part in parts]
 
@@ -191,7 +193,9 @@ class SlotStore:
             part = slots[unit.slots.start : unit.slots.stop]
             if part.any():
                 with without_collector():
-                    self.reducing[unit.job].apply(unit.fragment, self._mask(unit.slots, part))
+                    self.operators[unit.job].state.apply(
+                        unit.fragment, self._mask(unit.slots, part)
+                    )
         self.holdings.through[slots] = epoch
         self._urgent[slots] = False
         self._evict()
@@ -250,8 +254,8 @@ class SlotStore:
         snapshots = []
         for run in equal_runs(slots, through):
             parts = tuple(
-                (job, reducing.encode(reducing.snapshot(run)))
-                for job, reducing in self.reducing.items()
+                (job, operator.state.encode(operator.state.snapshot(run)))
+                for job, operator in self.operators.items()
             )
             reached = int(through[run.start - slots.start])
             snapshots.append(Snapshot(incarnation, run, reached, parts, self.key_types))
@@ -283,7 +287,7 @@ class SlotStore:
     def load(self, job: int, fragment: Any, slots: SlotMask) -> None:
         """Apply a record of the store to some slots; ``finish_load`` sets their epoch."""
         with without_collector():
-            self.reducing[job].apply(fragment, slots)
+            self.operators[job].state.apply(fragment, slots)
 
     def finish_load(self, slots: SlotMask, through: int) -> None:
         """Mark slots as complete through an epoch, also those that it did not change."""
@@ -310,8 +314,8 @@ class SlotStore:
     def _apply(self, parts: tuple[tuple[int, bytes], ...], slots: SlotMask, through: int) -> None:
         self.views.preserve(slots, self.holdings.through)
         for job, data in parts:
-            reducing = self.reducing[job]
-            reducing.apply(reducing.decode(data), slots)
+            state = self.operators[job].state
+            state.apply(state.decode(data), slots)
         self.holdings.through[slots] = through
         self.merge()
 
@@ -328,7 +332,7 @@ class SlotStore:
         slot = self.slot_of(job, key)
         if slot is None or not self.holdings.owned[slot]:
             return None
-        return self.reducing[job].get(slot, canonical_key(key, self._key_types[job]))
+        return self.operators[job].state.get(slot, canonical_key(key, self._key_types[job]))
 
     def slot_of(self, job: int, key: Any) -> int | None:
         """The slot of a key; None if this node has seen no key of its type."""
@@ -345,12 +349,12 @@ class SlotStore:
 
     def require_job(self, job: int) -> None:
         """Raise ``UnknownJobError`` if the workflow has no such job."""
-        if job not in self.reducing:
+        if job not in self.operators:
             raise UnknownJobError(f"this node runs no job {job}")
 
-    def scratch(self, job: int) -> Reducing[Any]:
-        """The reducer of a job with empty state, to read fragments with."""
-        return reducing_for(self._vertices[job], self.slots)
+    def scratch(self, job: int) -> State[Any]:
+        """An empty state of a job, to read fragments with."""
+        return operator_for(self._vertices[job], self.slots).state
 
     def require_owned(self, slots: range) -> None:
         """Raise ``SlotsNotHeldError`` unless this node owns all of these slots."""
@@ -364,12 +368,12 @@ class SlotStore:
         """The committed keys of some slots of this node, with their state."""
         self.require_owned(slots)
         mask = self._mask(slots, np.ones(len(slots), dtype=bool))
-        return list(self.reducing[job].items(mask))
+        return list(self.operators[job].state.items(mask))
 
     def most_keys(self, slots: range) -> int:
         """The number of keys of the largest job in some slots."""
         mask = mask_of(slots, self.slots)
-        return max((reducing.keys(mask) for reducing in self.reducing.values()), default=0)
+        return max((operator.state.count(mask) for operator in self.operators.values()), default=0)
 
     @property
     def cold_keys(self) -> int:
@@ -378,9 +382,9 @@ class SlotStore:
 
     def size(self) -> int:
         """The number of keys in memory: in the state, copies included, and retained for backups."""
-        held = sum(reducing.keys(self.holdings.held) for reducing in self.reducing.values())
+        held = sum(operator.state.count(self.holdings.held) for operator in self.operators.values())
         return held - self.cold_keys + self.replication.keys
 
     def keys(self) -> dict[int, int]:
         """The number of keys of each job that this node owns."""
-        return {job: r.keys(self.holdings.owned) for job, r in self.reducing.items()}
+        return {job: o.state.count(self.holdings.owned) for job, o in self.operators.items()}

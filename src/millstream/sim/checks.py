@@ -27,13 +27,13 @@ from millstream.sim.workload import Answer, Outputs
 from millstream.wire.commit import Commit
 from millstream.wire.feed import NotDeterministicError, RecutError
 from millstream.wire.receipts import Receipt
-from millstream.work.unit import Reduced
+from millstream.work.unit import Reduced, ReduceOperator
 
 # What changes the state of a job, and what reads it.
 _CHANGES = ("apply", "drop")
 _TIME_TO_REPLICATE = 120.0
 _STATES_EVERY = 40  # steps
-_READS = ("reduce", "snapshot", "get", "items", "keys")
+_READS = ("snapshot", "get", "items", "count")
 
 
 class ViolationError(AssertionError):
@@ -64,8 +64,8 @@ class Checks:
         for machine in cluster.machines.values():
             self._watch_freezing(machine)
             guard(machine, partial(self._check_locks, machine.node))
-            for job, reducing in machine.store.reducing.items():
-                self._watch_changes((machine.node, job), reducing)
+            for job, operator in machine.store.operators.items():
+                self._watch_changes((machine.node, job), operator)
 
     @property
     def _coordinator(self) -> Coordinator:
@@ -103,12 +103,12 @@ class Checks:
                 now = self._changes[node, job], through.tobytes()
                 if self._checked.get((node, job)) == now:
                     continue
-                items = machine.store.reducing[job].items(np.ones(self._slots, dtype=bool))
+                items = machine.store.operators[job].state.items(np.ones(self._slots, dtype=bool))
                 found = {key: self._cluster.workload.comparable(state) for key, state in items}
                 expected = self._expected(self._reference.state, job, through)
                 if found != expected:
                     raise ViolationError(_difference(f"I1: {node}, job {job}", found, expected))
-                touched = last_touches(vertex, machine.store.reducing[job])
+                touched = last_touches(vertex, machine.store.operators[job].state)
                 due = self._expected(self._reference.touched, job, through)
                 if touched != due:
                     what = f"I1: last touches of {node}, job {job}"
@@ -121,7 +121,7 @@ class Checks:
             known: dict[tuple[int, int], tuple[NodeId, dict[str, Any]]] = {}
             for node, machine in self._cluster.machines.items():
                 by_slot: dict[int, dict[str, Any]] = {}
-                for key, state in machine.store.reducing[job].items(
+                for key, state in machine.store.operators[job].state.items(
                     np.ones(self._slots, dtype=bool)
                 ):
                     by_slot.setdefault(self._slot(key), {})[key] = state
@@ -134,7 +134,7 @@ class Checks:
                         what = f"I1: job {job}, slot {slot}: {node} and {other} differ at {epoch}"
                         raise ViolationError(_difference(what, mine, theirs))
 
-    def _watch_changes(self, at: tuple[NodeId, int], reducing: Any) -> None:
+    def _watch_changes(self, at: tuple[NodeId, int], operator: ReduceOperator[Any]) -> None:
         """Count what may change the state of a job: what must, and reductions, which must not."""
 
         def counted(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -153,10 +153,13 @@ class Checks:
 
             return call
 
+        state: Any = operator.state
         for name in (*_CHANGES, *_READS):
-            setattr(reducing, name, guarded(name, getattr(reducing, name)))
-        for name in ("reduce", *_CHANGES):
-            setattr(reducing, name, counted(getattr(reducing, name)))
+            setattr(state, name, guarded(name, getattr(state, name)))
+        for name in _CHANGES:
+            setattr(state, name, counted(getattr(state, name)))
+        reduce = counted(guarded("reduce", operator.reduce))
+        operator.reduce = reduce  # type: ignore[method-assign]
 
     def _check_locks(self, node: NodeId, what: str) -> None:
         """A change of state holds both locks of the node, a read one of them.

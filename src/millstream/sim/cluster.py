@@ -112,9 +112,9 @@ class Cluster:
             spool=disk.spool(self.world) if disk else None,
         )
         self.slowness.slow_down(machine, net, self.world)
-        for reducing in machine.store.reducing.values():
+        for operator in machine.store.operators.values():
             # One key: as many steps as there can be, with others in between.
-            reducing.step = 1  # type: ignore[misc]
+            operator.state.step = 1  # type: ignore[misc]
         self.world.serve(node, node, service.answer, service.exchange)
         service.start()
         if durable:

@@ -34,7 +34,7 @@ from millstream.sim.workload import Outputs, Workload
 from millstream.sim.workloads import workload_of
 from millstream.stores.store import CorruptRecordError, StoreError
 from millstream.wire.feed import NotDeterministicError
-from millstream.work.reducers import reducing_for
+from millstream.work.operators import operator_for
 
 OPERATOR = "operator"
 _POLL = 0.25
@@ -389,7 +389,7 @@ def _stored(workload: Workload, stored: StoredState, job: JobVertex) -> dict[str
     """The state of a job in the store; that of windows as a node restores it."""
     if job.windowing is None:
         return {key: workload.comparable(state) for key, state in stored.items()}
-    restored = reducing_for(job, stored.slots)
+    restored = operator_for(job, stored.slots).state.state
     every = range(stored.slots)
     stored._load(restored, restored.decode, every)
     items = restored.items(mask_of(every, stored.slots))

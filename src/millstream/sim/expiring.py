@@ -160,11 +160,10 @@ def _list(key: str, values: list[int], state: dict[str, Any]) -> Iterator[Any]:
 EXPIRING: Workload = _Expiring()
 
 
-def last_touches(job: JobVertex, reducing: Any) -> dict[Any, int]:
+def last_touches(job: JobVertex, state: Any) -> dict[Any, int]:
     """When each key of a job with a time-to-live was last touched, as a node knows it."""
     if job.ttl is None or job.windowing is not None:
         return {}
-    state = reducing._state
     if isinstance(state, ColumnState):
         return {key: int(state._touched[row]) for key, row in state._index.items()}
     assert isinstance(state, KeyedState)

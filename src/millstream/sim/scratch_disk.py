@@ -16,7 +16,7 @@ from typing import Any
 
 from millstream.node.output_spool import OutputSpool
 from millstream.sim.network import World
-from millstream.state.keyed import Entries
+from millstream.state.key_view import Entries
 from millstream.state.pickling import dumps, loads
 from millstream.state.spill import Spilling, Table
 

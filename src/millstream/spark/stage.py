@@ -28,6 +28,7 @@ from millstream.errors import MillstreamError
 from millstream.ring.ring import partition_slots
 from millstream.spark.conform import SinkTypeError, conform
 from millstream.state.blocks import from_bytes, to_bytes
+from millstream.state.collector import settle_process, without_collector
 from millstream.state.records import decode_records, plain_columns
 from millstream.state.values import ValueTypeError, shown
 from millstream.wire.blocks import BLOCK_SCHEMA, MARK
@@ -35,7 +36,6 @@ from millstream.wire.calls import Endpoint, call
 from millstream.wire.epoch_record import EpochRecord, ReportFailure
 from millstream.wire.flight_net import FlightNet
 from millstream.work.chunk import Chunk
-from millstream.work.collector import settle_process, without_collector
 from millstream.work.feeder import Feeder, fetch_record
 from millstream.work.map_side import MapSide
 from millstream.work.program import Packed, Program, unpack

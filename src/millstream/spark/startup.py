@@ -50,8 +50,8 @@ from millstream.wire.flight_net import FlightNet
 from millstream.wire.hosts import check_reachable
 from millstream.wire.serving import tcp_address
 from millstream.wire.tls import Identity, new_identity
+from millstream.work.operators import is_keyed
 from millstream.work.program import pack, program_of
-from millstream.work.reducers import is_keyed
 
 _RETAINED = "spark.sql.streaming.minBatchesToRetain"
 _SPARE = 10

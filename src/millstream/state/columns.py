@@ -1,15 +1,13 @@
 """Keyed state in columns: one row for every key, for reducers that work on Arrow.
 
-Fixed-width columns live in numpy arrays that are updated in place when a fragment is sealed;
-all others in object arrays. Look-ups and updates work on whole batches of keys. A fragment holds
-absolute rows and, as in :mod:`millstream.state.keyed`, is never changed once it is reduced.
+Fixed-width columns live in numpy arrays that are updated in place when a fragment is applied;
+all others in object arrays. Look-ups and updates work on whole batches of keys.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import compress, repeat
+from collections.abc import Callable, Iterator, Sequence
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -18,82 +16,23 @@ import pyarrow as pa
 
 from millstream.ring.masks import SlotMask
 from millstream.ring.strides import strides
-from millstream.state.values import ValueTypeError, unify
+from millstream.state.collector import without_collector
+from millstream.state.column_fragments import (
+    ColumnFragment,
+    Slots,
+    Times,
+    cast_column,
+    decode_columns,
+    encode_columns,
+    in_order,
+    merge_columns,
+    widened,
+)
 
 Rows = npt.NDArray[np.int64]
-Slots = npt.NDArray[np.int32]
-Times = npt.NDArray[np.int64]
+Read = Callable[[pa.RecordBatch, int], list[Any]]
+"""Makes of rows, of which there are so many, what users read for each."""
 _FREE = -1  # in place of a slot
-
-
-@dataclass(slots=True)
-class ColumnFragment:
-    """The changes of one or several epochs to some slots: new rows, and forgotten keys.
-
-    Each key with a row has its slot and the time of its last touch. A key is not both written
-    and forgotten. ``rows`` is None if there are none; of keys alone it has no columns.
-    """
-
-    keys: list[Any]
-    slots: Slots
-    rows: pa.RecordBatch | None
-    forgotten: list[Any]
-    times: Times
-
-    def __bool__(self) -> bool:
-        """Whether there is any change."""
-        return bool(self.keys or self.forgotten)
-
-    @classmethod
-    def without_rows(cls, forgotten: list[Any]) -> ColumnFragment:
-        return cls([], np.zeros(0, np.int32), None, forgotten, np.zeros(0, np.int64))
-
-    def by_slot(self) -> ColumnFragment:
-        """The same rows in the order of their slots."""
-        if self.rows is None or bool((self.slots[1:] >= self.slots[:-1]).all()):
-            return self
-        order = np.argsort(self.slots, kind="stable")
-        return ColumnFragment(
-            list(map(self.keys.__getitem__, order.tolist())),
-            self.slots[order],
-            self.rows.take(pa.array(order)) if self.rows.num_columns else self.rows,
-            self.forgotten,
-            self.times[order],
-        )
-
-    def within(self, slots: SlotMask) -> ColumnFragment:
-        """The rows of some slots; of rows in the order of slots it looks at few others."""
-        found = self
-        if self.rows is not None and bool((self.slots[1:] >= self.slots[:-1]).all()):
-            wanted = np.flatnonzero(slots)
-            if not len(wanted):
-                return ColumnFragment.without_rows(self.forgotten)
-            start = int(np.searchsorted(self.slots, wanted[0], "left"))
-            stop = int(np.searchsorted(self.slots, wanted[-1], "right"))
-            if stop - start < len(self.keys):
-                found = ColumnFragment(
-                    self.keys[start:stop],
-                    self.slots[start:stop],
-                    self.rows.slice(start, stop - start),
-                    self.forgotten,
-                    self.times[start:stop],
-                )
-        return found.part(slots[found.slots])
-
-    def part(self, chosen: npt.NDArray[np.bool_]) -> ColumnFragment:
-        """Some of the rows; of forgotten keys it does not know the slot, and keeps them all."""
-        if chosen.all():
-            return self
-        if self.rows is None or not chosen.any():
-            return ColumnFragment.without_rows(self.forgotten)
-        return ColumnFragment(
-            list(compress(self.keys, chosen.tolist())),
-            self.slots[chosen],
-            # Of keys alone there are no columns, which could not be filtered.
-            self.rows.filter(pa.array(chosen)) if self.rows.num_columns else self.rows,
-            self.forgotten,
-            self.times[chosen],
-        )
 
 
 class _Column:
@@ -154,44 +93,22 @@ class _Column:
             self.data[rows] = None
 
 
-def cast_column(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Bring a column to a type that ``unify`` found.
-
-    An integer that no float equals is rounded, as it is in a column that is widened: an epoch
-    that is committed must not be refused any more.
-    """
-    if array.type == kind:
-        return array
-    return array.cast(kind, safe=not pa.types.is_floating(kind))
-
-
-def in_order(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The columns in the order of a schema: every unit of the first epoch has its own."""
-    same = rows.schema.names == schema.names or set(rows.schema.names) != set(schema.names)
-    return rows if same else rows.select(schema.names)
-
-
-def widened_types(old: pa.Schema, new: pa.Schema) -> list[pa.DataType]:
-    """The types that hold the columns of both schemas, or ``ValueTypeError``."""
-    kinds = []
-    for mine, other in zip(old, new, strict=True):
-        kind = unify((mine.type, other.type))
-        if kind is None:
-            raise ValueTypeError(mine.name, str(mine.type), f"a value of type {other.type}", 0)
-        kinds.append(kind)
-    return kinds
-
-
-def widened(old: pa.Schema, new: pa.Schema) -> pa.Schema:
-    """The old schema with types that hold the columns of both."""
-    kinds = widened_types(old, new)
-    return pa.schema([mine.with_type(kind) for mine, kind in zip(old, kinds, strict=True)])
+def rows_as_dicts(rows: pa.RecordBatch, count: int) -> list[Any]:
+    """Each row as a dictionary; a batch without columns does not know its number of rows."""
+    return list(rows.to_pylist()) if rows.num_columns else [{} for _ in range(count)]
 
 
 class ColumnState:
-    """The master state of one job on one node, one row per key."""
+    """The master state of one job on one node, one row per key.
 
-    def __init__(self, slots: int) -> None:
+    ``read`` makes of rows what users read, such as the results of accumulators; by default each
+    row is a dictionary.
+    """
+
+    step = 10_000
+
+    def __init__(self, slots: int, read: Read = rows_as_dicts) -> None:
+        self._read = read
         self._counts = np.zeros(slots, dtype=np.int64)
         self._clear()
 
@@ -219,7 +136,7 @@ class ColumnState:
         )
 
     def apply(self, fragment: ColumnFragment, slots: SlotMask | None = None) -> None:
-        """Merge a sealed fragment into master, or what it has for some slots."""
+        """Apply the fragment of a committed epoch, or its part for some slots."""
         if fragment.forgotten:
             rows = self.find(fragment.forgotten)
             rows = rows[rows >= 0]
@@ -304,8 +221,31 @@ class ColumnState:
             keys += map(self._keys.__getitem__, rows[at].tolist())
         return keys
 
+    # -- fragments -------------------------------------------------------------------------
+
+    def by_slot(self, fragment: ColumnFragment) -> ColumnFragment:
+        """The same fragment, with rows in the order of their slots."""
+        return fragment.by_slot()
+
+    def encode(self, fragment: ColumnFragment) -> bytes:
+        """Serialise a fragment."""
+        return encode_columns(fragment)
+
+    def decode(self, data: bytes | pa.Buffer) -> ColumnFragment:
+        """Read what ``encode`` wrote."""
+        with without_collector():
+            return decode_columns(data)
+
+    def part(self, fragment: ColumnFragment, slots: range) -> ColumnFragment:
+        """A fragment's changes to some slots; forgotten keys are all kept."""
+        return fragment.part((fragment.slots >= slots.start) & (fragment.slots < slots.stop))
+
+    def merge(self, fragments: Sequence[ColumnFragment]) -> ColumnFragment:
+        """Merge fragments of consecutive epochs, oldest first."""
+        return merge_columns(fragments)
+
     def snapshot(self, slots: range) -> ColumnFragment:
-        """All that some slots hold, as a fragment that makes empty slots equal to them."""
+        """All rows of some slots, as a fragment that makes empty slots equal to them."""
         rows = np.flatnonzero((self._slots >= slots.start) & (self._slots < slots.stop))
         if not len(rows):
             return ColumnFragment.without_rows([])
@@ -314,20 +254,32 @@ class ColumnState:
         )
 
     def drop(self, slots: SlotMask) -> None:
-        """Forget all that some slots hold."""
+        """Remove all keys of some slots."""
         self._forget(self._rows_of(slots))
         if not self._index:
-            self._clear()  # of what is gone, not even the types count any more
+            self._clear()  # also the types: other rows may have others
 
-    def items(
-        self, slots: SlotMask, batch: int = 65536
+    # -- reading ---------------------------------------------------------------------------
+
+    def get(self, slot: int, key: Any) -> Any:
+        """What a user reads for a key, or None."""
+        rows = self.find([key])
+        return None if rows[0] < 0 else self._read(self.take(rows), 1)[0]
+
+    def items(self, slots: SlotMask) -> Iterator[tuple[Any, Any]]:
+        """The keys of some slots with what a user reads for each."""
+        for keys, rows in self.batches(slots):
+            yield from zip(keys, self._read(rows, len(keys)), strict=True)
+
+    def batches(
+        self, slots: SlotMask, size: int = 65_536
     ) -> Iterator[tuple[list[Any], pa.RecordBatch]]:
-        """The committed keys of some slots with their rows, batch by batch."""
+        """The keys of some slots with their rows, batch by batch."""
         found = self._rows_of(slots)
-        for start in range(0, len(found), batch):
-            rows = found[start : start + batch]
+        for start in range(0, len(found), size):
+            rows = found[start : start + size]
             yield self._keys_at(rows), self.take(rows)
 
-    def keys(self, slots: SlotMask) -> int:
-        """How many keys some slots hold."""
+    def count(self, slots: SlotMask) -> int:
+        """The number of keys in some slots."""
         return int(self._counts[slots].sum())

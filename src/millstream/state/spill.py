@@ -23,15 +23,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from millstream.ring.masks import SlotMask
-from millstream.state.keyed import (
-    Change,
-    Entries,
-    KeyedFragment,
-    KeyedState,
-    Lookup,
-    is_slow_path,
-    shown_entries,
-)
+from millstream.state.key_view import Change, Entries, copy_entries, is_slow_path
+from millstream.state.keyed import KeyedState, Lookup
+from millstream.state.keyed_fragments import KeyedFragment
 from millstream.state.pickling import dumps
 
 log = logging.getLogger("millstream")
@@ -71,9 +65,9 @@ class Spilling:
         self._table = table
         self._states: list[SpillingState] = []
 
-    def state(self, job: int) -> SpillingState:
+    def state(self, job: int, read: Callable[[Entries], Any] = copy_entries) -> SpillingState:
         """The state of one more job."""
-        state = SpillingState(self, self._table(job))
+        state = SpillingState(self, self._table(job), read)
         self._states.append(state)
         return state
 
@@ -87,10 +81,10 @@ class Spilling:
         """How many keys are cold."""
         return sum(state.cold for state in self._states)
 
-    def settle(self) -> None:
-        """Spill if the limit is passed.
+    def enforce_limit(self) -> None:
+        """Spill keys if the limit is exceeded.
 
-        A table that cannot take more is no reason to fail: the keys are still here.
+        An error of a table is logged, not raised: the keys are still in memory.
         """
         goal = int(self.limit * (1 - _ROOM))
         try:
@@ -124,8 +118,10 @@ class _Overlaid:
 class SpillingState(KeyedState):
     """The master state of one job on one node, in memory and in a table of cold keys."""
 
-    def __init__(self, spilling: Spilling, table: ColdKeys) -> None:
-        super().__init__()
+    def __init__(
+        self, spilling: Spilling, table: ColdKeys, read: Callable[[Entries], Any] = copy_entries
+    ) -> None:
+        super().__init__(read)
         self._spilling = spilling
         self._table = table
         self.weight = 0
@@ -140,7 +136,7 @@ class SpillingState(KeyedState):
         """How many keys are cold."""
         return sum(self._cold.values())
 
-    def reading(self, keys: Iterable[Any], slots: Iterable[int]) -> Mapping[int, Lookup]:
+    def lookups(self, keys: Iterable[Any], slots: Iterable[int]) -> Mapping[int, Lookup]:
         """The slots as a reduction reads them; all cold keys among those given come at once."""
         wanted: dict[int, list[Any]] = {}
         for key, slot in zip(keys, slots, strict=True):
@@ -175,7 +171,7 @@ class SpillingState(KeyedState):
         super().apply(fragment, slots)
         self.weight += self._weight_of(touched)
         self._freshen(touched)
-        self._spilling.settle()
+        self._spilling.enforce_limit()
 
     def _heat(self, touched: Mapping[int, Mapping[Any, None]], chosen: set[int] | None) -> None:
         """Bring back into memory what is touched, and what was read for the same slots."""
@@ -297,8 +293,8 @@ class SpillingState(KeyedState):
 
     # -- all that slots hold ---------------------------------------------------------------
 
-    def snapshot(self, slots: range) -> KeyedFragment:
-        taken = super().snapshot(slots)
+    def _snapshot(self, slots: range) -> KeyedFragment:
+        taken = super()._snapshot(slots)
         for slot in slots:
             for key, entries in self._cold_items(slot):
                 if is_slow_path(entries):
@@ -323,22 +319,21 @@ class SpillingState(KeyedState):
         except Exception as problem:
             self._spilling.failed(problem)
 
-    def get(self, slot: int, key: Any) -> Entries | None:
-        entries = super().get(slot, key)
+    def get(self, slot: int, key: Any) -> Any:
+        entries = self._masters.get(slot, {}).get(key)
         if entries is None and slot in self._cold and key not in self._void.get(slot, ()):
-            found = self._table.get({slot: [key]}).get(slot, {}).get(key)
-            entries = None if found is None else shown_entries(found)
-        return entries
+            entries = self._table.get({slot: [key]}).get(slot, {}).get(key)
+        return None if entries is None else self._read(entries)
 
-    def items(self, slots: SlotMask) -> Iterator[tuple[Any, Entries]]:
+    def items(self, slots: SlotMask) -> Iterator[tuple[Any, Any]]:
         yield from super().items(slots)
         for slot in np.flatnonzero(slots).tolist():
             for key, entries in self._cold_items(slot):
-                yield key, shown_entries(entries)
+                yield key, self._read(entries)
 
-    def keys(self, slots: SlotMask) -> int:
+    def count(self, slots: SlotMask) -> int:
         cold = self._cold
-        return super().keys(slots) + sum(cold.get(s, 0) for s in np.flatnonzero(slots).tolist())
+        return super().count(slots) + sum(cold.get(s, 0) for s in np.flatnonzero(slots).tolist())
 
 
 def _touched(fragment: KeyedFragment, chosen: set[int] | None) -> dict[int, dict[Any, None]]:

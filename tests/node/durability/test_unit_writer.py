@@ -94,7 +94,7 @@ def test_state_that_cannot_be_serialised_ends_the_epoch_with_an_error(
 ) -> None:
     scene = Scene(world, placed([ME]), store=store)  # a backup would have reported it
     machine = scene.machines[ME]
-    machine.store.reducing[JOB].encode = _refuse  # type: ignore[method-assign]
+    machine.store.operators[JOB].state.encode = _refuse  # type: ignore[method-assign]
     scene.feed(0, MANY)
 
     with pytest.raises(MillstreamError, match="no way to pickle"):

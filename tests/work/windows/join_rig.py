@@ -153,4 +153,6 @@ def answers_of(rig: JoinRig, epochs: Epochs) -> list[Counter[tuple[Any, ...]]]:
 def held(rig: JoinRig) -> Sequence[Any]:
     """All values that the nodes keep."""
     every = np.ones(SLOTS, bool)
-    return [value for owner in rig.owners for _, values in owner.items(every) for value in values]
+    return [
+        value for owner in rig.owners for _, values in owner.state.items(every) for value in values
+    ]

@@ -28,7 +28,7 @@ from millstream.work.unit import UnitContext
 from millstream.work.value_lists import TIMES, encode_lists
 from millstream.work.window_packers import window_packer_for
 from millstream.work.window_rows import COUNT, LAST, START
-from millstream.work.windows.choice import windowed
+from millstream.work.windows.choice import window_operator
 
 SLOTS = 8
 Row = tuple[Any, int, Any]
@@ -172,7 +172,7 @@ class Rig:
         self.owners = [self._new() for _ in range(self.nodes)]
 
     def _new(self) -> Any:
-        return windowed(self.job, SLOTS)
+        return window_operator(self.job, SLOTS)
 
     def run(
         self, rows: Sequence[Row], watermark: int, folding: bool = True, early: bool = False
@@ -209,19 +209,19 @@ class Rig:
         owner = self.owners[at]
         fate = self.rng.random()
         if fate < 0.6:
-            owner.apply(fragment)
+            owner.state.apply(fragment)
             return
         if fate < 0.8:  # a copy takes over: it had a snapshot, and gets the delta twice
             copy = self._new()
-            copy.apply(copy.decode(owner.encode(owner.snapshot(slots))))
-            delta = copy.decode(owner.encode(owner.part(fragment, slots)))
-            copy.apply(copy.merge([delta, delta]))
+            copy.state.apply(copy.state.decode(owner.state.encode(owner.state.snapshot(slots))))
+            delta = copy.state.decode(owner.state.encode(owner.state.part(fragment, slots)))
+            copy.state.apply(copy.state.merge([delta, delta]))
             self.owners[at] = copy
             return
         mask = np.zeros(SLOTS, bool)  # in two halves
         mask[slots.start : slots.start + len(slots) // 2] = True
-        owner.apply(fragment, mask)
-        owner.apply(fragment, ~mask)
+        owner.state.apply(fragment, mask)
+        owner.state.apply(fragment, ~mask)
 
     def _take(self, outputs: Iterable[pa.RecordBatch]) -> None:
         for batch in outputs:

@@ -76,10 +76,10 @@ def test_combinables_that_change_what_they_are_given(window: CountWindow, seed: 
     def check(rig: Rig, seen: dict[Any, list[Row]]) -> None:
         """What is shown of a key is the window that comes next."""
         for owner in rig.owners:
-            for key, text in owner.items(ALL):
+            for key, text in owner.state.items(ALL):
                 following = len(seen[key]) // window.slide * window.slide + window.slide
                 rows = seen[key][max(0, following - window.size) :]
-                assert text == (text_of(rows) if rows else None) == owner.get(0, key)
+                assert text == (text_of(rows) if rows else None) == owner.state.get(0, key)
 
     rig, wanted = run(Listed(), window, seed, text_of, check)
 
@@ -123,7 +123,7 @@ def test_functions_keep_only_what_windows_to_come_need() -> None:
     rig = Rig(job_of(total, CountWindow(5, 2)), random.Random(1), nodes=1)
     rows = rig.run([("a", 0, value) for value in range(20)], 0)
     [owner] = rig.owners
-    assert dict(owner.items(ALL)) == {"a": [value for _, _, value in rows[-3:]]}
+    assert dict(owner.state.items(ALL)) == {"a": [value for _, _, value in rows[-3:]]}
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 4])

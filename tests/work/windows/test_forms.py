@@ -12,7 +12,7 @@ import pytest
 
 import millstream as ms
 from millstream.flow.windows import CountWindow, SessionWindow, TimeWindow, Window, WithinWindow
-from millstream.state.copies import own
+from millstream.state.immutable import private_copy
 from millstream.state.records import row_type
 from tests.work.windows.join_rig import JoinRig, join_of
 from tests.work.windows.rig import Rig, job_of, packed
@@ -111,13 +111,13 @@ def test_a_function_of_a_join_that_changes_values_changes_no_state() -> None:
     ids=repr,
 )
 def test_what_nobody_can_change_is_handed_out_as_it_is(value: Any) -> None:
-    assert own(value) is value
+    assert private_copy(value) is value
 
 
 @pytest.mark.parametrize(
     "value", [[1], {"n": 1}, (1, [2]), Pair([1], 2), Noted(1, 2), row_type(("id",))([1])], ids=repr
 )
 def test_what_somebody_could_change_is_copied(value: Any) -> None:
-    found = own(value)
+    found = private_copy(value)
 
     assert found is not value and found == value and type(found) is type(value)

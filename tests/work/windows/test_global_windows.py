@@ -16,7 +16,7 @@ from millstream.times import BEGINNING
 from millstream.work.failures import RecordError
 from millstream.work.job_clock import JobClock
 from millstream.work.unit import UnitContext
-from millstream.work.windows.choice import windowed
+from millstream.work.windows.choice import window_operator
 from millstream.work.windows.forms import EndlessWindow
 from tests.work.windows.rig import SLOTS, Rig, Row, block_of, job_of, packed
 from tests.work.windows.streams import Listed, stream, sum_of, text_of
@@ -91,7 +91,7 @@ def test_a_key_is_kept_and_shown() -> None:
     rig.run([("a", 5, 1), ("b", 25, 4)], 0)
     rig.run([("a", 6, 2)], 100)
     [owner] = rig.owners
-    assert dict(owner.items(np.ones(8, bool))) == {"a": 3, "b": 4}
+    assert dict(owner.state.items(np.ones(8, bool))) == {"a": 3, "b": 4}
     assert [(key, value) for key, value, *_ in rig.results] == [("a", 3)]
 
 
@@ -104,9 +104,9 @@ def test_values_of_another_type_are_refused_even_if_they_are_of_other_keys() -> 
 
 def test_what_nobody_reads_is_not_given_but_kept() -> None:
     job = job_of(ms.sum(), GlobalWindow(EveryCount(2)))
-    owner = windowed(job, SLOTS)
+    owner = window_operator(job, SLOTS)
     [block] = block_of(job, [("a", 5, 1), ("a", 6, 2)], True)
     reduced = owner.reduce([block], UnitContext(range(SLOTS), 0, read=False, clock=JobClock()))
-    owner.apply(reduced.fragment)
+    owner.state.apply(reduced.fragment)
     assert not reduced.outputs and reduced.keys == 1
-    assert dict(owner.items(np.ones(SLOTS, bool))) == {"a": 3}
+    assert dict(owner.state.items(np.ones(SLOTS, bool))) == {"a": 3}

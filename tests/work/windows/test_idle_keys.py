@@ -13,7 +13,7 @@ import pytest
 
 import millstream as ms
 from millstream.flow.windows import CountWindow, EveryCount, GlobalWindow, OnWatermark
-from millstream.work.windows.choice import windowed
+from millstream.work.windows.choice import window_operator
 from tests.work.windows.rig import SLOTS, Rig, block_of, job_of, packed
 
 TTL = 5  # microseconds; an epoch of the rig is one later than the last
@@ -44,7 +44,7 @@ def run(reduce: object, window: CountWindow | GlobalWindow, seed: int) -> None:
             if len(seen[key]) % size == 0:
                 start = 0 if isinstance(window, GlobalWindow) else -size
                 wanted[key, *seen[key][start:]] += 1
-        held = {key for owner in rig.owners for key, _ in owner.items(ALL)}
+        held = {key for owner in rig.owners for key, _ in owner.state.items(ALL)}
         assert held == set(seen)
     assert len(wanted) > 8
     results = Counter(
@@ -75,11 +75,11 @@ def test_to_give_a_result_is_not_to_see_a_value() -> None:
     rig = Rig(job, random.Random(1), nodes=1)
     rig.run([("a", 1, 7)], 0)
     for epoch in range(1, TTL + 2):  # its result comes with the watermark of the last but one
-        assert [key for key, _ in rig.owners[0].items(ALL)] == ["a"]
+        assert [key for key, _ in rig.owners[0].state.items(ALL)] == ["a"]
         rig.run([], 0 if epoch < TTL else 10)
     assert len(rig.results) == 1
 
-    assert not list(rig.owners[0].items(ALL))
+    assert not list(rig.owners[0].state.items(ALL))
 
 
 @pytest.mark.parametrize("reduce", [ms.sum(), joined], ids=["aggregate", "function"])
@@ -91,15 +91,15 @@ def test_a_time_to_live_may_be_given_or_taken_away_later(
     after = None if before else timedelta(microseconds=TTL)
     rig = Rig(old, random.Random(1), nodes=1)
     rig.run([("a", 1, 7), ("b", 1, 8)], 0)
-    stored = rig.owners[0].encode(rig.owners[0].snapshot(range(SLOTS)))
+    stored = rig.owners[0].state.encode(rig.owners[0].state.snapshot(range(SLOTS)))
     rig.job = replace(old, ttl=after)
-    resumed = windowed(rig.job, SLOTS)
-    resumed.apply(resumed.decode(stored))
+    resumed = window_operator(rig.job, SLOTS)
+    resumed.state.apply(resumed.state.decode(stored))
     rig.owners = [resumed]
 
     rig.run([("a", 2, 1)], 0)
     for _ in range(TTL + 1):
         rig.run([], 0)
 
-    held = {key for key, _ in rig.owners[0].items(ALL)}
+    held = {key for key, _ in rig.owners[0].state.items(ALL)}
     assert held == ({"a", "b"} if after is None else {"b"})

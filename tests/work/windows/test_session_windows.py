@@ -156,12 +156,15 @@ def test_a_session_is_open_until_the_watermark_is_a_gap_behind_its_last_value() 
     rig.run([("a", 8, 1)], 17)
     [owner] = rig.owners
     assert not rig.results
-    assert dict(owner.items(ALL)) == {"a": {EPOCH: 2}, "b": {EPOCH.replace(microsecond=30): 1}}
-    assert owner.get(0, "a") == {EPOCH: 2} and owner.get(0, "z") is None
+    assert dict(owner.state.items(ALL)) == {
+        "a": {EPOCH: 2},
+        "b": {EPOCH.replace(microsecond=30): 1},
+    }
+    assert owner.state.get(0, "a") == {EPOCH: 2} and owner.state.get(0, "z") is None
     rig.run([], 18)
     [owner] = rig.owners
     assert [(key, value) for key, value, *_ in rig.results] == [("a", 2)]
-    assert owner.keys(ALL) == 1 and owner.get(0, "a") is None
+    assert owner.state.count(ALL) == 1 and owner.state.get(0, "a") is None
 
 
 # -- values behind the watermark -----------------------------------------------------------------

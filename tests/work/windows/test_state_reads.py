@@ -26,8 +26,8 @@ from millstream.ring.hashing import hash_key
 from millstream.state.panes import keys as key_ids
 from millstream.times import BEGINNING
 from millstream.work.job_clock import JobClock
-from millstream.work.unit import Reducing, UnitContext
-from millstream.work.windows.choice import windowed
+from millstream.work.unit import ReduceOperator, UnitContext
+from millstream.work.windows.choice import window_operator
 from tests.work.windows.join_rig import join_of
 from tests.work.windows.rig import SLOTS, Row, block_of, job_of, packed
 
@@ -79,11 +79,13 @@ def rows(job: JobVertex, first: int, number: int, time: int) -> list[Row]:
     return [(f"k{first + at}", time, values[at] if joins else at) for at in range(number)]
 
 
-def epoch(reducing: Reducing[Any], job: JobVertex, given: list[Row], at: int, closed: int) -> Any:
+def epoch(
+    operator: ReduceOperator[Any], job: JobVertex, given: list[Row], at: int, closed: int
+) -> Any:
     clock = JobClock(closed - 10 if at else BEGINNING, closed, {}, True, False)
     pack = packed if job is JOBS["join"] else block_of
     unit = UnitContext(range(SLOTS), at, None, True, clock, at)
-    return reducing.reduce(pack(job, given, True), unit).fragment
+    return operator.reduce(pack(job, given, True), unit).fragment
 
 
 @pytest.mark.parametrize("kind", JOBS)
@@ -93,27 +95,27 @@ def test_a_read_at_any_line_of_a_reduction_is_of_the_committed_epoch(
     monkeypatch.setattr(key_ids, "_SPARE", 0)
     monkeypatch.setattr(key_ids, "_LEAST", 8)  # so that arrays grow meanwhile
     job = JOBS[kind]
-    reducing = windowed(job, SLOTS)
+    operator = window_operator(job, SLOTS)
     # Keys that are gone when the last epoch is reduced, and so are numbered anew in it.
-    reducing.apply(epoch(reducing, job, rows(job, 0, 30, 0), 0, 0))
-    reducing.apply(epoch(reducing, job, rows(job, 100, 12, 8 * SECOND), 1, 7 * SECOND))
-    committed, counted = dict(reducing.items(ALL)), reducing.keys(ALL)
-    generation = reducing._state.keys.generation  # type: ignore[attr-defined]
+    operator.state.apply(epoch(operator, job, rows(job, 0, 30, 0), 0, 0))
+    operator.state.apply(epoch(operator, job, rows(job, 100, 12, 8 * SECOND), 1, 7 * SECOND))
+    committed, counted = dict(operator.state.items(ALL)), operator.state.count(ALL)
+    generation = operator.state.keys.generation  # type: ignore[attr-defined]
     assert committed
 
     def look() -> None:
-        assert dict(reducing.items(ALL)) == committed
-        assert reducing.keys(ALL) == counted
+        assert dict(operator.state.items(ALL)) == committed
+        assert operator.state.count(ALL) == counted
         for key in ("k100", "k111", "k130", "k7"):
-            assert reducing.get(hash_key(key, pa.string()) % SLOTS, key) == committed.get(key)
+            assert operator.state.get(hash_key(key, pa.string()) % SLOTS, key) == committed.get(key)
 
     given = rows(job, 110, 30, 9 * SECOND)
     with at_every_line(look) as looks:
-        fragment = epoch(reducing, job, given, 2, 8 * SECOND)
+        fragment = epoch(operator, job, given, 2, 8 * SECOND)
 
     assert looks[0] > 50
     look()
     if kind not in ("counts", "global"):  # of those no key is ever given up
-        assert reducing._state.keys.generation is not generation  # type: ignore[attr-defined]
-    reducing.apply(fragment)
-    assert dict(reducing.items(ALL)) != committed
+        assert operator.state.keys.generation is not generation  # type: ignore[attr-defined]
+    operator.state.apply(fragment)
+    assert dict(operator.state.items(ALL)) != committed

@@ -17,9 +17,9 @@ from millstream.ring.keys import encode_keys
 from millstream.state.blocks import place_rows
 from millstream.work.job_clock import JobClock
 from millstream.work.unit import UnitContext
-from millstream.work.windows.choice import windowed
+from millstream.work.windows.choice import window_operator
 from millstream.work.windows.forms import Window, form_of
-from millstream.work.windows.time_windows import TimeWindowReducing
+from millstream.work.windows.time_windows import TimeWindowOperator
 from tests.work.windows.rig import SLOTS, Rig, Row, block_of, expected, job_of, packed
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -171,11 +171,11 @@ def test_early_results_tell_what_is_new_whoever_has_the_slots(
 def with_news(*epochs: int) -> tuple[Any, list[Any]]:
     """A node that took a value in each of some epochs, and the fragments of these."""
     job = job_of(ms.sum(), TimeWindow(10, 10), early=5)
-    node, fragments = windowed(job, SLOTS), []
+    node, fragments = window_operator(job, SLOTS), []
     for epoch in epochs:
         unit = UnitContext(range(SLOTS), 0, None, True, JobClock(-100, -100), epoch)
         reduced = node.reduce(block_of(job, [("a", epoch, 7)], True), unit)
-        node.apply(reduced.fragment)
+        node.state.apply(reduced.fragment)
         fragments.append(reduced.fragment)
     return node, fragments
 
@@ -189,7 +189,7 @@ def test_an_epoch_without_values_says_nothing_of_news_that_wait() -> None:
 
 def test_merged_fragments_tell_news_once() -> None:
     node, fragments = with_news(0, 1, 11, 12)
-    merged = node.merge([node.merge(fragments[:2]), node.merge(fragments[2:])])
+    merged = node.state.merge([node.state.merge(fragments[:2]), node.state.merge(fragments[2:])])
 
     [(slots, dirty)] = merged.dirty
     assert slots == range(SLOTS)
@@ -201,12 +201,12 @@ def test_merged_fragments_tell_news_once() -> None:
 
 def test_news_go_when_nobody_asks_for_early_results_any_more() -> None:
     node, _ = with_news(0)
-    other = windowed(job_of(ms.sum(), TimeWindow(10, 10)), SLOTS)
-    other.apply(node.snapshot(range(SLOTS)))
+    other = window_operator(job_of(ms.sum(), TimeWindow(10, 10)), SLOTS)
+    other.state.apply(node.state.snapshot(range(SLOTS)))
     unit = UnitContext(range(SLOTS), 0, None, True, JobClock(-100, 50), 1)
-    other.apply(other.reduce([], unit).fragment)
+    other.state.apply(other.reduce([], unit).fragment)
 
-    assert not other.snapshot(range(SLOTS))
+    assert not other.state.snapshot(range(SLOTS))
 
 
 def test_news_go_with_slots_that_move_or_are_dropped() -> None:
@@ -214,13 +214,13 @@ def test_news_go_with_slots_that_move_or_are_dropped() -> None:
     rig.run([("a", 1, 7)], -100)
     [owner] = rig.owners
     rig.owners = [rig._new()]
-    rig.owners[0].apply(owner.snapshot(range(SLOTS)))
+    rig.owners[0].state.apply(owner.state.snapshot(range(SLOTS)))
     rig.run([], -100, early=True)
     assert [(key, value, timing) for key, value, _, _, timing in rig.results] == [("a", 7, "early")]
 
     rig.run([("a", 2, 1)], -100)
-    rig.owners[0].drop(np.ones(SLOTS, bool))
-    assert not rig.owners[0].snapshot(range(SLOTS))
+    rig.owners[0].state.drop(np.ones(SLOTS, bool))
+    assert not rig.owners[0].state.snapshot(range(SLOTS))
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -297,7 +297,7 @@ def test_rows_of_tables_are_shown_as_they_came() -> None:
     rig = Rig(job, random.Random(1), nodes=1, pack=packed)
     rig.run([("a", 5, 1), ("a", 7, 2)], 0)
     [owner] = rig.owners
-    shown = owner.get(0, "a")
+    shown = owner.state.get(0, "a")
     assert [(row["value"], micros(row["time"])) for row in shown[EPOCH]] == [(1, 5), (2, 7)]
 
 
@@ -305,13 +305,13 @@ def test_nothing_is_kept_once_all_windows_are_closed() -> None:
     rig = Rig(job_of(ms.count(), TimeWindow(30, 10)), random.Random(1), nodes=1)
     rig.run([("a", 5, 1), ("b", 25, 1)], 0)
     [owner] = rig.owners
-    assert dict(owner.items(np.ones(8, bool))) == {
+    assert dict(owner.state.items(np.ones(8, bool))) == {
         "a": {EPOCH: 1},
         "b": {EPOCH.replace(microsecond=20): 1},
     }
     rig.run([], 1000)
     [owner] = rig.owners
-    assert not owner._state.starts and owner.keys(np.ones(8, bool)) == 0
+    assert not owner.state.starts and owner.state.count(np.ones(8, bool)) == 0
 
 
 def test_values_of_another_type_are_refused_before_their_epoch_is_committed() -> None:
@@ -323,14 +323,18 @@ def test_values_of_another_type_are_refused_before_their_epoch_is_committed() ->
 
 def test_what_comes_after_an_eviction_outlives_it_in_a_merged_fragment() -> None:
     job = job_of(ms.sum(), TimeWindow(10, 10))
-    one = TimeWindowReducing(job, form_of(job), 8)
+    one = TimeWindowOperator(job, form_of(job), 8)
     fragments = []
     for epoch, (rows, watermark) in enumerate([([("a", 5, 1)], 2**62), ([("a", 7, 2)], 0)]):
         unit = UnitContext(range(8), 0, None, True, JobClock(0, watermark), epoch)
         reduced = one.reduce(block_of(job, rows, True), unit)
-        one.apply(reduced.fragment)
+        one.state.apply(reduced.fragment)
         fragments.append(reduced.fragment)
-    other = TimeWindowReducing(job, form_of(job), 8)
-    other.apply(other.decode(one.encode(one.merge(fragments))))
+    other = TimeWindowOperator(job, form_of(job), 8)
+    other.state.apply(other.state.decode(one.state.encode(one.state.merge(fragments))))
     everything = np.ones(8, bool)
-    assert dict(other.items(everything)) == dict(one.items(everything)) == {"a": {EPOCH: 2}}
+    assert (
+        dict(other.state.items(everything))
+        == dict(one.state.items(everything))
+        == {"a": {EPOCH: 2}}
+    )

@@ -114,7 +114,7 @@ class SlotRestore:
                 for part in parts:
                     job = self.plan.jobs.get(part.job)
                     if job is not None:
-                        store.load(job, store.reducing[job].decode(part.data), empty)
+                        store.load(job, store.operators[job].state.decode(part.data), empty)
                 store.holdings.through[empty] = through
 
     def _load_deltas(self, deltas: list[DeltaRecord], wanted: SlotMask) -> None:
@@ -133,7 +133,7 @@ class SlotRestore:
         """The decoded fragment of a delta; parts of its slots may be restored separately."""
         if delta.key not in self._fragments:
             data = expanded(self._records[delta.key])
-            self._fragments[delta.key] = self._machine.store.reducing[job].decode(data)
+            self._fragments[delta.key] = self._machine.store.operators[job].state.decode(data)
         return self._fragments[delta.key]
 
 

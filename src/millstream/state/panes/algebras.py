@@ -12,8 +12,8 @@ import pyarrow as pa
 from millstream.state.aggregates import AggregateSet
 from millstream.state.aggregates.grouping import Groups, stable_order
 from millstream.state.blocks import from_bytes, to_bytes
-from millstream.state.copies import own
-from millstream.state.deltas import concat_rows
+from millstream.state.column_fragments import concat_rows
+from millstream.state.immutable import private_copy
 from millstream.state.panes.keys import Ids
 from millstream.state.pickling import dumps, loads
 
@@ -98,14 +98,14 @@ class CombiningAlgebra(_ObjectAlgebra):
         merge, sizes = self._merge, np.diff(np.append(starts, len(order)))
         for group in np.flatnonzero(sizes > 1).tolist():
             members = order[starts[group] : starts[group] + sizes[group]].tolist()
-            accumulator = own(rows[members[0]])
+            accumulator = private_copy(rows[members[0]])
             for other in members[1:]:
-                accumulator = merge(accumulator, own(rows[other]))
+                accumulator = merge(accumulator, private_copy(rows[other]))
             found[group] = accumulator
         return found
 
     def values(self, rows: Objects) -> list[Any]:
-        return [self._result(own(accumulator)) for accumulator in rows.tolist()]
+        return [self._result(private_copy(accumulator)) for accumulator in rows.tolist()]
 
 
 class ListAlgebra(_ObjectAlgebra):

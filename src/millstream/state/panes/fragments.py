@@ -12,11 +12,10 @@ import numpy.typing as npt
 
 from millstream.ring.masks import SlotMask, common
 from millstream.ring.strides import AT_ONCE, strides
-from millstream.state.deltas import canonical, unpickled
 from millstream.state.panes.keys import Ids
 from millstream.state.panes.sliding import Slider
 from millstream.state.panes.tables import Algebra
-from millstream.state.pickling import dumps
+from millstream.state.pickling import canonical, dumps, unpickled
 
 A = TypeVar("A")
 DirtyPanes = dict[int, npt.NDArray[np.int32]]

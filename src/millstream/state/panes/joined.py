@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from millstream.ring.masks import SlotMask
+from millstream.ring.masks import SlotMask, mask_of
 from millstream.state.aggregates.grouping import Groups
 from millstream.state.panes.algebras import Objects, objects
 from millstream.state.panes.keys import Ids
-from millstream.state.panes.state import Panes
+from millstream.state.panes.state import Panes, PaneState
 from millstream.state.panes.tables import Table, chosen
 from millstream.state.pickling import dumps, loads
 
@@ -102,3 +102,21 @@ def waiting(
             name,
             list(map(Waiting, sides, these.times.tolist(), these.values.tolist())),
         )
+
+
+class JoinState(PaneState[SideRows]):
+    """The values of a join that may still meet others, in panes; users read them as they wait."""
+
+    def __init__(self, slots: int) -> None:
+        super().__init__(SideAlgebra(), slots)
+
+    def get(self, slot: int, key: Any) -> list[Waiting] | None:
+        panes = self.committed
+        known = panes.keys.known(key)
+        if known is None:
+            return None
+        found = waiting(panes, mask_of(range(slot, slot + 1), self._slots), known)
+        return next((values for _, values in found), None)
+
+    def items(self, slots: SlotMask) -> Iterator[tuple[Any, list[Waiting]]]:
+        return waiting(self.committed, slots)

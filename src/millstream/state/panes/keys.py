@@ -24,8 +24,8 @@ class KeyIds:
     """The keys of one job on one node, each with a number, its slot, and how many rows name it.
 
     A key keeps its number. Numbers are only added, and keys only count once ``count`` is called,
-    so whoever reads while ``find`` adds keys sees what it saw before. ``tidied`` leaves this as it
-    is and numbers the keys that are still in use anew; that is another ``generation``.
+    so whoever reads while ``find`` adds keys sees what it saw before. ``compacted``
+    leaves this as it is and numbers the keys in use anew; that is another ``generation``.
     """
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ class KeyIds:
         ids = np.flatnonzero(self._rows > 0)
         return ids[slots[self._slots[ids]]]
 
-    def tidied(self) -> tuple[KeyIds, Ids] | None:
+    def compacted(self) -> tuple[KeyIds, Ids] | None:
         """Only the keys that some row names, if the others are many; and each key's new number.
 
         Numbers keep their order; −1 stands for a key that is gone.

@@ -8,169 +8,33 @@ what it touches, and little more, however many keys there are.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import compress
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 import numpy as np
-import numpy.typing as npt
+import pyarrow as pa
 
 from millstream.ring.masks import SlotMask
-from millstream.ring.strides import AT_ONCE, strides
 from millstream.state.aggregates.grouping import Bools, Ints
-from millstream.state.deltas import canonical, unpickled
+from millstream.state.collector import without_collector
 from millstream.state.panes.keys import Ids, KeyIds
+from millstream.state.panes.row_fragments import (
+    KeyRows,
+    RowFragment,
+    by_id,
+    decode_rows,
+    encode_rows,
+    merge_rows,
+    no_rows,
+    stacked,
+)
 from millstream.state.panes.tables import Algebra
-from millstream.state.pickling import dumps
+from millstream.times import END
 
 A = TypeVar("A")
 _SPARE = 1024
 _NOWHERE = -1
-
-
-@dataclass(frozen=True)
-class KeyRows(Generic[A]):
-    """Rows of keys, in the order of their ids; ``rows`` is None if there is none at all."""
-
-    ids: Ids
-    columns: Mapping[str, Ints]
-    rows: A | None
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def take(self, algebra: Algebra[A], at: Ids) -> KeyRows[A]:
-        """Some of the rows."""
-        if self.rows is None or not len(at):
-            return KeyRows(self.ids[:0], {n: c[:0] for n, c in self.columns.items()}, None)
-        columns = {name: column[at] for name, column in self.columns.items()}
-        return KeyRows(self.ids[at], columns, algebra.take(self.rows, at))
-
-    def chosen(self, algebra: Algebra[A], mask: Bools) -> KeyRows[A]:
-        """Some of the rows, by a mask."""
-        return self if mask.all() else self.take(algebra, np.flatnonzero(mask))
-
-
-def no_rows(names: Sequence[str]) -> KeyRows[Any]:
-    """No rows at all, with these columns."""
-    none = np.zeros(0, np.int64)
-    return KeyRows(none, dict.fromkeys(names, none), None)
-
-
-def stacked(algebra: Algebra[A], parts: Sequence[KeyRows[A]]) -> KeyRows[A]:
-    """The rows of one part behind those of the other, as they are; there is at least one part."""
-    given = [part for part in parts if len(part)]
-    if len(given) < 2:
-        return given[0] if given else parts[0]
-    columns = {name: np.concatenate([p.columns[name] for p in given]) for name in given[0].columns}
-    rows = algebra.concat([part.rows for part in given if part.rows is not None])
-    return KeyRows(np.concatenate([part.ids for part in given]), columns, rows)
-
-
-def by_id(algebra: Algebra[A], given: KeyRows[A], *columns: str) -> KeyRows[A]:
-    """Rows in the order of ids, then of these columns, then as they came."""
-    order = np.lexsort([*(given.columns[name] for name in reversed(columns)), given.ids])
-    return given if (order[1:] > order[:-1]).all() else given.take(algebra, order)
-
-
-@dataclass(frozen=True)
-class RowFragment(Generic[A]):
-    """What keys have from now on: so many rows each, in the order of the keys.
-
-    On the node that made it, ``ids`` are known, of a generation.
-    """
-
-    keys: list[Any]
-    slots: npt.NDArray[np.int32]
-    counts: Ints
-    columns: Mapping[str, Ints]
-    rows: A | None
-    ids: tuple[object, Ids] | None = None
-
-    def __bool__(self) -> bool:
-        """Whether there is any change."""
-        return bool(self.keys)
-
-    def chosen(self, algebra: Algebra[A], mask: Bools) -> RowFragment[A]:
-        """What it has for some of its keys."""
-        if mask.all():
-            return self
-        table = KeyRows(np.repeat(np.arange(len(mask)), self.counts), self.columns, self.rows)
-        kept = table.chosen(algebra, np.repeat(mask, self.counts))
-        return RowFragment(
-            list(compress(self.keys, mask.tolist())),
-            self.slots[mask],
-            self.counts[mask],
-            kept.columns,
-            kept.rows,
-            None if self.ids is None else (self.ids[0], self.ids[1][mask]),
-        )
-
-    def part(self, algebra: Algebra[A], slots: range) -> RowFragment[A]:
-        """What it has for some slots."""
-        return self.chosen(algebra, (self.slots >= slots.start) & (self.slots < slots.stop))
-
-
-def encode_rows(fragment: RowFragment[A], algebra: Algebra[A]) -> bytes:
-    """Serialise a fragment, as a row of pickles."""
-    return b"".join(_encode_part(part, algebra) for part in _cut(fragment, algebra))
-
-
-def _cut(fragment: RowFragment[A], algebra: Algebra[A]) -> Iterator[RowFragment[A]]:
-    """Cut a fragment into parts of not too many keys."""
-    if len(fragment.keys) <= AT_ONCE:
-        yield fragment
-        return
-    ends = np.concatenate([[0], np.cumsum(fragment.counts)])
-    for at in strides(len(fragment.keys)):
-        rows = slice(int(ends[at.start]), int(ends[at.stop]))
-        taken = None
-        if fragment.rows is not None:
-            taken = algebra.take(fragment.rows, np.arange(rows.start, rows.stop))
-        columns = {name: column[rows] for name, column in fragment.columns.items()}
-        keys, slots, counts = fragment.keys[at], fragment.slots[at], fragment.counts[at]
-        yield RowFragment(keys, slots, counts, columns, taken)
-
-
-def _encode_part(fragment: RowFragment[A], algebra: Algebra[A]) -> bytes:
-    rows = None if fragment.rows is None else algebra.pack(fragment.rows)
-    return dumps((fragment.keys, fragment.slots, fragment.counts, dict(fragment.columns), rows))
-
-
-def decode_rows(data: Any, algebra: Algebra[A]) -> RowFragment[A]:
-    """Read what ``encode_rows`` wrote."""
-    keys: list[Any] = []
-    slots, counts, parts = [], [], []
-    for of_keys, of_slots, of_counts, columns, rows in unpickled(data):
-        keys += canonical(of_keys)
-        slots.append(of_slots)
-        counts.append(of_counts)
-        unpacked = None if rows is None else algebra.unpack(rows)
-        parts.append(KeyRows(np.zeros(int(of_counts.sum()), np.int64), columns, unpacked))
-    table = stacked(algebra, parts)
-    return RowFragment(
-        keys, np.concatenate(slots), np.concatenate(counts), table.columns, table.rows
-    )
-
-
-def merge_rows(
-    fragments: Sequence[RowFragment[A]], algebra: Algebra[A], names: Sequence[str]
-) -> RowFragment[A]:
-    """Join fragments of consecutive epochs, oldest first: of each key, the newest counts."""
-    keys = [key for fragment in fragments for key in fragment.keys]
-    if not keys:
-        none = no_rows(names)
-        return RowFragment([], np.zeros(0, np.int32), none.ids, none.columns, None)
-    newest = dict(zip(keys, range(len(keys)), strict=True))
-    mask = np.zeros(len(keys), bool)
-    mask[np.fromiter(newest.values(), np.int64, len(newest))] = True
-    counts = np.concatenate([fragment.counts for fragment in fragments])
-    parts = [KeyRows(np.zeros(int(f.counts.sum()), np.int64), f.columns, f.rows) for f in fragments]
-    table = stacked(algebra, parts)
-    slots = np.concatenate([fragment.slots for fragment in fragments])
-    whole = RowFragment(keys, slots, counts, table.columns, table.rows)
-    return whole.chosen(algebra, mask)
 
 
 @dataclass(frozen=True)
@@ -229,9 +93,9 @@ class Rows(Generic[A]):
         alive: Bools = self.index.runs[run.table.ids] == run.number
         return alive
 
-    def tidied(self) -> Rows[A] | None:
-        """The same rows without the numbers of keys that have none, if those are many."""
-        found = self.keys.tidied()
+    def compacted(self) -> Rows[A] | None:
+        """The same rows without the numbers of unused keys, if those are many."""
+        found = self.keys.compacted()
         if found is None:
             return None
         keys, mapping = found
@@ -248,13 +112,22 @@ class Rows(Generic[A]):
 
 
 class RowState(Generic[A]):
-    """The rows of one windowed job on one node, and how fragments change them.
+    """The rows of one windowed job on one node: of the slots that it owns, and of copies.
 
-    ``reduce`` may run while others read ``committed``; ``apply`` and ``drop`` may not.
+    ``names`` are the columns beside the accumulators; ``read`` makes of a key's rows what users
+    read. ``reduce`` may run while others read ``committed``; ``apply`` and ``drop`` may not.
     """
 
-    def __init__(self, algebra: Algebra[A], names: Sequence[str]) -> None:
+    step = 50_000
+
+    def __init__(
+        self,
+        algebra: Algebra[A],
+        names: Sequence[str],
+        read: Callable[[KeyRows[A]], Any] = lambda rows: rows,
+    ) -> None:
         self._algebra = algebra
+        self._read = read
         self.names = tuple(names)
         self.committed: Rows[A] = Rows(algebra, names, KeyIds())
         self._number = 0
@@ -293,20 +166,43 @@ class RowState(Generic[A]):
         at = self.keys.slots(run.table.ids)
         return self.committed.alive(run) & (at >= slots.start) & (at < slots.stop)
 
+    def get(self, slot: int, key: Any) -> Any:
+        """What a user reads for a key, or None."""
+        rows = self.committed
+        known = rows.keys.known(key)
+        if known is None:
+            return None
+        found = rows.of(np.array([known], np.int64))
+        return self._read(found) if len(found) else None
+
+    def items(self, slots: SlotMask) -> Iterator[tuple[Any, Any]]:
+        """The keys of some slots with what a user reads for each."""
+        rows = self.committed
+        ids = rows.within(slots)
+        found = rows.of(ids)
+        cuts = np.searchsorted(found.ids, ids, "right")
+        parts = np.split(np.arange(len(found)), cuts[:-1])
+        for key, part in zip(rows.keys.keys(ids), parts, strict=False):
+            yield key, self._read(found.take(self._algebra, part))
+
+    def count(self, slots: SlotMask) -> int:
+        """The number of keys in some slots."""
+        return len(self.committed.within(slots))
+
     def check(self, rows: A) -> None:
-        """Raise what the algebra raises if rows cannot stand beside those that are here."""
+        """Raise what the algebra raises if rows cannot stand beside those of the state."""
         none = np.zeros(0, np.int64)
         held = [run.table.rows for run in self._runs if run.table.rows is not None]
         self._algebra.concat([self._algebra.take(part, none) for part in (*held, rows)])
 
     # -- changing ------------------------------------------------------------------------
 
-    def tidy(self) -> None:
-        """Give up the numbers of keys that have no rows any more, if they are many."""
-        tidied = self.committed.tidied()
-        if tidied is not None:
-            # In one step: whoever reads meanwhile goes on with the rows as they were.
-            self.committed = tidied
+    def compact_keys(self) -> None:
+        """Free the numbers of keys without rows, if they are many."""
+        compacted = self.committed.compacted()
+        if compacted is not None:
+            # In one step: concurrent readers keep the rows as they were.
+            self.committed = compacted
 
     def fragment(self, ids: Ids, table: KeyRows[A]) -> RowFragment[A]:
         """The fragment by which some keys, distinct and in order, have just these rows."""
@@ -322,7 +218,7 @@ class RowState(Generic[A]):
         )
 
     def apply(self, fragment: RowFragment[A], slots: SlotMask | None = None) -> None:
-        """Merge a sealed fragment, or what it has for some slots."""
+        """Apply the fragment of a committed epoch, or its part for some slots."""
         if slots is not None:
             fragment = fragment.chosen(self._algebra, slots[fragment.slots])
         if not fragment:
@@ -365,14 +261,44 @@ class RowState(Generic[A]):
         self._index.runs[table.ids] = self._number
         return _Run(self._number, table)
 
+    # -- fragments -------------------------------------------------------------------------
+
+    def by_slot(self, fragment: RowFragment[A]) -> RowFragment[A]:
+        """The same fragment: a part for some slots is found by a mask."""
+        return fragment
+
+    def encode(self, fragment: RowFragment[A]) -> bytes:
+        """Serialise a fragment."""
+        return encode_rows(fragment, self._algebra)
+
+    def decode(self, data: bytes | pa.Buffer) -> RowFragment[A]:
+        """Read what ``encode`` wrote; columns that it lacks hold the end of time.
+
+        A checkpoint may be older than the time-to-live of the job: keys without a time of last
+        touch do not expire until they are touched.
+        """
+        with without_collector():
+            fragment = decode_rows(data, self._algebra)
+        missing = np.full(int(fragment.counts.sum()), END)
+        columns = {name: fragment.columns.get(name, missing) for name in self.names}
+        return replace(fragment, columns=columns)
+
+    def part(self, fragment: RowFragment[A], slots: range) -> RowFragment[A]:
+        """A fragment's changes to some slots."""
+        return fragment.part(self._algebra, slots)
+
+    def merge(self, fragments: Sequence[RowFragment[A]]) -> RowFragment[A]:
+        """Merge fragments of consecutive epochs, oldest first."""
+        return merge_rows(fragments, self._algebra, self.names)
+
     def snapshot(self, slots: range) -> RowFragment[A]:
-        """All that some slots hold, as a fragment that makes empty slots equal to them."""
+        """All rows of some slots, as a fragment that makes empty slots equal to them."""
         found = [run.table.chosen(self._algebra, self._live_in(run, slots)) for run in self._runs]
         table = by_id(self._algebra, stacked(self._algebra, [no_rows(self.names), *found]))
         return self.fragment(np.unique(table.ids), table)
 
     def drop(self, slots: SlotMask) -> None:
-        """Forget all that some slots hold."""
+        """Remove all keys of some slots."""
         ids = self.committed.within(slots)
         self._place(ids, np.zeros(len(ids), np.int64))
         self._merge_runs()

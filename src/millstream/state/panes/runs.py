@@ -47,8 +47,8 @@ class Runs(Generic[A]):
                 known.runs[-2:] = [self._merged(*known.runs[-2:])]
         return known.runs
 
-    def tidy(self) -> None:
-        """Forget the panes that are gone."""
+    def forget_gone(self) -> None:
+        """Drop the runs of panes that the state no longer has."""
         for start in self._panes.keys() - self._state.starts:
             del self._panes[start]
 

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Generic, TypeVar
 
 import numpy as np
+import pyarrow as pa
 
 from millstream.ring.masks import SlotMask, mask_of
+from millstream.state.collector import without_collector
 from millstream.state.panes.fragments import (
     DirtyPanes,
     PaneFragment,
     Part,
     Stacks,
+    decode_panes,
     dirty_within,
+    encode_panes,
     masked,
 )
 from millstream.state.panes.keys import Ids, KeyIds
@@ -22,10 +27,12 @@ from millstream.state.panes.tables import (
     Table,
     chosen,
     folded,
+    only,
     ordered,
     overlaid,
     without,
 )
+from millstream.times import instant
 
 A = TypeVar("A")
 
@@ -52,10 +59,6 @@ class Panes(Generic[A]):
         of_epochs = self.raw.get(start, {})
         return [of_epochs[epoch] for epoch in sorted(of_epochs)]
 
-    def count(self, slots: SlotMask) -> int:
-        """How many keys some slots hold."""
-        return len(self.keys.within(slots))
-
     def get(self, key: Any) -> Mapping[int, Any] | None:
         """What a key has in each of its panes."""
         known = self.keys.known(key)
@@ -76,7 +79,7 @@ class Panes(Generic[A]):
         found: dict[int, dict[int, Any]] = {}
         for start in sorted(self.starts):
             given = [self.folded.get(start), *self.raw.get(start, {}).values()]
-            tables = [t for t in (_only(self._algebra, t, ids) for t in given) if t is not None]
+            tables = [t for t in (only(self._algebra, t, ids) for t in given) if t is not None]
             if not tables:
                 continue
             at = np.concatenate([table.ids for table in tables])
@@ -91,9 +94,9 @@ class Panes(Generic[A]):
                     found.setdefault(key, {}).setdefault(start, []).append(value)
         return found
 
-    def tidied(self) -> Panes[A] | None:
-        """The same panes without the numbers of keys that are in none, if those are many."""
-        found = self.keys.tidied()
+    def compacted(self) -> Panes[A] | None:
+        """The same panes without the numbers of unused keys, if those are many."""
+        found = self.keys.compacted()
         if found is None:
             return None
         keys, mapping = found
@@ -107,10 +110,12 @@ class Panes(Generic[A]):
 
 
 class PaneState(Generic[A]):
-    """The panes of a job, what follows from them, and how fragments change them.
+    """The panes of one windowed job on one node: of the slots that it owns, and of copies.
 
     ``reduce`` may run while others read ``committed``; ``apply`` and ``drop`` may not.
     """
+
+    step = 1_000_000_000  # tables are copied as a whole: parts would cost as much each
 
     def __init__(self, algebra: Algebra[A], slots: int) -> None:
         self._algebra = algebra
@@ -179,15 +184,15 @@ class PaneState(Generic[A]):
         at = self.keys.slots(table.ids)
         return chosen(self._algebra, table, (at >= slots.start) & (at < slots.stop))
 
-    def tidy(self) -> None:
-        """Give up the numbers of keys that are in no pane any more, if they are many."""
-        tidied = self.committed.tidied()
-        if tidied is not None:
+    def compact_keys(self) -> None:
+        """Free the numbers of keys that are in no pane, if they are many."""
+        compacted = self.committed.compacted()
+        if compacted is not None:
             self._stacks.clear()
-            # In one step: whoever reads meanwhile goes on with the panes as they were.
-            self.committed = tidied
+            # In one step: concurrent readers keep the panes as they were.
+            self.committed = compacted
 
-    def part(self, table: Table[A]) -> Part[A]:
+    def as_part(self, table: Table[A]) -> Part[A]:
         """A table with its keys, as it goes into a fragment."""
         keys = self.keys
         return Part(
@@ -198,10 +203,10 @@ class PaneState(Generic[A]):
         )
 
     def apply(self, fragment: PaneFragment[A], slots: SlotMask | None = None) -> None:
-        """Merge a sealed fragment, or what it has for some slots."""
+        """Apply the fragment of a committed epoch, or its part for some slots."""
         for run in fragment.compacted:
             self._drop_raw(self._mask(run, slots))
-        # First, as rows of a merged fragment may be newer than what went before.
+        # First, as rows of a merged fragment may be newer than the panes it closes.
         for run, before in fragment.gone:
             mask = self._mask(run, slots)
             self._evict({start for start in self.starts if start < before}, mask)
@@ -222,7 +227,7 @@ class PaneState(Generic[A]):
                 taken = at[mask[at]]
                 if len(taken):
                     self._dirty[start] = np.union1d(self._dirty.get(start, taken), taken)
-        self._settle_stacks(fragment, slots)
+        self._update_stacks(fragment, slots)
 
     def _forget_dirty(self, slots: SlotMask) -> None:
         left = {start: at[~slots[at]] for start, at in self._dirty.items()}
@@ -234,8 +239,8 @@ class PaneState(Generic[A]):
         rows = self._algebra.concat([kept.rows, new.rows])
         return ordered(self._algebra, np.concatenate([kept.ids, new.ids]), rows)
 
-    def _settle_stacks(self, fragment: PaneFragment[A], slots: SlotMask | None) -> None:
-        """Stacks hold as long as nothing else than what made them changes their panes."""
+    def _update_stacks(self, fragment: PaneFragment[A], slots: SlotMask | None) -> None:
+        """Drop the stacks whose panes have changed, and take those of the fragment."""
         stacks = fragment.stacks
         touched = np.zeros(self._slots, bool)
         for part in (*fragment.panes.values(), *fragment.raw.values()):
@@ -245,14 +250,13 @@ class PaneState(Generic[A]):
         if slots is not None:
             touched &= slots
         self.forget_stacks(touched)
-        whole = stacks is not None and (
-            slots is None or bool(slots[stacks.slots.start : stacks.slots.stop].all())
-        )
-        if stacks is not None and whole:
-            self._stacks[stacks.slots] = stacks
+        if stacks is not None:
+            run = stacks.slots
+            if slots is None or slots[run.start : run.stop].all():
+                self._stacks[run] = stacks
 
     def forget_stacks(self, slots: SlotMask) -> None:
-        """Give up the stacks that have to do with some slots."""
+        """Drop the stacks of runs that have any of some slots."""
         self._stacks = {
             run: stacks
             for run, stacks in self._stacks.items()
@@ -304,46 +308,78 @@ class PaneState(Generic[A]):
             if not of_epochs:
                 del self._raw[start]
 
+    # -- fragments -------------------------------------------------------------------------
+
+    def by_slot(self, fragment: PaneFragment[A]) -> PaneFragment[A]:
+        """The same fragment: it is applied in one step."""
+        return fragment
+
+    def encode(self, fragment: PaneFragment[A]) -> bytes:
+        """Serialise a fragment; stacks stay behind."""
+        return encode_panes(fragment, self._algebra)
+
+    def decode(self, data: bytes | pa.Buffer) -> PaneFragment[A]:
+        """Read what ``encode`` wrote."""
+        with without_collector():
+            return decode_panes(data, self._algebra)
+
+    def part(self, fragment: PaneFragment[A], slots: range) -> PaneFragment[A]:
+        """A fragment's changes to some slots."""
+        return fragment.part(self._algebra, slots)
+
+    def merge(self, fragments: Sequence[PaneFragment[A]]) -> PaneFragment[A]:
+        """Merge fragments of consecutive epochs, oldest first."""
+        scratch = PaneState(self._algebra, self._slots)
+        for fragment in fragments:
+            scratch.apply(fragment)
+        merged = scratch.snapshot(range(self._slots))
+        merged.compacted = [run for fragment in fragments for run in fragment.compacted]
+        merged.gone = [gone for fragment in fragments for gone in fragment.gone]
+        runs = dict.fromkeys(run for fragment in fragments for run, _ in fragment.dirty)
+        merged.dirty = [(run, scratch.dirty(run)) for run in runs]
+        return merged
+
     def snapshot(self, slots: range) -> PaneFragment[A]:
-        """All that some slots hold, as a fragment that makes empty slots equal to them."""
+        """All panes of some slots, as a fragment that makes empty slots equal to them."""
         taken: PaneFragment[A] = PaneFragment()
         for start in self._panes:
             table = self.pane(start, slots)
             if table is not None:
-                taken.panes[start] = self.part(table)
+                taken.panes[start] = self.as_part(table)
         for start, of_epochs in self._raw.items():
             for epoch, rows in of_epochs.items():
                 table = self._within(rows, slots)
                 if table is not None:
-                    taken.raw[start, epoch] = self.part(table)
+                    taken.raw[start, epoch] = self.as_part(table)
         dirty = self.dirty(slots)
         if dirty:
             taken.dirty.append((slots, dirty))
         return taken
 
     def drop(self, slots: SlotMask) -> None:
-        """Forget all that some slots hold."""
+        """Remove all keys of some slots."""
         self._evict(self.starts, slots)
         self._forget_dirty(slots)
         self.forget_stacks(slots)
         if not self.starts:
-            self._sample = None  # of what is gone, not even the types count any more
+            self._sample = None  # other rows may have other types
+
+    # -- reading ---------------------------------------------------------------------------
+
+    def get(self, slot: int, key: Any) -> Any:
+        """What a user reads for a key: its values by the start of their panes; or None."""
+        found = self.committed.get(key)
+        return None if found is None else _by_instant(found)
+
+    def items(self, slots: SlotMask) -> Iterator[tuple[Any, Any]]:
+        """The keys of some slots with what a user reads for each."""
+        for key, panes in self.committed.items(slots):
+            yield key, _by_instant(panes)
+
+    def count(self, slots: SlotMask) -> int:
+        """The number of keys in some slots."""
+        return len(self.keys.within(slots))
 
 
-def _only(algebra: Algebra[A], table: Table[A] | None, ids: Ids) -> Table[A] | None:
-    return None if table is None else chosen(algebra, table, np.isin(table.ids, ids))
-
-
-def merge_panes(
-    fragments: Sequence[PaneFragment[A]], algebra: Algebra[A], slots: int
-) -> PaneFragment[A]:
-    """Join fragments of consecutive epochs, oldest first, into one with the same effect."""
-    scratch = PaneState(algebra, slots)
-    for fragment in fragments:
-        scratch.apply(fragment)
-    merged = scratch.snapshot(range(slots))
-    merged.compacted = [run for fragment in fragments for run in fragment.compacted]
-    merged.gone = [gone for fragment in fragments for gone in fragment.gone]
-    told = dict.fromkeys(run for fragment in fragments for run, _ in fragment.dirty)
-    merged.dirty = [(run, scratch.dirty(run)) for run in told]
-    return merged
+def _by_instant(panes: Mapping[int, Any]) -> dict[datetime, Any]:
+    return {instant(start): value for start, value in panes.items()}

@@ -15,7 +15,7 @@ from typing import Any
 from rocksdict import Rdict, ReadOptions, WriteBatch, WriteOptions
 
 from millstream.ring.keys import one_nan
-from millstream.state.keyed import Entries
+from millstream.state.key_view import Entries
 from millstream.state.pickling import dumps, loads
 from millstream.state.spill import Table
 from millstream.stores.rocksdb.errors import translated

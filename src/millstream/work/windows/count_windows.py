@@ -24,7 +24,7 @@ from millstream.flow.windows import CountWindow
 from millstream.state.aggregates.grouping import Ints
 from millstream.state.panes.algebras import Objects, objects
 from millstream.state.panes.keys import Ids
-from millstream.state.panes.rows import KeyRows, by_id, no_rows, stacked
+from millstream.state.panes.row_fragments import KeyRows, by_id, no_rows, stacked
 from millstream.state.panes.scans import prefixes, suffixes
 from millstream.state.panes.tables import Algebra, Table
 from millstream.times import BEGINNING
@@ -33,7 +33,7 @@ from millstream.work.unit import UnitContext
 from millstream.work.value_lists import TIMES
 from millstream.work.window_rows import LAST
 from millstream.work.windows.forms import Closed, Form
-from millstream.work.windows.row_windows import RowReducing
+from millstream.work.windows.row_windows import RowOperator
 
 A = TypeVar("A")
 _ROLE = "role"
@@ -62,7 +62,7 @@ class _Blocks:
         return ((index + self.span) % self.slide == 0) & (index % self.span != 0)
 
 
-class CountReducing(RowReducing[A]):
+class CountOperator(RowOperator[A]):
     """A job with count windows, and a reducer that folds.
 
     Of each key there is the running result of this block, which also says how many panes the key
@@ -195,7 +195,7 @@ class CountReducing(RowReducing[A]):
         table: Table[Any] = Table(ids[keys], tails)
         return _in_time(algebra, starts, end * blocks.pane, table, times[keys])
 
-    def _shown(self, found: KeyRows[A]) -> Any:
+    def _read(self, found: KeyRows[A]) -> Any:
         """The result so far of the window that comes next; None if it has no values."""
         algebra, blocks = self._form.algebra, self._blocks
         role, index = found.columns[_ROLE], found.columns[_INDEX]
@@ -243,7 +243,7 @@ def _in_time(
     return Closed(0, starts[order], ends[order], "on_time", table, times[order])
 
 
-class CountListReducing(RowReducing[Objects]):
+class CountListOperator(RowOperator[Objects]):
     """A job with count windows, and a function that sees all their values.
 
     A key has one row: the values that windows to come need, the number of all it has had, and the
@@ -308,7 +308,7 @@ class CountListReducing(RowReducing[Objects]):
         """The end of the window that comes next after so many values."""
         return count // self._window.slide * self._window.slide + self._window.slide
 
-    def _shown(self, found: KeyRows[Objects]) -> list[Any]:
+    def _read(self, found: KeyRows[Objects]) -> list[Any]:
         """The values that are kept."""
         assert found.rows is not None
         [values] = self._form.algebra.values(found.rows)

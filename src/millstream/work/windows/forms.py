@@ -23,7 +23,7 @@ from millstream.flow.windows import CountWindow, GlobalWindow, Timing
 from millstream.ring.key_types import INSTANT
 from millstream.state.aggregates.grouping import Ints
 from millstream.state.blocks import KEY, TIME, WINDOW
-from millstream.state.copies import own
+from millstream.state.immutable import private_copy
 from millstream.state.panes.algebras import (
     AggregateAlgebra,
     CombiningAlgebra,
@@ -77,7 +77,7 @@ AnyWindow = Window | CountedWindow | EndlessWindow
 class Closed(Generic[A]):
     """Windows with the rows of their keys; ``at`` is their place among the job's.
 
-    Bounds hold for all rows, or each has its own; those of global windows are None. Results have
+    Bounds hold for all rows, or each has one; those of global windows are None. Results have
     a ``time``: that before the end, if it is None.
     """
 
@@ -361,9 +361,9 @@ class FunctionForm:
 
     def _in_order(self, values: list[Any], times: list[int]) -> list[Any]:
         if not self._ordered:
-            return list(map(own, values))
+            return list(map(private_copy, values))
         order = np.argsort(np.asarray(times, np.int64), kind="stable")
-        return [own(values[at]) for at in order.tolist()]
+        return [private_copy(values[at]) for at in order.tolist()]
 
 
 def _windows(job: JobVertex, one: Closed[Any]) -> Iterator[AnyWindow]:

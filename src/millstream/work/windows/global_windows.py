@@ -14,19 +14,19 @@ from millstream.flow.vertices import JobVertex
 from millstream.flow.windows import EveryCount, EveryTime, GlobalWindow
 from millstream.state.aggregates.grouping import Bools, Ints
 from millstream.state.panes.keys import Ids
-from millstream.state.panes.rows import KeyRows, stacked
+from millstream.state.panes.row_fragments import KeyRows, stacked
 from millstream.state.panes.tables import Table
 from millstream.times import BEGINNING
 from millstream.work.job_clock import JobClock
 from millstream.work.unit import UnitContext
 from millstream.work.window_rows import COUNT, LAST
 from millstream.work.windows.forms import Closed, Form
-from millstream.work.windows.row_windows import RowReducing
+from millstream.work.windows.row_windows import RowOperator
 
 A = TypeVar("A")
 
 
-class GlobalReducing(RowReducing[A]):
+class GlobalOperator(RowOperator[A]):
     """A job with global windows: a row for each key.
 
     Beside it stand the number of values since the last result, and the newest of their times.
@@ -45,7 +45,7 @@ class GlobalReducing(RowReducing[A]):
 
     def _step(self, new: KeyRows[A], unit: UnitContext) -> tuple[Ids, KeyRows[A], list[Closed[A]]]:
         clock = unit.clock or JobClock()
-        due, [counts, lasts] = self._state.where(unit.slots, COUNT, LAST)
+        due, [counts, lasts] = self.state.where(unit.slots, COUNT, LAST)
         ids = np.union1d(new.ids, due[self._fires(counts, lasts, clock)])
         totals = self._merged(stacked(self._form.algebra, [self._known(ids, unit), new]))
         if totals.rows is None:
@@ -80,7 +80,7 @@ class GlobalReducing(RowReducing[A]):
         merged = self._form.algebra.merge(rows.rows, groups, len(ids))
         return KeyRows(ids, {COUNT: counts, LAST: lasts}, merged)
 
-    def _shown(self, found: KeyRows[A]) -> Any:
+    def _read(self, found: KeyRows[A]) -> Any:
         """The result so far."""
         assert found.rows is not None
         [value] = self._form.algebra.values(found.rows)

@@ -15,7 +15,7 @@ from millstream.flow.joins import COLUMNS
 from millstream.flow.vertices import JobVertex
 from millstream.ring.key_types import INSTANT
 from millstream.state.blocks import KEY
-from millstream.state.copies import own
+from millstream.state.immutable import private_copy
 from millstream.state.panes.algebras import Objects
 from millstream.state.panes.keys import Ids, KeyIds
 from millstream.state.records import encode_records
@@ -82,7 +82,7 @@ class JoinResults:
         try:
             rows = zip(names, found.left.tolist(), found.right.tolist(), strict=True)
             for key, left, right in rows:
-                result = function(key, own(left), own(right))
+                result = function(key, private_copy(left), private_copy(right))
                 if isinstance(result, list) or hasattr(result, "__next__"):
                     records.extend(result)
                 elif result is not None:

@@ -6,8 +6,7 @@ Each key has some rows. An epoch reads those of the keys that it touches, and re
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -15,21 +14,11 @@ import pyarrow as pa
 
 from millstream.flow.vertices import JobVertex
 from millstream.ring.keys import decode_keys
-from millstream.ring.masks import SlotMask
 from millstream.state.blocks import KEY, SLOT
 from millstream.state.panes.keys import Ids
-from millstream.state.panes.rows import (
-    KeyRows,
-    RowFragment,
-    RowState,
-    decode_rows,
-    encode_rows,
-    merge_rows,
-    no_rows,
-)
-from millstream.times import END
+from millstream.state.panes.row_fragments import KeyRows, RowFragment, no_rows
+from millstream.state.panes.rows import RowState
 from millstream.work.belated import Aside
-from millstream.work.collector import without_collector
 from millstream.work.keyed_values import one_key_type
 from millstream.work.parcels import with_late
 from millstream.work.unit import Reduced, UnitContext, ttl_of
@@ -39,13 +28,12 @@ A = TypeVar("A")
 _TOUCHED = "touched"
 
 
-class RowReducing(ABC, Generic[A]):
+class RowOperator(ABC, Generic[A]):
     """A job whose keys have rows; ``names`` are the columns beside their accumulators.
 
     With a time-to-live, rows also say when their key last saw a value.
     """
 
-    step = 50_000
     names: tuple[str, ...] = ()
 
     def __init__(self, job: JobVertex, form: Form[A]) -> None:
@@ -55,7 +43,7 @@ class RowReducing(ABC, Generic[A]):
         self._form = form
         self._ttl = ttl_of(job)
         kept = self.names if self._ttl is None else (*self.names, _TOUCHED)
-        self._state: RowState[A] = RowState(form.algebra, kept)
+        self.state: RowState[A] = RowState(form.algebra, kept, self._read)
 
     @abstractmethod
     def _step(self, new: KeyRows[A], unit: UnitContext) -> tuple[Ids, KeyRows[A], list[Closed[A]]]:
@@ -65,8 +53,8 @@ class RowReducing(ABC, Generic[A]):
         """
 
     @abstractmethod
-    def _shown(self, found: KeyRows[A]) -> Any:
-        """What the rows of one key say to people."""
+    def _read(self, found: KeyRows[A]) -> Any:
+        """What users read in the rows of one key."""
 
     @abstractmethod
     def _columns(self, block: pa.RecordBatch) -> dict[str, Any]:
@@ -75,8 +63,8 @@ class RowReducing(ABC, Generic[A]):
     def reduce(
         self, blocks: Sequence[pa.RecordBatch], unit: UnitContext
     ) -> Reduced[RowFragment[A]]:
-        state = self._state
-        state.tidy()
+        state = self.state
+        state.compact_keys()
         given = [block for block in blocks if block.num_rows]
         new, aside = self._judged(self._taken(given), given, unit)
         if new.rows is not None:
@@ -92,7 +80,7 @@ class RowReducing(ABC, Generic[A]):
 
     def _known(self, ids: Ids, unit: UnitContext) -> KeyRows[A]:
         """The rows of some keys, which are distinct and in order; of idle keys there are none."""
-        found = self._state.of(ids)
+        found = self.state.of(ids)
         if self._ttl is None:
             return found
         fresh = found.columns[_TOUCHED] >= unit.time - self._ttl
@@ -101,7 +89,7 @@ class RowReducing(ABC, Generic[A]):
 
     def _with_touches(self, rows: KeyRows[A], seen: Ids, unit: UnitContext) -> KeyRows[A]:
         """Rows that say when their key last saw a value: now, or as they said before."""
-        before = self._state.of(np.unique(rows.ids))
+        before = self.state.of(np.unique(rows.ids))
         touched = np.full(len(rows), unit.time, np.int64)
         given = ~np.isin(rows.ids, seen)  # keys that only gave a result
         touched[given] = before.columns[_TOUCHED][np.searchsorted(before.ids, rows.ids[given])]
@@ -109,7 +97,7 @@ class RowReducing(ABC, Generic[A]):
 
     def _idle(self, unit: UnitContext, ttl: int) -> Ids:
         """The keys that saw no value for longer than the time-to-live."""
-        ids, [touched] = self._state.where(unit.slots, _TOUCHED)
+        ids, [touched] = self.state.where(unit.slots, _TOUCHED)
         return np.unique(ids[touched < unit.time - ttl])
 
     def _judged(
@@ -124,7 +112,7 @@ class RowReducing(ABC, Generic[A]):
             return no_rows(self.names)
         # Keys of several types would meet in the dictionary: 1, True and 1.0 are one key to it.
         one_key_type(self._job, [block.column(KEY) for block in given])
-        keys = self._state.keys
+        keys = self.state.keys
         ids = np.concatenate(
             [keys.find(decode_keys(b.column(KEY)), b.column(SLOT).to_numpy()) for b in given]
         )
@@ -134,55 +122,3 @@ class RowReducing(ABC, Generic[A]):
             {name: np.concatenate([found[name] for found in columns]) for name in self.names},
             self._form.algebra.concat([self._form.read(block) for block in given]),
         )
-
-    # -- state ---------------------------------------------------------------------------
-
-    def apply(self, fragment: RowFragment[A], slots: SlotMask | None = None) -> None:
-        self._state.apply(fragment, slots)
-
-    def by_slot(self, fragment: RowFragment[A]) -> RowFragment[A]:
-        return fragment
-
-    def encode(self, fragment: RowFragment[A]) -> bytes:
-        return encode_rows(fragment, self._form.algebra)
-
-    def decode(self, data: bytes | pa.Buffer) -> RowFragment[A]:
-        with without_collector():
-            fragment = decode_rows(data, self._form.algebra)
-        # A checkpoint may be of a time when the job had no time-to-live, or had one: keys that do
-        # not say when they were touched are not idle until they are.
-        missing = np.full(int(fragment.counts.sum()), END)
-        columns = {name: fragment.columns.get(name, missing) for name in self._state.names}
-        return replace(fragment, columns=columns)
-
-    def part(self, fragment: RowFragment[A], slots: range) -> RowFragment[A]:
-        return fragment.part(self._form.algebra, slots)
-
-    def merge(self, fragments: Sequence[RowFragment[A]]) -> RowFragment[A]:
-        return merge_rows(fragments, self._form.algebra, self._state.names)
-
-    def snapshot(self, slots: range) -> RowFragment[A]:
-        return self._state.snapshot(slots)
-
-    def drop(self, slots: SlotMask) -> None:
-        self._state.drop(slots)
-
-    def get(self, slot: int, key: Any) -> Any:
-        rows = self._state.committed
-        known = rows.keys.known(key)
-        if known is None:
-            return None
-        found = rows.of(np.array([known], np.int64))
-        return self._shown(found) if len(found) else None
-
-    def items(self, slots: SlotMask) -> Iterator[tuple[Any, Any]]:
-        rows = self._state.committed
-        ids = rows.within(slots)
-        found, algebra = rows.of(ids), self._form.algebra
-        cuts = np.searchsorted(found.ids, ids, "right")
-        parts = np.split(np.arange(len(found)), cuts[:-1])
-        for key, part in zip(rows.keys.keys(ids), parts, strict=False):
-            yield key, self._shown(found.take(algebra, part))
-
-    def keys(self, slots: SlotMask) -> int:
-        return len(self._state.committed.within(slots))

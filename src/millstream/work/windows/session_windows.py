@@ -18,7 +18,7 @@ from millstream.flow.vertices import JobVertex
 from millstream.flow.windows import SessionWindow, Timing
 from millstream.state.aggregates.grouping import Bools
 from millstream.state.panes.keys import Ids
-from millstream.state.panes.rows import KeyRows, stacked
+from millstream.state.panes.row_fragments import KeyRows, stacked
 from millstream.state.panes.tables import Table
 from millstream.times import instant
 from millstream.work.belated import Aside, aside_of, is_belated, origins_in
@@ -26,13 +26,13 @@ from millstream.work.job_clock import JobClock
 from millstream.work.unit import UnitContext
 from millstream.work.window_rows import LAST, START, Bursts
 from millstream.work.windows.forms import Closed, Form
-from millstream.work.windows.row_windows import RowReducing
+from millstream.work.windows.row_windows import RowOperator
 
 A = TypeVar("A")
 _NEWS = "news"
 
 
-class SessionReducing(RowReducing[A]):
+class SessionOperator(RowOperator[A]):
     """A job with session windows: a row for each open session of a key.
 
     ``dirty`` is 1 for those that have changed since early results were given.
@@ -67,7 +67,7 @@ class SessionReducing(RowReducing[A]):
         """Which new rows are in sessions that were over before, with all that could be joined."""
         ids = np.unique(new.ids[belated])
         mine = np.isin(new.ids, ids)
-        known = self._state.of(ids)
+        known = self.state.of(ids)
         both = np.concatenate([known.ids, new.ids[mine]])
         columns = {
             name: np.concatenate([known.columns[name], new.columns[name][mine]])
@@ -83,7 +83,7 @@ class SessionReducing(RowReducing[A]):
         clock = unit.clock or JobClock()
         algebra = self._form.algebra
         ids = np.union1d(new.ids, self._due(clock, unit.slots))
-        sessions = self._merged(stacked(algebra, [self._state.of(ids), new]))
+        sessions = self._merged(stacked(algebra, [self.state.of(ids), new]))
         if not len(sessions):
             return ids, sessions, []
         over = sessions.columns[LAST] + self._gap <= clock.watermark
@@ -95,7 +95,7 @@ class SessionReducing(RowReducing[A]):
 
     def _due(self, clock: JobClock, slots: range) -> Ids:
         """The keys with sessions that close or give early results, even if nothing comes."""
-        ids, [last, dirty] = self._state.where(slots, LAST, _NEWS)
+        ids, [last, dirty] = self.state.where(slots, LAST, _NEWS)
         return ids[(last + self._gap <= clock.watermark) | ((dirty > 0) & clock.early)]
 
     def _merged(self, rows: KeyRows[A]) -> KeyRows[A]:
@@ -119,7 +119,7 @@ class SessionReducing(RowReducing[A]):
         starts, ends = sessions.columns[START][at], sessions.columns[LAST][at] + self._gap
         return Closed(0, starts, ends, timing, table)
 
-    def _shown(self, found: KeyRows[A]) -> dict[datetime, Any]:
+    def _read(self, found: KeyRows[A]) -> dict[datetime, Any]:
         """What each open session has, by its start."""
         assert found.rows is not None
         starts = map(instant, found.columns[START].tolist())

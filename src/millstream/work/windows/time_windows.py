@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
 from functools import cached_property
 from typing import Any, Generic, TypeVar
 
@@ -19,19 +18,16 @@ import pyarrow as pa
 from millstream.flow.vertices import JobVertex
 from millstream.flow.windows import TimeWindow
 from millstream.ring.keys import decode_keys
-from millstream.ring.masks import SlotMask
 from millstream.state.blocks import KEY, PANE, SLOT
 from millstream.state.panes.fragments import (
     DirtyPanes,
     PaneFragment,
     Stacks,
-    decode_panes,
-    encode_panes,
     same_dirty,
 )
 from millstream.state.panes.keys import Ids
 from millstream.state.panes.sliding import Slider, flipped
-from millstream.state.panes.state import PaneState, merge_panes
+from millstream.state.panes.state import PaneState
 from millstream.state.panes.tables import (
     Algebra,
     Table,
@@ -42,8 +38,7 @@ from millstream.state.panes.tables import (
     ordered,
     overlaid,
 )
-from millstream.times import BEGINNING, instant
-from millstream.work.collector import without_collector
+from millstream.times import BEGINNING
 from millstream.work.job_clock import JobClock
 from millstream.work.keyed_values import one_key_type
 from millstream.work.unit import Reduced, UnitContext
@@ -53,10 +48,8 @@ from millstream.work.windows.spans import ends_within, first_open_start
 A = TypeVar("A")
 
 
-class TimeWindowReducing(Generic[A]):
+class TimeWindowOperator(Generic[A]):
     """A job with sliding or tumbling windows."""
-
-    step = 1_000_000_000  # tables are copied as a whole: parts would cost as much each
 
     def __init__(self, job: JobVertex, form: Form[A], slots: int) -> None:
         assert job.windowing is not None
@@ -65,16 +58,15 @@ class TimeWindowReducing(Generic[A]):
         self._windows = job.windowing.time_windows
         self._pane = job.windowing.pane
         self._by_two_stacks = job.windowing.by_two_stacks
-        self._slots = slots
-        self._state = PaneState(form.algebra, slots)
+        self.state = PaneState(form.algebra, slots)
         self._tells_early = job.windowing.early is not None
 
     def reduce(
         self, blocks: Sequence[pa.RecordBatch], unit: UnitContext
     ) -> Reduced[PaneFragment[A]]:
         clock = unit.clock or JobClock()
-        state, algebra = self._state, self._form.algebra
-        state.tidy()
+        state, algebra = self.state, self._form.algebra
+        state.compact_keys()
         fragment: PaneFragment[A] = PaneFragment()
         view = _View(state, algebra, unit.slots)
         taken = self._taken(blocks)
@@ -121,13 +113,13 @@ class TimeWindowReducing(Generic[A]):
             return {}
         # Keys of several types would meet in the dictionary: 1, True and 1.0 are one key to it.
         one_key_type(self._job, [block.column(KEY) for block in given])
-        algebra, keys = self._form.algebra, self._state.keys
+        algebra, keys = self._form.algebra, self.state.keys
         ids = np.concatenate(
             [keys.find(decode_keys(b.column(KEY)), b.column(SLOT).to_numpy()) for b in given]
         )
         panes = np.concatenate([block.column(PANE).to_numpy() for block in given])
         rows = algebra.concat([self._form.read(block) for block in given])
-        self._state.check(rows)  # here, as an epoch that is committed must not be refused
+        self.state.check(rows)  # here, as an epoch that is committed must not be refused
         order = np.lexsort((ids, panes))
         starts, cuts = np.unique(panes[order], return_index=True)
         found = {}
@@ -171,7 +163,7 @@ class TimeWindowReducing(Generic[A]):
         """What has come since early results were given, now and before, and is still needed."""
         dirty = dict(known)
         for start, table in taken.items():
-            slots = self._state.keys.slots(table.ids)
+            slots = self.state.keys.slots(table.ids)
             dirty[start] = np.union1d(dirty[start], slots) if start in dirty else np.unique(slots)
         return {start: slots for start, slots in dirty.items() if start >= horizon}
 
@@ -185,52 +177,10 @@ class TimeWindowReducing(Generic[A]):
                 if table is None:
                     continue
                 touched = np.concatenate([dirty[pane] for pane in dirty if start <= pane < end])
-                has_dirty = np.isin(self._state.keys.slots(table.ids), touched)
+                has_dirty = np.isin(self.state.keys.slots(table.ids), touched)
                 table = chosen(self._form.algebra, table, has_dirty)
                 if table is not None:
                     yield Closed(at, start, end, "early", table)
-
-    # -- state ---------------------------------------------------------------------------
-
-    def apply(self, fragment: PaneFragment[A], slots: SlotMask | None = None) -> None:
-        self._state.apply(fragment, slots)
-
-    def by_slot(self, fragment: PaneFragment[A]) -> PaneFragment[A]:
-        return fragment
-
-    def encode(self, fragment: PaneFragment[A]) -> bytes:
-        return encode_panes(fragment, self._form.algebra)
-
-    def decode(self, data: bytes | pa.Buffer) -> PaneFragment[A]:
-        with without_collector():
-            return decode_panes(data, self._form.algebra)
-
-    def part(self, fragment: PaneFragment[A], slots: range) -> PaneFragment[A]:
-        return fragment.part(self._form.algebra, slots)
-
-    def merge(self, fragments: Sequence[PaneFragment[A]]) -> PaneFragment[A]:
-        return merge_panes(fragments, self._form.algebra, self._slots)
-
-    def snapshot(self, slots: range) -> PaneFragment[A]:
-        return self._state.snapshot(slots)
-
-    def drop(self, slots: SlotMask) -> None:
-        self._state.drop(slots)
-
-    def get(self, slot: int, key: Any) -> dict[datetime, Any] | None:
-        found = self._state.committed.get(key)
-        return None if found is None else _shown(found)
-
-    def items(self, slots: SlotMask) -> Iterator[tuple[Any, dict[datetime, Any]]]:
-        for key, panes in self._state.committed.items(slots):
-            yield key, _shown(panes)
-
-    def keys(self, slots: SlotMask) -> int:
-        return self._state.committed.count(slots)
-
-
-def _shown(panes: Mapping[int, Any]) -> dict[datetime, Any]:
-    return {instant(start): value for start, value in panes.items()}
 
 
 def _distinct(tables: Any) -> int:
@@ -320,7 +270,7 @@ class _View(Generic[A]):
         """Put into a fragment what later windows need."""
         for start, table in self._touched.items():
             if start >= horizon or horizon <= BEGINNING:
-                fragment.panes[start] = self._state.part(table)
+                fragment.panes[start] = self._state.as_part(table)
         for start, table in self._added.items():
             if start >= horizon or horizon <= BEGINNING:
-                fragment.raw[start, epoch] = self._state.part(table)
+                fragment.raw[start, epoch] = self._state.as_part(table)

@@ -15,16 +15,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream.ring.keys import NAN
-from millstream.state.columns import ColumnFragment, ColumnState
-from millstream.state.deltas import (
+from millstream.state.column_fragments import (
+    ColumnFragment,
     decode_columns,
-    decode_keyed,
     encode_columns,
-    encode_keyed,
     merge_columns,
-    merge_keyed,
 )
-from millstream.state.keyed import GONE, Change, KeyedFragment, KeyedState
+from millstream.state.columns import ColumnState
+from millstream.state.key_view import GONE, Change
+from millstream.state.keyed import KeyedState
+from millstream.state.keyed_fragments import KeyedFragment, decode_keyed, encode_keyed, merge_keyed
 from tests.state.python_values import Basket, same, untimed
 
 few = settings(untimed, max_examples=150)
@@ -110,7 +110,7 @@ def keyed_contents(state: KeyedState, slots: Sequence[int], until: int) -> Any:
             }
             for slot in slots
         },
-        {slot: state.keys(only(slot)) for slot in slots},
+        {slot: state.count(only(slot)) for slot in slots},
         {key for slot in slots for key, _ in state.items(only(slot)) if key in state.slow_path},
         [{slot: sorted(keys) for slot, keys in found.items()} for found in idle],
     )
@@ -120,7 +120,7 @@ def column_contents(state: ColumnState, slots: Sequence[int], until: int) -> Any
     rows = {
         slot: {
             key: row
-            for keys, batch in state.items(only(slot), batch=2)
+            for keys, batch in state.batches(only(slot), size=2)
             for key, row in zip(keys, batch.to_pylist(), strict=True)
         }
         for slot in slots
@@ -128,7 +128,7 @@ def column_contents(state: ColumnState, slots: Sequence[int], until: int) -> Any
     found = [(slot, before) for slot in slots for before in range(until + 2)]
     return (
         rows,
-        {slot: state.keys(only(slot)) for slot in slots},
+        {slot: state.count(only(slot)) for slot in slots},
         [sorted(state.idle_since(range(s, s + 1), before)) for s, before in found],
     )
 
@@ -335,7 +335,7 @@ def test_keys_of_all_kinds_are_found_again(keys: list[Any], arrive: Any) -> None
     assert [keyed_state.slots[0][key]["n"] for key in keys] == list(range(len(keys)))
     assert keyed_state.idle_since([0], before=8) == {0: keys}
     assert column_state.find(keys).tolist() == list(range(len(keys)))
-    [(found, _)] = column_state.items(np.ones(1, dtype=bool))
+    [(found, _)] = column_state.batches(np.ones(1, dtype=bool))
     assert same(found, keys)
 
     keyed_state.apply(decode_keyed(encode_keyed(KeyedFragment({}, {0: other}))))

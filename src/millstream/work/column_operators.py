@@ -1,8 +1,8 @@
-"""Reducers over columns: the built-in aggregates, and users' Arrow functions."""
+"""Operators over columnar state: the built-in aggregates, and users' Arrow functions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,64 +16,32 @@ from millstream.flow.reducers import (
 from millstream.flow.vertices import JobVertex
 from millstream.ring.hashing import hash_column, slot_of
 from millstream.ring.keys import KeyTypeError, canonical_column, decode_keys
-from millstream.ring.masks import SlotMask
 from millstream.state.blocks import KEY, SLOT
-from millstream.state.columns import ColumnFragment, ColumnState, widened_types
-from millstream.state.deltas import decode_columns, encode_columns, merge_columns
+from millstream.state.column_fragments import ColumnFragment, widened_types
+from millstream.state.columns import ColumnState, Read, rows_as_dicts
 from millstream.state.values import ValueTypeError, shown
-from millstream.work.collector import without_collector
 from millstream.work.failures import calling, record_error
 from millstream.work.keyed_values import group
 from millstream.work.packers import aggregating, concat_batches, concat_keys
 from millstream.work.unit import Reduced, UnitContext, ttl_of
 
 
-class _ColumnReducing:
-    """What the reducers over columns share."""
+class _ColumnOperator:
+    """What both share: looking up rows, and expiry of keys."""
 
-    step = 10_000
-
-    def __init__(self, job: JobVertex, slots: int) -> None:
+    def __init__(self, job: JobVertex, slots: int, read: Read = rows_as_dicts) -> None:
         self._job = job
         self._slots = slots
         self._ttl = ttl_of(job)
-        self._state = ColumnState(slots)
-
-    def apply(self, fragment: ColumnFragment, slots: SlotMask | None = None) -> None:
-        self._state.apply(fragment, slots)
-
-    def by_slot(self, fragment: ColumnFragment) -> ColumnFragment:
-        return fragment.by_slot()
-
-    def encode(self, fragment: ColumnFragment) -> bytes:
-        return encode_columns(fragment)
-
-    def decode(self, data: bytes | pa.Buffer) -> ColumnFragment:
-        with without_collector():
-            return decode_columns(data)
-
-    def part(self, fragment: ColumnFragment, slots: range) -> ColumnFragment:
-        return fragment.part((fragment.slots >= slots.start) & (fragment.slots < slots.stop))
-
-    def merge(self, fragments: Sequence[ColumnFragment]) -> ColumnFragment:
-        return merge_columns(fragments)
-
-    def snapshot(self, slots: range) -> ColumnFragment:
-        return self._state.snapshot(slots)
-
-    def drop(self, slots: SlotMask) -> None:
-        self._state.drop(slots)
-
-    def keys(self, slots: SlotMask) -> int:
-        return self._state.keys(slots)
+        self.state = ColumnState(slots, read)
 
     def _idle(self, unit: UnitContext) -> list[Any]:
         if self._ttl is None:
             return []
-        return self._state.idle_since(unit.slots, unit.time - self._ttl)
+        return self.state.idle_since(unit.slots, unit.time - self._ttl)
 
     def _find(self, keys: list[Any], idle: list[Any]) -> npt.NDArray[np.int64]:
-        rows = self._state.find(keys)
+        rows = self.state.find(keys)
         if idle:
             expired = set(idle)
             rows[[key in expired for key in keys]] = -1
@@ -86,11 +54,11 @@ class _ColumnReducing:
         return [key for key in idle if key not in kept]
 
 
-class AggregateReducing(_ColumnReducing):
+class AggregateOperator(_ColumnOperator):
     """Built-in aggregates: everything on whole columns."""
 
     def __init__(self, job: JobVertex, reducer: AggregateReducer, slots: int) -> None:
-        super().__init__(job, slots)
+        super().__init__(job, slots, self._read)
         self._aggregates = reducer.aggregates
 
     def reduce(
@@ -107,7 +75,7 @@ class AggregateReducing(_ColumnReducing):
         rows = self._find(keys, idle)
         known = np.flatnonzero(rows >= 0)
         if len(known):
-            base = self._state.take(rows[known])
+            base = self.state.take(rows[known])
             new = concat_batches(self._job, [base, new])
             groups = np.concatenate([known, groups])
         with aggregating(self._job, distinct):
@@ -123,10 +91,10 @@ class AggregateReducing(_ColumnReducing):
         return Reduced(fragment, [output], len(keys))
 
     def _check_types(self, found: pa.Schema) -> None:
-        if self._state.schema is None:
+        if self.state.schema is None:
             return
         try:
-            widened_types(self._state.schema, found)
+            widened_types(self.state.schema, found)
         except ValueTypeError as misfit:
             raise record_error(
                 f"input of job {self._job.name!r}",
@@ -135,17 +103,7 @@ class AggregateReducing(_ColumnReducing):
                 "give values of one type (cast them in the map)",
             ) from None
 
-    def get(self, slot: int, key: Any) -> Any:
-        rows = self._state.find([key])
-        if rows[0] < 0:
-            return None
-        return self._values(self._state.take(rows))[0]
-
-    def items(self, slots: SlotMask) -> Iterator[tuple[Any, Any]]:
-        for keys, rows in self._state.items(slots):
-            yield from zip(keys, self._values(rows), strict=True)
-
-    def _values(self, rows: pa.RecordBatch) -> list[Any]:
+    def _read(self, rows: pa.RecordBatch, count: int) -> list[Any]:
         results = self._aggregates.result(rows)
         if results.schema.names == ["value"]:
             return list(results.column(0).to_pylist())
@@ -160,7 +118,7 @@ def _without(batch: pa.RecordBatch, *names: str) -> pa.RecordBatch:
     return batch.select([name for name in batch.schema.names if name not in names])
 
 
-class ArrowReducing(_ColumnReducing):
+class ArrowOperator(_ColumnOperator):
     """``reduce(rows, state)`` over tables; one state row per key."""
 
     def __init__(self, job: JobVertex, reducer: ArrowReducer, slots: int) -> None:
@@ -189,9 +147,9 @@ class ArrowReducing(_ColumnReducing):
     def _old_rows(
         self, distinct: pa.Array, found: npt.NDArray[np.int64], known: npt.NDArray[np.int64]
     ) -> pa.Table:
-        if self._state.schema is None:
+        if self.state.schema is None:
             return pa.table({KEY: distinct.slice(0, 0)})
-        kept = self._state.take(found[known])
+        kept = self.state.take(found[known])
         keys = distinct.take(pa.array(known))
         return pa.Table.from_arrays([keys, *kept.columns], names=[KEY, *kept.schema.names])
 
@@ -228,7 +186,7 @@ class ArrowReducing(_ColumnReducing):
         idle: list[Any],
         time: int,
     ) -> ColumnFragment:
-        column = self._state_keys(state.column(KEY), distinct.type)
+        column = self.state_keys(state.column(KEY), distinct.type)
         kept = decode_keys(column)
         if len(set(kept)) != len(kept) or not set(kept) <= set(keys):
             raise record_error(
@@ -238,8 +196,8 @@ class ArrowReducing(_ColumnReducing):
                 "return at most one state row for each key of the new rows",
             )
         gone = set(keys) - set(kept)
-        # Also a key that came back after it had expired: its old row is still there.
-        known = (self._state.find(keys) >= 0).tolist()
+        # Also an expired key that has new rows: its old row is still in the state.
+        known = (self.state.find(keys) >= 0).tolist()
         forgotten = [key for key, old in zip(keys, known, strict=True) if old and key in gone]
         forgotten += self._forgotten(idle, keys)
         if not kept:
@@ -264,7 +222,7 @@ class ArrowReducing(_ColumnReducing):
         return keys if keys.type == expected else keys.cast(expected)
 
     def _as_before(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        before = self._state.schema
+        before = self.state.schema
         if before is None:
             return rows
         if set(rows.schema.names) == set(before.names):
@@ -278,18 +236,6 @@ class ArrowReducing(_ColumnReducing):
                 "return the same columns and types every time",
             )
         return rows
-
-    def get(self, slot: int, key: Any) -> Any:
-        rows = self._state.find([key])
-        return None if rows[0] < 0 else self._values(self._state.take(rows), 1)[0]
-
-    def items(self, slots: SlotMask) -> Iterator[tuple[Any, Any]]:
-        for keys, rows in self._state.items(slots):
-            yield from zip(keys, self._values(rows, len(keys)), strict=True)
-
-    def _values(self, rows: pa.RecordBatch, count: int) -> list[Any]:
-        # State of keys alone: a batch without columns knows no number of rows.
-        return list(rows.to_pylist()) if rows.num_columns else [{} for _ in range(count)]
 
 
 def _described(schema: pa.Schema) -> str:

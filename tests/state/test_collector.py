@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from millstream.work.collector import CollectorPauses, without_collector
+from millstream.state.collector import CollectorPauses, without_collector
 
 
 def test_the_collector_rests_until_the_last_caller_is_done() -> None:

@@ -1,4 +1,4 @@
-"""Reducers over Python state: reduce functions, and users' combinables."""
+"""Operators over keyed state: reduce functions, and users' combinables."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import inspect
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -16,76 +16,39 @@ from millstream.flow.reducers import (
     StatefulReducer,
 )
 from millstream.flow.vertices import JobVertex
-from millstream.ring.masks import SlotMask
-from millstream.state.deltas import decode_keyed, encode_keyed, merge_keyed
-from millstream.state.keyed import (
+from millstream.state.key_view import (
     Change,
-    KeyedFragment,
-    KeyedState,
-    State,
+    Entries,
+    KeyView,
     View,
     close_view,
+    copy_entries,
 )
+from millstream.state.keyed import KeyedState
+from millstream.state.keyed_fragments import KeyedFragment
 from millstream.state.records import encode_records
 from millstream.state.values import ValueTypeError, shown
-from millstream.work.collector import without_collector
 from millstream.work.failures import record_error, user_error
 from millstream.work.unit import Reduced, UnitContext, ttl_of
 from millstream.work.unit_values import Groups, gathered
 
 ACCUMULATOR = "accumulator"
+MakeState = Callable[[Callable[[Entries], Any]], KeyedState]
+"""Makes the state of a job, given what users read in a key's entries."""
 
 
-class _KeyedReducing(ABC):
-    """What the reducers over Python state share: gathering, expiry, outputs."""
+class _KeyedOperator(ABC):
+    """What both share: gathering values, expiry of keys, outputs."""
 
-    step = 2_000
-
-    def __init__(self, job: JobVertex, state: KeyedState | None) -> None:
+    def __init__(self, job: JobVertex, state: KeyedState) -> None:
         self._job = job
         self._ttl = ttl_of(job)
-        self._state = KeyedState() if state is None else state
-
-    def apply(self, fragment: KeyedFragment, slots: SlotMask | None = None) -> None:
-        self._state.apply(fragment, slots)
-
-    def by_slot(self, fragment: KeyedFragment) -> KeyedFragment:
-        return fragment
-
-    def encode(self, fragment: KeyedFragment) -> bytes:
-        return encode_keyed(fragment)
-
-    def decode(self, data: bytes | pa.Buffer) -> KeyedFragment:
-        with without_collector():
-            return decode_keyed(data)
-
-    def part(self, fragment: KeyedFragment, slots: range) -> KeyedFragment:
-        return fragment.part(slots)
-
-    def merge(self, fragments: Sequence[KeyedFragment]) -> KeyedFragment:
-        with without_collector():
-            return merge_keyed(fragments)
-
-    def snapshot(self, slots: range) -> KeyedFragment:
-        with without_collector():
-            return self._state.snapshot(slots)
-
-    def drop(self, slots: SlotMask) -> None:
-        self._state.drop(slots)
-
-    def get(self, slot: int, key: Any) -> Any:
-        return self._state.get(slot, key)
-
-    def items(self, slots: SlotMask) -> Iterator[tuple[Any, Any]]:
-        yield from self._state.items(slots)
-
-    def keys(self, slots: SlotMask) -> int:
-        return self._state.keys(slots)
+        self.state = state
 
     def _idle(self, unit: UnitContext) -> dict[int, set[Any]]:
         if self._ttl is None:
             return {}
-        idle = self._state.idle_since(unit.slots, unit.time - self._ttl)
+        idle = self.state.idle_since(unit.slots, unit.time - self._ttl)
         return {slot: set(keys) for slot, keys in idle.items()}
 
     def reduce(self, blocks: Sequence[pa.RecordBatch], unit: UnitContext) -> Reduced[KeyedFragment]:
@@ -99,7 +62,7 @@ class _KeyedReducing(ABC):
             self._call(groups, slots, idle, fragment, outputs, ends)
             self._touch(touched, groups, slots)
             keys += groups
-        self._finish(fragment, touched, idle, unit.time)
+        self._expire(fragment, touched, idle, unit.time)
         batches = self._encode(outputs, ends, keys, unit)
         return Reduced(fragment, batches, len(keys))
 
@@ -113,16 +76,16 @@ class _KeyedReducing(ABC):
         outputs: list[Any],
         ends: list[int],
     ) -> None:
-        """Reduce each key; ``ends`` tells how many outputs there are by then."""
+        """Reduce each key; ``ends`` gets the number of outputs after each."""
 
-    def _finish(
+    def _expire(
         self,
         fragment: KeyedFragment,
         touched: defaultdict[int, list[Any]],
         idle: dict[int, set[Any]],
         time: int,
     ) -> None:
-        """Add to a unit's changes what the time-to-live makes of them."""
+        """Add the expiry of idle keys, and the times of last touch, to a unit's changes."""
         if self._ttl is None:
             return
         for slot, keys in idle.items():
@@ -137,7 +100,7 @@ class _KeyedReducing(ABC):
     def _touch(
         self, touched: defaultdict[int, list[Any]], groups: Groups, slots: Sequence[int]
     ) -> None:
-        """Note which keys a share of a unit has touched."""
+        """Record which keys a share of a unit has touched."""
         if self._ttl is not None:
             for key, slot in zip(groups, slots, strict=True):
                 touched[slot].append(key)
@@ -160,13 +123,13 @@ class _KeyedReducing(ABC):
             ) from None
 
 
-class FunctionReducing(_KeyedReducing):
+class FunctionOperator(_KeyedOperator):
     """``reduce(key, values, state)``, once per key."""
 
     def __init__(
-        self, job: JobVertex, reducer: StatefulReducer, state: KeyedState | None = None
+        self, job: JobVertex, reducer: StatefulReducer, make_state: MakeState = KeyedState
     ) -> None:
-        super().__init__(job, state)
+        super().__init__(job, make_state(copy_entries))
         self._function = reducer.function
 
     def _call(
@@ -179,12 +142,12 @@ class FunctionReducing(_KeyedReducing):
         ends: list[int],
     ) -> None:
         plain, other = fragment.plain, fragment.other
-        masters = self._state.reading(groups, slots)
-        function, slow_path = self._function, self._state.slow_path
+        masters = self.state.lookups(groups, slots)
+        function, slow_path = self._function, self.state.slow_path
         yields = inspect.isgeneratorfunction(function)
         key: Any = None
         try:
-            # The loop of the whole system: what can be done here in line is.
+            # The hot loop of the whole system: calls are inlined here.
             for (key, values), slot in zip(groups.items(), slots, strict=True):
                 master = masters.get(slot)
                 base = None if master is None else master.get(key)
@@ -192,7 +155,7 @@ class FunctionReducing(_KeyedReducing):
                 if base is None or (idle and key in idle.get(slot, ())):
                     base, view = None, {}
                 elif slow_path and key in slow_path.get(slot, ()):
-                    view = State(base)
+                    view = KeyView(base)
                 else:
                     view = base.copy()
                 result = function(key, values, view)
@@ -221,13 +184,13 @@ def _extend(outputs: list[Any], result: Any) -> None:
         outputs.append(result)
 
 
-class CombiningReducing(_KeyedReducing):
+class CombiningOperator(_KeyedOperator):
     """The user's combinable: merge accumulators, give the result of every key touched."""
 
     def __init__(
-        self, job: JobVertex, reducer: CombiningReducer, state: KeyedState | None = None
+        self, job: JobVertex, reducer: CombiningReducer, make_state: MakeState = KeyedState
     ) -> None:
-        super().__init__(job, state)
+        super().__init__(job, make_state(self._read))
         self._combinable = reducer.combinable
 
     def _call(
@@ -239,7 +202,7 @@ class CombiningReducing(_KeyedReducing):
         outputs: list[Any],
         ends: list[int],
     ) -> None:
-        masters = self._state.reading(groups, slots)
+        masters = self.state.lookups(groups, slots)
         merge, result = self._combinable.merge, self._combinable.result
         key: Any = None
         called: Any = merge
@@ -247,7 +210,7 @@ class CombiningReducing(_KeyedReducing):
             for (key, parts), slot in zip(groups.items(), slots, strict=True):
                 master = masters.get(slot)
                 expired = idle and key in idle.get(slot, ())
-                state = State(None if master is None or expired else master.get(key))
+                state = KeyView(None if master is None or expired else master.get(key))
                 accumulators = iter([state[ACCUMULATOR], *parts] if ACCUMULATOR in state else parts)
                 accumulator = next(accumulators)
                 called = merge
@@ -257,7 +220,7 @@ class CombiningReducing(_KeyedReducing):
                 called = result
                 outputs.append((key, result(accumulator)))
                 ends.append(len(outputs))
-                change = state.settle()
+                change = state.close()
                 if change is not None and change.plain:
                     fragment.plain[slot][key] = change.writes
                 elif change is not None:
@@ -267,10 +230,5 @@ class CombiningReducing(_KeyedReducing):
                 f"reducer of job {self._job.name!r}", called, problem, shown(key)
             ) from problem
 
-    def get(self, slot: int, key: Any) -> Any:
-        entries = self._state.get(slot, key)
-        return None if entries is None else self._combinable.result(entries[ACCUMULATOR])
-
-    def items(self, slots: SlotMask) -> Iterator[tuple[Any, Any]]:
-        for key, entries in self._state.items(slots):
-            yield key, self._combinable.result(entries[ACCUMULATOR])
+    def _read(self, entries: Entries) -> Any:
+        return self._combinable.result(copy_entries(entries)[ACCUMULATOR])

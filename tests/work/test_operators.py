@@ -27,8 +27,8 @@ from millstream.state.aggregates import SumOverflowError
 from millstream.state.blocks import KEY, SLOT
 from millstream.work.chunk import Chunk
 from millstream.work.failures import RecordError, UserFunctionError
-from millstream.work.reducers import reducing_for
-from millstream.work.unit import Reducing, UnitContext
+from millstream.work.operators import operator_for
+from millstream.work.unit import ReduceOperator, UnitContext
 from tests.state.python_values import Basket, same, untimed
 from tests.work.running import ALL, SLOTS, Running, blocks_of, blocks_of_pairs, job_of
 
@@ -103,7 +103,7 @@ def test_every_form_does_what_a_dictionary_would_over_several_epochs(
 
         assert outputs == {key: truth[key] for key, _ in pairs}
         assert {key: plain(found) for key, found in running.state().items()} == truth
-        assert running.reducing.keys(ALL) == len(truth)
+        assert running.operator.state.count(ALL) == len(truth)
 
 
 @forms
@@ -158,10 +158,10 @@ def test_an_epoch_without_rows_expires_only_the_keys_of_its_slots(form: str) -> 
     everything = set(running.state())
 
     one = running.reduce([], 0, 11 * SECOND)
-    running.reducing.apply(one.fragment)
+    running.operator.state.apply(one.fragment)
     half = set(running.state())
     other = running.reduce([], 1, 11 * SECOND)
-    running.reducing.apply(other.fragment)
+    running.operator.state.apply(other.fragment)
 
     assert 0 < len(half) < len(everything)
     assert running.state() == {}
@@ -203,8 +203,8 @@ def test_a_look_up_gives_the_committed_state_of_one_key(form: str) -> None:
         for row in block.to_pylist()
     }
 
-    assert plain(running.reducing.get(slots["a"], "a")) == (2, 4)
-    assert running.reducing.get(slots["x"], "x") is None
+    assert plain(running.operator.state.get(slots["a"], "a")) == (2, 4)
+    assert running.operator.state.get(slots["x"], "x") is None
 
 
 @forms
@@ -241,17 +241,17 @@ EPOCHS = st.lists(st.tuples(st.integers(0, 2 * TTL), EPOCH), min_size=1, max_siz
 UNTIL = 200
 
 
-def contents(reducing: Reducing[Any], job: JobVertex, slots: SlotMask) -> Any:
+def contents(operator: ReduceOperator[Any], job: JobVertex, slots: SlotMask) -> Any:
     """What some slots hold, and what is left of it as time goes by."""
     left = []
-    state = {key: plain(found) for key, found in reducing.items(slots)}
+    state = {key: plain(found) for key, found in operator.state.items(slots)}
     for now in range(0, UNTIL, 7):
-        later = reducing_for(job, SLOTS)
-        later.apply(reducing.snapshot(range(SLOTS)))
+        later = operator_for(job, SLOTS)
+        later.state.apply(operator.state.snapshot(range(SLOTS)))
         idle = later.reduce([], UnitContext(range(SLOTS), now * SECOND))
-        later.apply(idle.fragment)
-        left.append({key for key, _ in later.items(slots)})
-    return state, left, reducing.keys(slots)
+        later.state.apply(idle.fragment)
+        left.append({key for key, _ in later.state.items(slots)})
+    return state, left, operator.state.count(slots)
 
 
 def committed_fragments(running: Running, epochs: Sequence[Any]) -> list[list[Any]]:
@@ -261,7 +261,7 @@ def committed_fragments(running: Running, epochs: Sequence[Any]) -> list[list[An
         blocks = blocks_of_pairs(running.job, pairs) if pairs else []
         given.append(running.fragments(blocks, now * SECOND))
         for fragment in given[-1]:
-            running.reducing.apply(fragment)
+            running.operator.state.apply(fragment)
     return given
 
 
@@ -273,31 +273,31 @@ def test_a_copy_that_gets_deltas_merged_deltas_or_a_snapshot_holds_the_same(
 ) -> None:
     job = replace(JOBS[form], ttl=timedelta(seconds=TTL))
     running = Running(job)
-    original = running.reducing
-    single, merged, late = (reducing_for(job, SLOTS) for _ in range(3))
+    original = running.operator
+    single, merged, late = (operator_for(job, SLOTS) for _ in range(3))
     mask = np.array(data.draw(st.lists(st.booleans(), min_size=SLOTS, max_size=SLOTS)))
     at = data.draw(st.integers(0, len(epochs)))
 
     times = accumulate(passed for passed, _ in epochs)
     timed = [(now, pairs) for now, (_, pairs) in zip(times, epochs, strict=True)]
     before = committed_fragments(running, timed[:at])
-    snapshot = original.encode(original.snapshot(range(SLOTS)))
+    snapshot = original.state.encode(original.state.snapshot(range(SLOTS)))
     after = committed_fragments(running, timed[at:])
-    deltas = [[original.encode(f) for f in fragments] for fragments in before + after]
+    deltas = [[original.state.encode(f) for f in fragments] for fragments in before + after]
     for fragments in deltas:
         for delta in fragments:
-            single.apply(single.decode(delta), mask)
+            single.state.apply(single.state.decode(delta), mask)
     for unit in zip(*deltas, strict=True):  # all epochs of a unit in one
-        merged.apply(merged.merge([merged.decode(delta) for delta in unit]), mask)
-    late.apply(late.decode(snapshot), mask)
+        merged.state.apply(merged.state.merge([merged.state.decode(delta) for delta in unit]), mask)
+    late.state.apply(late.state.decode(snapshot), mask)
     for fragments in after:
         for fragment in fragments:
-            late.apply(fragment, mask)
+            late.state.apply(fragment, mask)
 
     expected = contents(original, job, mask)
     for copied in (single, merged, late):
         assert contents(copied, job, mask) == expected
-        assert copied.keys(~mask) == 0
+        assert copied.state.count(~mask) == 0
 
 
 @forms
@@ -305,17 +305,19 @@ def test_what_was_dropped_is_gone_and_the_other_slots_stay(form: str) -> None:
     running = Running(JOBS[form])
     running.epoch([(str(number), 1) for number in range(40)])
     half = np.arange(SLOTS) < SLOTS // 2
-    gone, kept = (dict(running.reducing.items(mask)) for mask in (half, ~half))
+    gone, kept = (dict(running.operator.state.items(mask)) for mask in (half, ~half))
 
-    running.reducing.drop(half)
+    running.operator.state.drop(half)
 
     assert gone and kept
     assert running.state() == kept
-    assert running.reducing.keys(half) == 0 and running.reducing.keys(ALL) == len(kept)
-    running.epoch([(key, 5) for key in gone])
-    assert {key: plain(found) for key, found in running.reducing.items(half)} == dict.fromkeys(
-        gone, (1, 5)
+    assert running.operator.state.count(half) == 0 and running.operator.state.count(ALL) == len(
+        kept
     )
+    running.epoch([(key, 5) for key in gone])
+    assert {
+        key: plain(found) for key, found in running.operator.state.items(half)
+    } == dict.fromkeys(gone, (1, 5))
 
 
 # -- functions -------------------------------------------------------------------------------
@@ -587,10 +589,12 @@ def test_keys_alone_can_be_the_state() -> None:
     assert running.epoch([("b", 1), ("c", 1)]) == ["c"]
 
     assert running.state() == {"a": {}, "b": {}, "c": {}}
-    assert running.reducing.get(0, "a") == {}
-    copied = reducing_for(running.job, SLOTS)
-    copied.apply(copied.decode(copied.encode(running.reducing.snapshot(range(SLOTS)))))
-    assert dict(copied.items(ALL)) == running.state()
+    assert running.operator.state.get(0, "a") == {}
+    copied = operator_for(running.job, SLOTS)
+    copied.state.apply(
+        copied.state.decode(copied.state.encode(running.operator.state.snapshot(range(SLOTS))))
+    )
+    assert dict(copied.state.items(ALL)) == running.state()
 
 
 def _with_outputs(outputs: Any, rows: pa.Table, state: pa.Table) -> tuple[pa.Table, Any]:

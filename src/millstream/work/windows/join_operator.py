@@ -19,17 +19,14 @@ from millstream.flow.reducers import JoinReducer
 from millstream.flow.vertices import JobVertex
 from millstream.flow.windows import TimeWindow
 from millstream.ring.keys import decode_keys
-from millstream.ring.masks import SlotMask, mask_of
 from millstream.state.blocks import KEY, SLOT
 from millstream.state.panes.algebras import objects
-from millstream.state.panes.fragments import PaneFragment, decode_panes, encode_panes
-from millstream.state.panes.joined import LEFT, SideAlgebra, SideRows, Waiting, waiting
+from millstream.state.panes.fragments import PaneFragment
+from millstream.state.panes.joined import LEFT, JoinState, SideAlgebra, SideRows
 from millstream.state.panes.keys import Ids
 from millstream.state.panes.runs import Runs
-from millstream.state.panes.state import PaneState, merge_panes
 from millstream.state.panes.tables import Table, chosen, ordered
 from millstream.times import BEGINNING, END
-from millstream.work.collector import without_collector
 from millstream.work.job_clock import JobClock
 from millstream.work.keyed_values import one_key_type
 from millstream.work.unit import Reduced, UnitContext
@@ -40,10 +37,8 @@ from millstream.work.windows.join_results import Found, JoinResults
 Side = Table[SideRows]
 
 
-class JoinReducing:
+class JoinOperator:
     """A job that joins two streams."""
-
-    step = 1_000_000_000  # tables are copied as a whole: parts would cost as much each
 
     def __init__(self, job: JobVertex, slots: int) -> None:
         assert job.windowing is not None and isinstance(job.reducer, JoinReducer)
@@ -54,18 +49,17 @@ class JoinReducing:
         self._pairing = pairing_of(window)
         # In windows that overlap, two values may meet in one that was closed before both had come.
         self._overlap = isinstance(window, TimeWindow) and not window.is_tumbling
-        self._slots = slots
         self._algebra = SideAlgebra()
-        self._state = PaneState(self._algebra, slots)
-        self._runs = Runs(self._state, self._algebra)
+        self.state = JoinState(slots)
+        self._runs = Runs(self.state, self._algebra)
         self._results = JoinResults(job, job.reducer.on_match)
 
     def reduce(
         self, blocks: Sequence[pa.RecordBatch], unit: UnitContext
     ) -> Reduced[PaneFragment[SideRows]]:
         clock = unit.clock or JobClock()
-        self._state.tidy()
-        self._runs.tidy()
+        self.state.compact_keys()
+        self._runs.forget_gone()
         new = self._taken(blocks, clock.closed)
         found: list[Found] = []
         if unit.read and new is not None:
@@ -77,10 +71,10 @@ class JoinReducing:
         if new is not None:
             for start, table in self._by_pane(new):
                 if start >= horizon:
-                    fragment.raw[start, unit.epoch] = self._state.part(table)
-        if any(start < horizon for start in self._state.starts):
+                    fragment.raw[start, unit.epoch] = self.state.as_part(table)
+        if any(start < horizon for start in self.state.starts):
             fragment.gone.append((unit.slots, horizon))
-        outputs = self._results.batches(found, self._state.keys, unit.output)
+        outputs = self._results.batches(found, self.state.keys, unit.output)
         return Reduced(fragment, outputs, 0 if new is None else len(np.unique(new.ids)))
 
     def _taken(self, blocks: Sequence[pa.RecordBatch], closed: int) -> Side | None:
@@ -95,7 +89,7 @@ class JoinReducing:
         tagged: list[tuple[str, Any]] = []
         for block in given:
             lists = list(decode_lists(block))
-            numbers = self._state.keys.find(
+            numbers = self.state.keys.find(
                 decode_keys(block.column(KEY)), block.column(SLOT).to_numpy()
             )
             ids.append(np.repeat(numbers, list(map(len, lists))))
@@ -154,7 +148,7 @@ class JoinReducing:
         """The values of outer sides that are done with now, and have met none."""
         since, until = (open_from(self._pairing, at) for at in (clock.closed, clock.watermark))
         tables = [
-            table for start in self._starts(since, until) for table in self._state.raw(start, slots)
+            table for start in self._starts(since, until) for table in self.state.raw(start, slots)
         ]
         every = self._joined(*tables, new)
         if every is None:
@@ -201,7 +195,7 @@ class JoinReducing:
 
     def _starts(self, since: int, until: int) -> list[int]:
         """The panes that reach into [since, until), in order."""
-        return sorted(s for s in self._state.starts if s + self._pane > since and s < until)
+        return sorted(s for s in self.state.starts if s + self._pane > since and s < until)
 
     def _joined(self, *tables: Side | None) -> Side | None:
         given = [table for table in tables if table is not None]
@@ -218,47 +212,6 @@ class JoinReducing:
         if self._kept_sides:  # whoever is still to be looked at may have met earlier ones
             needed = int(self._pairing.first(np.array([needed]))[0])
         return needed // self._pane * self._pane
-
-    # -- state ---------------------------------------------------------------------------
-
-    def apply(self, fragment: PaneFragment[SideRows], slots: SlotMask | None = None) -> None:
-        self._state.apply(fragment, slots)
-
-    def by_slot(self, fragment: PaneFragment[SideRows]) -> PaneFragment[SideRows]:
-        return fragment
-
-    def encode(self, fragment: PaneFragment[SideRows]) -> bytes:
-        return encode_panes(fragment, self._algebra)
-
-    def decode(self, data: bytes | pa.Buffer) -> PaneFragment[SideRows]:
-        with without_collector():
-            return decode_panes(data, self._algebra)
-
-    def part(self, fragment: PaneFragment[SideRows], slots: range) -> PaneFragment[SideRows]:
-        return fragment.part(self._algebra, slots)
-
-    def merge(self, fragments: Sequence[PaneFragment[SideRows]]) -> PaneFragment[SideRows]:
-        return merge_panes(fragments, self._algebra, self._slots)
-
-    def snapshot(self, slots: range) -> PaneFragment[SideRows]:
-        return self._state.snapshot(slots)
-
-    def drop(self, slots: SlotMask) -> None:
-        self._state.drop(slots)
-
-    def get(self, slot: int, key: Any) -> list[Waiting] | None:
-        panes = self._state.committed
-        known = panes.keys.known(key)
-        if known is None:
-            return None
-        found = waiting(panes, mask_of(range(slot, slot + 1), self._slots), known)
-        return next((values for _, values in found), None)
-
-    def items(self, slots: SlotMask) -> Iterator[tuple[Any, list[Waiting]]]:
-        return waiting(self._state.committed, slots)
-
-    def keys(self, slots: SlotMask) -> int:
-        return self._state.committed.count(slots)
 
 
 def _only(table: Side | None, *, left: bool) -> Side | None:

@@ -1,32 +1,89 @@
-"""Deltas: fragments on their way to other copies of their slots, merged and as bytes.
+"""Fragments of keyed state: the changes of one or several epochs, merged and as bytes.
 
-Both forms are pickles, of few large objects: keys and values in lists, one for each entry name
-where all keys wrote the same names; rows in Arrow's IPC form. Only an authenticated peer's bytes
-may be decoded. A delta is a row of pickles of some thousand keys each: one pickle of a million keys
-would stop all threads of the process while it is written, and while it is read.
+A fragment holds absolute values and never changes once it is reduced: it may be merged with others,
+and be applied to several copies of its slots. Encoded, it is a sequence of pickles of some thousand
+keys each: one pickle of a million keys would stop all threads of the process while it is written,
+and while it is read. Only bytes of an authenticated peer may be decoded.
 """
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from operator import attrgetter, itemgetter
-from typing import Any
+from typing import Any, TypeVar
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from millstream.ring.keys import NAN
-from millstream.ring.strides import AT_ONCE, strides
-from millstream.state.blocks import from_bytes, to_bytes
-from millstream.state.columns import ColumnFragment, cast_column, in_order, widened
-from millstream.state.keyed import Change, Entries, KeyedFragment, visits_of
-from millstream.state.pickling import dumps
+from millstream.ring.strides import AT_ONCE
+from millstream.state.key_view import Change, Entries
+from millstream.state.pickling import canonical, dumps, unpickled
 
+T = TypeVar("T")
 _Table = Mapping[int, Mapping[Any, Entries]]
 _Packed = tuple[list[int], list[int], list[Any], tuple[str, ...], list[Any]]
+
+Visits = list[tuple[int, dict[int, list[Any]]]]
+
+
+@dataclass(slots=True)
+class KeyedFragment:
+    """The changes of one or several epochs to some slots. A key has at most one change.
+
+    ``plain`` has the writes of plain changes, which are nearly all and need no ``Change`` object;
+    ``other`` has all other changes. ``visits`` lists the keys that were touched at a time, by slot,
+    oldest first.
+    """
+
+    plain: dict[int, dict[Any, Entries]] = field(default_factory=dict)
+    other: dict[int, dict[Any, Change]] = field(default_factory=dict)
+    visits: Visits = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        """Whether there is any change."""
+        return any(self.plain.values()) or any(self.other.values()) or bool(self.visits)
+
+    def part(self, slots: range) -> KeyedFragment:
+        """Its changes to some slots."""
+        visits = [(time, _part(visited, slots)) for time, visited in self.visits]
+        return KeyedFragment(_part(self.plain, slots), _part(self.other, slots), visits)
+
+    def among(self, slots: list[int]) -> KeyedFragment:
+        """Its changes to slots that are listed one by one."""
+        visits = [(time, dict(among(visited, slots))) for time, visited in self.visits]
+        plain, other = dict(among(self.plain, slots)), dict(among(self.other, slots))
+        return KeyedFragment(plain, other, visits)
+
+
+def tables_of(fragment: object) -> list[Any]:
+    """The large tables of a fragment, to be freed one by one."""
+    if not isinstance(fragment, KeyedFragment):
+        return []
+    return [*fragment.plain.values(), *fragment.other.values()]
+
+
+def _part(table: dict[int, T], slots: range) -> dict[int, T]:
+    if len(slots) < len(table):
+        return {slot: table[slot] for slot in slots if slot in table}
+    return {slot: value for slot, value in table.items() if slot in slots}
+
+
+def among(table: dict[int, T], slots: list[int] | None) -> Iterable[tuple[int, T]]:
+    """The items of a table by slot, of some slots or of all."""
+    if slots is None or len(slots) > len(table):
+        chosen = None if slots is None else set(slots)
+        return [item for item in table.items() if chosen is None or item[0] in chosen]
+    return [(slot, table[slot]) for slot in slots if slot in table]
+
+
+def visits_of(seen: Mapping[int, Mapping[Any, int]]) -> Visits:
+    """The visits that leave every key of some slots with the given time."""
+    visits: dict[int, dict[int, list[Any]]] = {}
+    for slot, times in seen.items():
+        for key, time in times.items():
+            visits.setdefault(time, {}).setdefault(slot, []).append(key)
+    return sorted(visits.items(), key=lambda visit: visit[0])
 
 
 def encode_keyed(fragment: KeyedFragment) -> bytes:
@@ -74,13 +131,6 @@ def decode_keyed(data: bytes | pa.Buffer) -> KeyedFragment:
         whole.other.update(part.other)
         whole.visits += part.visits
     return whole
-
-
-def unpickled(data: bytes | pa.Buffer) -> Iterator[Any]:
-    """What a row of pickles holds."""
-    source = pa.BufferReader(data)
-    while source.tell() < source.size():
-        yield pickle.load(source)
 
 
 def _decode_part(read: Any) -> KeyedFragment:
@@ -137,19 +187,6 @@ def _unpack(packed: _Packed) -> dict[int, dict[Any, Entries]]:
     return {slot: dict(islice(pairs, n)) for slot, n in zip(slots, numbers, strict=True)}
 
 
-def canonical(keys: list[Any]) -> list[Any]:
-    """Unpickled keys as a dictionary finds them: there is just one NaN."""
-    kinds = set(map(type, keys))
-    return list(map(one_nan, keys)) if float in kinds or tuple in kinds else keys
-
-
-def one_nan(key: Any) -> Any:
-    """An unpickled key, with the one NaN that a dictionary finds."""
-    if type(key) is tuple:
-        return tuple(map(one_nan, key))
-    return NAN if key != key else key
-
-
 def merge_keyed(fragments: Sequence[KeyedFragment]) -> KeyedFragment:
     """Join fragments of consecutive epochs, oldest first, into one with the same effect."""
     merged = KeyedFragment()
@@ -189,90 +226,3 @@ def _add_other(merged: KeyedFragment, slot: int, changes: Mapping[Any, Change]) 
             other[key] = change
         else:
             other[key] = Change(older.writes | change.writes, older.cleared, False)
-
-
-def encode_columns(fragment: ColumnFragment) -> bytes:
-    """Serialise a fragment of columnar state."""
-    return b"".join(map(_encode_columns, _column_parts(fragment)))
-
-
-def _column_parts(fragment: ColumnFragment) -> Iterator[ColumnFragment]:
-    """Cut a fragment into parts of not too many keys."""
-    if len(fragment.keys) + len(fragment.forgotten) <= AT_ONCE:
-        yield fragment
-        return
-    for at in strides(len(fragment.keys)):
-        assert fragment.rows is not None
-        rows = fragment.rows.slice(at.start, at.stop - at.start)
-        keys, slots, times = fragment.keys[at], fragment.slots[at], fragment.times[at]
-        yield ColumnFragment(keys, slots, rows, [], times)
-    for at in strides(len(fragment.forgotten)):
-        yield ColumnFragment.without_rows(fragment.forgotten[at])
-
-
-def _encode_columns(fragment: ColumnFragment) -> bytes:
-    times: npt.NDArray[np.int64] | int = fragment.times
-    if len(fragment.times) and bool((fragment.times == fragment.times[0]).all()):
-        times = int(fragment.times[0])  # of one epoch, as nearly always
-    rows = None if fragment.rows is None else to_bytes(fragment.rows)
-    return dumps((fragment.keys, fragment.slots, times, rows, fragment.forgotten))
-
-
-def decode_columns(data: bytes | pa.Buffer) -> ColumnFragment:
-    """Read what ``encode_columns`` wrote."""
-    whole = ColumnFragment.without_rows([])
-    slots, times, batches = [whole.slots], [whole.times], []
-    for keys, of_keys, touched, rows, forgotten in unpickled(data):
-        whole.keys += canonical(keys)
-        whole.forgotten += canonical(forgotten)
-        slots.append(of_keys)
-        times.append(np.full(len(keys), touched, np.int64) if isinstance(touched, int) else touched)
-        if rows is not None:
-            batches.append(from_bytes(rows))
-    return ColumnFragment(
-        whole.keys,
-        np.concatenate(slots),
-        concat_rows(batches) if batches else None,
-        whole.forgotten,
-        np.concatenate(times),
-    )
-
-
-def merge_columns(fragments: Sequence[ColumnFragment]) -> ColumnFragment:
-    """Join fragments of consecutive epochs, oldest first, into one with the same effect."""
-    last: dict[Any, int] = {}
-    forgotten: dict[Any, None] = {}
-    parts: list[ColumnFragment] = []
-    start = 0
-    for fragment in fragments:
-        for key in fragment.forgotten:
-            last.pop(key, None)
-            forgotten[key] = None
-        if fragment.keys:
-            last.update(zip(fragment.keys, range(start, start + len(fragment.keys)), strict=True))
-            start += len(fragment.keys)
-            parts.append(fragment)
-    gone = [key for key in forgotten if key not in last]
-    if not last:
-        return ColumnFragment.without_rows(gone)
-    at = np.fromiter(last.values(), np.int64, len(last))
-    return ColumnFragment(
-        list(last),
-        np.concatenate([part.slots for part in parts])[at],
-        concat_rows([part.rows for part in parts]).take(at),
-        gone,
-        np.concatenate([part.times for part in parts])[at],
-    )
-
-
-def concat_rows(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    """Join rows as they would meet in the state: columns by name, in types that hold all."""
-    schema = batches[0].schema
-    batches = [in_order(batch, schema) for batch in batches]
-    for batch in batches[1:]:
-        schema = widened(schema, batch.schema)
-    columns = [
-        pa.concat_arrays([cast_column(array, kind) for array in arrays])
-        for kind, *arrays in zip(schema.types, *(b.columns for b in batches), strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)

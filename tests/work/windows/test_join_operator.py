@@ -80,19 +80,21 @@ def test_each_value_can_be_seen_while_it_waits() -> None:
     rig.run([("a", 3, ("right", ["z"]))], 0)
 
     (owner,) = rig.owners
-    found = dict(owner.items(np.ones(SLOTS, bool)))
+    found = dict(owner.state.items(np.ones(SLOTS, bool)))
 
     assert found == {
         "a": [("right", 3, ["z"]), ("left", 5, "x")],
         "b": [("right", 7, "y")],
     }
-    slot = next(s for s in range(SLOTS) if owner.keys(np.arange(SLOTS) == s) and _has(owner, s))
-    assert owner.get(slot, "a") == found["a"]
-    assert owner.get(slot, "other") is None
+    slot = next(
+        s for s in range(SLOTS) if owner.state.count(np.arange(SLOTS) == s) and _has(owner, s)
+    )
+    assert owner.state.get(slot, "a") == found["a"]
+    assert owner.state.get(slot, "other") is None
 
 
 def _has(owner: Any, slot: int) -> bool:
-    return any(key == "a" for key, _ in owner.items(np.arange(SLOTS) == slot))
+    return any(key == "a" for key, _ in owner.state.items(np.arange(SLOTS) == slot))
 
 
 class MatchRig(JoinRig):
