@@ -35,7 +35,7 @@ from millstream.wire.flight_net import FlightNet
 from millstream.work.chunk import Chunk
 from millstream.work.feeder import Feeder
 from millstream.work.keyed_values import keyed
-from millstream.work.packers import cut, packer_for
+from millstream.work.packers.packer import cut, packer_for
 
 JOB = 0
 SLOTS = 4096

@@ -42,7 +42,7 @@ from millstream.wire.request import Request
 from millstream.work.chunk import Chunk
 from millstream.work.feeder import end_of
 from millstream.work.keyed_values import keyed
-from millstream.work.packers import packer_for
+from millstream.work.packers.packer import packer_for
 
 SLOTS = 4096
 EXPONENT = ZipfText(words=1).exponent

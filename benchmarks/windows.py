@@ -41,9 +41,8 @@ from millstream.work.event_time_gate import Gate
 from millstream.work.job_clock import JobClock
 from millstream.work.keyed_values import keyed
 from millstream.work.operators import operator_for
-from millstream.work.packers import packer_for
+from millstream.work.packers.packer import packer_for
 from millstream.work.unit import UnitContext
-from millstream.work.window_packers import window_packer_for
 
 SLOTS = 1024
 SECOND = 1_000_000
@@ -145,10 +144,11 @@ def windowed(recording: Recording, size: int, panes: bool) -> Callable[[int], Av
             watermark=recording.start + (second + 1) * SECOND,
         )
         gate = Gate(job, clock, 0, ())
-        packer = window_packer_for(job, SLOTS, folding=panes)
+        packer = packer_for(job, SLOTS, folding=panes)
         chunk = Chunk(batch=recording.between(second, second + 1))
         for values in keyed(job, chunk):
-            packer.add(gate.admit(values, 0, None).taken)
+            taken = gate.admit(values, 0, None).taken
+            packer.add(taken.values, taken.times)
         packed = packer.flush()
         unit = UnitContext(range(SLOTS), 0, clock=clock, epoch=second)
         reduced = operator.reduce([] if packed is None else [packed], unit)

@@ -23,11 +23,10 @@ from millstream.checkpoints.records import Part, base_key, compressed, delta_key
 from millstream.flow.vertices import JobVertex
 from millstream.ring.keys import infer_type
 from millstream.stores.store import Store
-from millstream.work.event_time_gate import Timed
 from millstream.work.keyed_values import Pairs as Keyed
 from millstream.work.operators import operator_for
+from millstream.work.packers.packer import packer_for
 from millstream.work.unit import ReduceOperator, UnitContext
-from millstream.work.window_packers import window_packer_for
 from tests.work.running import ALL, SLOTS, blocks_of_pairs, job_of
 
 Pairs = Sequence[tuple[Any, ...]]
@@ -181,8 +180,8 @@ def _blocks(job: JobVertex, pairs: Pairs) -> list[pa.RecordBatch]:
     """The blocks of one map task; of a windowed job, with times in microseconds."""
     if job.windowing is None:
         return blocks_of_pairs(job, pairs)
-    packer = window_packer_for(job, SLOTS, folding=True)
+    packer = packer_for(job, SLOTS, folding=True)
     values = Keyed([(key, value) for key, value, _ in pairs], False)
-    packer.add(Timed(values, np.array([time for _, _, time in pairs])))
+    packer.add(values, np.array([time for _, _, time in pairs]))
     block = packer.flush()
     return [] if block is None else [block]

@@ -12,7 +12,7 @@ import pytest
 from millstream.node.held_units import Block, Work
 from millstream.state.blocks import KEY, TIME, WINDOW, Origin, to_bytes
 from millstream.work.job_clock import JobClock, Tally, tally_block
-from millstream.work.parcels import opened, with_late
+from millstream.work.late_outputs import unpacked, with_late
 from millstream.work.unit import Reduced, UnitContext
 from tests.node.machines import ALL, HIGH, JOB, LOW, MANY, ME, OTHER, Node, end_of, placed
 
@@ -132,7 +132,7 @@ def test_late_records_of_a_reduction_are_returned_and_counted(
         work, _ = node.machine.freeze(work, *node.machine.reduce(work))
 
     [output] = work
-    results, found = opened(output)
+    results, found = unpacked(output)
     assert found == [late] and sum(batch.num_rows for batch in results) == len(MANY)
     assert tallied(node) == [(ALL, 7, (COUNTED + Tally(4, late=1),))]
     [receipt] = node.receipts(0).receipts

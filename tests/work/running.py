@@ -18,7 +18,7 @@ from millstream.state.records import decode_records
 from millstream.work.chunk import Chunk
 from millstream.work.keyed_values import keyed
 from millstream.work.operators import operator_for
-from millstream.work.packers import cut, packer_for
+from millstream.work.packers.packer import cut, packer_for
 from millstream.work.unit import Reduced, ReduceOperator, UnitContext
 
 SLOTS = 16

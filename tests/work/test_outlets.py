@@ -63,7 +63,7 @@ def test_a_chunk_reaches_everything_that_reads_the_stream() -> None:
     )
     outlet = Collector()
 
-    push(program, 0, Chunk(records=[1, 2]), outlet)
+    push(program, 0, Chunk(records=[1, 2]), outlet.to_job, outlet)
 
     assert sorted(outlet.jobs[3]) == [1, 2, 10, 20]
     assert outlet.sinks == {4: [10, 20]}
@@ -76,7 +76,7 @@ def test_steps_behind_a_job_run_on_its_outputs_only() -> None:
     )
     outlet = Collector()
 
-    push(program, 1, Chunk(records=[1]), outlet)
+    push(program, 1, Chunk(records=[1]), outlet.to_job, outlet)
 
     assert outlet.sinks == {3: ["1"]} and outlet.jobs == {}
 
@@ -92,7 +92,7 @@ def test_what_is_filtered_away_goes_nowhere() -> None:
     )
     outlet = Collector()
 
-    push(program, 0, Chunk(records=[1]), outlet)
+    push(program, 0, Chunk(records=[1]), outlet.to_job, outlet)
 
     assert (called, outlet.sinks) == ([], {})
 
@@ -102,7 +102,7 @@ def test_an_arrow_step_may_give_several_chunks() -> None:
     program = program_of(SOURCE, halves, SINK, reads={1: (0,), 2: (1,)})
     outlet = Collector()
 
-    push(program, 0, Chunk(batch=pa.record_batch({"n": [1, 2, 3]})), outlet)
+    push(program, 0, Chunk(batch=pa.record_batch({"n": [1, 2, 3]})), outlet.to_job, outlet)
 
     assert outlet.sinks == {2: [1, 2, 3]}
 
@@ -179,10 +179,10 @@ def test_results_do_not_go_to_sides_and_sides_do_not_read_them() -> None:
     program = compiled(planned, 16, 4)
     outlet = Collector()
 
-    push(program, at["first"], Chunk(records=[("a", 1)]), outlet)
+    push(program, at["first"], Chunk(records=[("a", 1)]), outlet.to_job, outlet)
 
     assert outlet.jobs == {at["second"]: [("a", 1)]} and outlet.sinks == {}
-    push(program, at["SideVertex"], Chunk(records=[("a", 1, None)]), outlet)
+    push(program, at["SideVertex"], Chunk(records=[("a", 1, None)]), outlet.to_job, outlet)
     assert outlet.sinks == {at["late"]: [str(("a", 1, None))]}
     assert program.sides(at["first"]) == {at["SideVertex"]: "late"}
     assert program.sides(at["second"]) == {}
@@ -250,6 +250,7 @@ def test_the_time_of_a_chunk_stays_with_it_through_steps_and_unions() -> None:
         reads={1: (0,), 2: (1,), 3: (2,), 4: (3,), 5: (4,), 6: (5,), 7: (6,)},
     )
 
-    push(program, 0, Chunk(records=[1, 2], time=42), Watching())
+    watching = Watching()
+    push(program, 0, Chunk(records=[1, 2], time=42), watching.to_job, watching)
 
     assert seen == [42]

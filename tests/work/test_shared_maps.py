@@ -61,7 +61,7 @@ def test_a_split_sends_each_record_to_one_side_and_asks_once() -> None:
 
     program, outlet = planned(build), Collector()
 
-    push(program, 0, Chunk(records=[1, 2, 3, 4, 5]), outlet)
+    push(program, 0, Chunk(records=[1, 2, 3, 4, 5]), outlet.to_job, outlet)
 
     assert sorted(outlet.sinks.values(), key=str) == [["2", "4"], [1, 3, 5], [2, 4]]
     assert asked.calls == [1, 2, 3, 4, 5]
@@ -75,7 +75,7 @@ def test_a_side_without_records_goes_nowhere() -> None:
 
     program, outlet = planned(build), Collector()
 
-    push(program, 0, Chunk(records=[2, 4]), outlet)
+    push(program, 0, Chunk(records=[2, 4]), outlet.to_job, outlet)
 
     assert list(outlet.jobs.values()) == [[2, 4]]
 
@@ -84,7 +84,7 @@ def test_half_a_split_gets_its_half() -> None:
     program = planned(lambda stream: stream.split(is_slow_path)[1].sink("even", ms.write.console()))
     outlet = Collector()
 
-    push(program, 0, Chunk(records=[1, 2, 3]), outlet)
+    push(program, 0, Chunk(records=[1, 2, 3]), outlet.to_job, outlet)
 
     assert list(outlet.sinks.values()) == [[2]]
 

@@ -41,7 +41,7 @@ from millstream.wire.replication import (
     Snapshot,
 )
 from millstream.work.job_clock import summed
-from millstream.work.parcels import results_in
+from millstream.work.late_outputs import results_in
 from millstream.work.unit import Reduced, UnitContext
 
 Durability = Literal["epoch", "interval"]

@@ -42,6 +42,12 @@ def place_rows(keys: pa.Array, slots: int) -> tuple[npt.NDArray[np.int32], npt.N
     return slot, np.lexsort((hashes, slot))
 
 
+def keys_in_order(keys: pa.Array, slots: int) -> tuple[pa.Array, pa.Array, npt.NDArray[np.int64]]:
+    """Keys and their slots by slot and hash, and the order itself."""
+    slot, order = place_rows(keys, slots)
+    return keys.take(pa.array(order)), pa.array(slot[order], pa.int32()), order
+
+
 def to_bytes(batch: pa.RecordBatch) -> bytes:
     """Serialise one batch with its schema."""
     sink = pa.BufferOutputStream()

@@ -20,9 +20,9 @@ from millstream.state.blocks import KEY, SLOT
 from millstream.state.column_fragments import ColumnFragment, widened_types
 from millstream.state.columns import ColumnState, Read, rows_as_dicts
 from millstream.state.values import ValueTypeError, shown
+from millstream.work.batches import aggregating, concat_batches, concat_keys
 from millstream.work.failures import calling, record_error
 from millstream.work.keyed_values import group
-from millstream.work.packers import aggregating, concat_batches, concat_keys
 from millstream.work.unit import Reduced, UnitContext, ttl_of
 
 

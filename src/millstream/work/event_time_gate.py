@@ -1,8 +1,8 @@
-"""Event time on the map side: when each keyed value happened, and whether windows can take it.
+"""Event time on the map side: the time of each keyed value, and whether windows include it.
 
-A value that came too late, is too far ahead or has no time goes to a side of its job, as a record
-``(key, value, time)``; all are counted, for the watermark of later epochs. Whether a session takes
-a value that is behind the watermark, its reducer decides: here it is only told apart.
+A value that is late, too far ahead or without a time goes to a side output of its job, as a record
+``(key, value, time)``; all are counted, for the watermark of later epochs. Whether a session
+includes a value behind the watermark, its operator decides: here it is only separated.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Timed:
 
 
 @dataclass(frozen=True, slots=True)
-class Belated:
-    """Values that windows take or not, as their reducer finds; if not, ``records`` are read."""
+class MaybeLate:
+    """Values that an open session may include; ``records`` are for those who read late values."""
 
     values: Timed
     records: Chunk | None
@@ -52,11 +52,11 @@ class Belated:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """The values that windows take, those of the sides that somebody reads, and belated ones."""
+    """The values that windows include, those of side outputs that are read, and maybe late ones."""
 
     taken: Timed
     sides: dict[Side, Chunk]
-    belated: Belated | None = None
+    maybe_late: MaybeLate | None = None
 
 
 class Gate:
@@ -96,17 +96,17 @@ class Gate:
         if aside:
             kept = ~np.logical_or.reduce(list(aside.values()))
             taken = Timed(_only(values, kept), times[kept])
-        taken, belated = self._apart(taken)
+        taken, maybe_late = self._separated(taken)
         self._count(origin, taken.times, aside)
         sides = {
             side: _side_chunk(values, times, mask, side)
             for side, mask in aside.items()
             if side in self._read
         }
-        return Admitted(taken, sides, belated)
+        return Admitted(taken, sides, maybe_late)
 
-    def _apart(self, taken: Timed) -> tuple[Timed, Belated | None]:
-        """Values that are on time, and those that only an older session could take."""
+    def _separated(self, taken: Timed) -> tuple[Timed, MaybeLate | None]:
+        """Values that are on time, and those that only an open session may include."""
         times = taken.times
         if not self._is_merging or not len(times) or times.min() >= self._open:
             return taken, None
@@ -114,8 +114,8 @@ class Gate:
         records = None
         if "late" in self._read:
             records = _side_chunk(taken.values, times, mask, "late")
-        belated = Belated(Timed(_only(taken.values, mask), times[mask]), records)
-        return Timed(_only(taken.values, ~mask), times[~mask]), belated
+        maybe_late = MaybeLate(Timed(_only(taken.values, mask), times[mask]), records)
+        return Timed(_only(taken.values, ~mask), times[~mask]), maybe_late
 
     def _times(self, values: Pairs | KeyedBatch, time: int | None) -> tuple[Ints, Bools | None]:
         """The time of each value, and which have none."""

@@ -1,12 +1,12 @@
-"""The map side of a task: rows go through the steps behind them, and become blocks for jobs.
+"""The map side of a task: rows go through the fused steps behind them, and become blocks for jobs.
 
-Whoever runs a task, Spark's workers or the simulator, hands rows in and receives blocks, and what
-sinks and steps in the JVM read.
+Whoever runs a task, Spark's workers or the simulator, hands rows in and receives blocks, and the
+chunks for sinks and for steps in the JVM.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -14,35 +14,29 @@ import pyarrow as pa
 
 from millstream.flow.vertices import JobVertex
 from millstream.ring.ring import partition_slots
-from millstream.work.belated import BelatedPacker
-from millstream.work.block_weight import FLUSH_BYTES, Weigher
 from millstream.work.chunk import Chunk
-from millstream.work.event_time_gate import Belated, Gate, runs_of
+from millstream.work.event_time_gate import Gate, MaybeLate, Timed, runs_of
 from millstream.work.job_clock import JobClock, tally_block
 from millstream.work.keyed_values import KeyedBatch, Pairs, keyed
-from millstream.work.outlets import push
-from millstream.work.packers import FLUSH_ROWS, AggregatePacker, Packer, cut, packer_for
-from millstream.work.parcels import opened
+from millstream.work.late_outputs import unpacked
+from millstream.work.maybe_late import MaybeLatePacker
+from millstream.work.outlets import Outlet, push
+from millstream.work.packers.aggregate_packer import AggregatePacker
+from millstream.work.packers.block_weight import FLUSH_BYTES, Weigher
+from millstream.work.packers.packer import FLUSH_ROWS, Packer, cut, packer_for
 from millstream.work.program import Program
 from millstream.work.shared_maps import SharedMaps
-from millstream.work.window_packers import WindowAggregatePacker, WindowPacker, window_packer_for
 
 
-class Receiver(Protocol):
-    """Where the work of a map side goes."""
+class Receiver(Outlet, Protocol):
+    """Where the output of a map side goes."""
 
     def blocks(self, job: int, shares: Sequence[tuple[int, pa.RecordBatch]], count: int) -> None:
-        """Blocks for partitions of a job, made of so many values of the user."""
-
-    def to_sink(self, sink: int, chunk: Chunk) -> None:
-        """A sink takes the chunk."""
-
-    def to_frame(self, frame: int, chunk: Chunk) -> None:
-        """A step in the JVM takes the chunk."""
+        """Take blocks for partitions of a job, made of so many values of the user."""
 
 
 class MapSide:
-    """One attempt of one task: an outlet for the fused steps, and what it has packed so far."""
+    """One attempt of one task: the fused steps, and the values packed so far."""
 
     def __init__(
         self,
@@ -54,9 +48,9 @@ class MapSide:
         key_types: Mapping[int, pa.DataType | None],
         flush_bytes: int = FLUSH_BYTES,
     ) -> None:
-        """The time and the clocks are those of the epoch; key types are those it knows.
+        """``time``, ``clocks`` and known ``key_types`` are those of the epoch.
 
-        What was packed of a job is sent on when there are ``flush_bytes`` of it.
+        The packed values of a job are sent whenever they take ``flush_bytes``.
         """
         self._program = program
         self._receiver = receiver
@@ -65,8 +59,8 @@ class MapSide:
         self._key_types = key_types
         self._flush_bytes = flush_bytes
         self._packers: dict[int, Packer] = {}
-        self._windowed: dict[int, tuple[Gate, WindowPacker]] = {}
-        self._belated: dict[tuple[int, pa.Schema | None], BelatedPacker] = {}
+        self._gates: dict[int, Gate] = {}
+        self._maybe_late: dict[tuple[int, pa.Schema | None], MaybeLatePacker] = {}
         self._weighers: dict[int, Weigher] = {}
         self._held: dict[int, int] = {}
         self._maps = SharedMaps(program.map_sharers)
@@ -75,7 +69,7 @@ class MapSide:
     def read(self, at: int, chunk: Chunk) -> None:
         """Take rows that begin at a vertex."""
         before, self._origin = self._origin, self._program.origins[at]
-        push(self._program, at, chunk, self)
+        push(self._program, at, chunk, self._to_job, self._receiver)
         self._origin = before
 
     def results(self, job: int, output: pa.RecordBatch) -> None:
@@ -84,7 +78,7 @@ class MapSide:
             self.read(job, Chunk(batch=output))
             return
         timed = self._program.gives_time(job)
-        results, late = opened(output)
+        results, late = unpacked(output)
         for batch in late:
             for at, side in self._program.sides(job).items():
                 if side == "late":
@@ -95,87 +89,78 @@ class MapSide:
                     self.read(reader, chunk)
 
     def finish(self) -> None:
-        """Give all that was packed, and what was counted."""
+        """Send all packed values, and the tallies."""
+        for (job, _), maybe_late in self._maybe_late.items():
+            self._send(job, maybe_late)
         for job, packer in self._packers.items():
             self._flush(job, packer)
         parts = partition_slots(self._program.slots, self._program.partitions)
         with_slots = next(part for part, slots in enumerate(parts) if slots)
-        for (job, _), belated in self._belated.items():
-            self._send(job, belated)
-        for job, (gate, windowed) in self._windowed.items():
-            self._flush(job, windowed)
+        for job, gate in self._gates.items():
             if gate.tallies:
                 self._receiver.blocks(job, [(with_slots, tally_block(gate.tallies))], 0)
 
-    # -- the outlet of the fused steps -----------------------------------------------------
-
-    def to_job(self, job: int, chunk: Chunk) -> None:
+    def _to_job(self, job: int, chunk: Chunk) -> None:
         vertex = self._program.jobs[job]
         kind = self._key_types.get(job)
         if vertex.key_type is None and kind is not None:
             vertex = replace(vertex, key_type=kind)
-        if job not in self._weighers:
-            self._weighers[job] = Weigher(vertex, limit=self._flush_bytes)
-            self._held[job] = 0
-        if vertex.windowing is None:
-            self._pack(job, vertex, chunk)
-        else:
-            self._place(job, vertex, chunk)
-
-    def to_sink(self, sink: int, chunk: Chunk) -> None:
-        self._receiver.to_sink(sink, chunk)
-
-    def to_frame(self, frame: int, chunk: Chunk) -> None:
-        self._receiver.to_frame(frame, chunk)
-
-    def _pack(self, job: int, vertex: JobVertex, chunk: Chunk) -> None:
         if job not in self._packers:
-            self._packers[job] = packer_for(vertex, self._program.slots)
-        packer = self._packers[job]
-        for values in self._keyed(job, vertex, chunk):
-            for part, weight in self._weighers[job].parts(values):
-                packer.add(part)
-                self._count(job, packer, weight)
+            self._begin(job, vertex)
+        gate = self._gates.get(job)
+        for values in keyed(vertex, chunk, self._maps.results(job, vertex, chunk)):
+            if gate is None:
+                self._pack(job, values)
+            else:
+                self._pack_admitted(job, vertex, gate, values, chunk.time)
 
-    def _place(self, job: int, vertex: JobVertex, chunk: Chunk) -> None:
-        """Pack what windows take; the rest goes to the sides."""
-        sides = self._program.sides(job)
-        if job not in self._windowed:
+    def _begin(self, job: int, vertex: JobVertex) -> None:
+        self._weighers[job] = Weigher(vertex, limit=self._flush_bytes)
+        self._held[job] = 0
+        folding = True
+        if vertex.windowing is not None:
             clock = self._clocks[job]
-            self._windowed[job] = (
-                Gate(vertex, clock, self._time, sides.values()),
-                window_packer_for(vertex, self._program.slots, folding=clock.folding),
-            )
-        gate, packer = self._windowed[job]
-        for values in self._keyed(job, vertex, chunk):
-            admitted = gate.admit(values, self._origin, chunk.time)
-            for part, weight in self._weighers[job].parts(admitted.taken):
-                packer.add(part)
-                self._count(job, packer, weight)
-            if admitted.belated is not None:
-                self._belate(job, vertex, admitted.belated)
-            for at, side in sides.items():
-                if side in admitted.sides:
-                    self.read(at, admitted.sides[side])
+            folding = clock.folding
+            self._gates[job] = Gate(vertex, clock, self._time, self._program.sides(job).values())
+        self._packers[job] = packer_for(vertex, self._program.slots, folding=folding)
 
-    def _count(self, job: int, packer: Packer | WindowPacker, weight: int) -> None:
-        """Send on what was packed of a job, if that is a full block now."""
-        if isinstance(packer, AggregatePacker | WindowAggregatePacker):
-            self._held[job] = packer.bytes
-        else:
-            self._held[job] += weight
-        if packer.rows >= FLUSH_ROWS or self._held[job] >= self._flush_bytes:
-            self._flush(job, packer)
+    def _pack(self, job: int, values: Pairs | KeyedBatch) -> None:
+        packer = self._packers[job]
+        for part, weight in self._weighers[job].parts(values):
+            packer.add(part)
+            self._count(job, packer, weight)
 
-    def _belate(self, job: int, vertex: JobVertex, belated: Belated) -> None:
-        """Pack what only the reducer can tell to be late."""
-        records = belated.records
+    def _pack_timed(self, job: int, values: Timed) -> None:
+        packer = self._packers[job]
+        for part, weight in self._weighers[job].parts(values):
+            packer.add(part.values, part.times)
+            self._count(job, packer, weight)
+
+    def _pack_admitted(
+        self,
+        job: int,
+        vertex: JobVertex,
+        gate: Gate,
+        values: Pairs | KeyedBatch,
+        time: int | None,
+    ) -> None:
+        """Pack the values that windows include; the others go to the side outputs."""
+        admitted = gate.admit(values, self._origin, time)
+        self._pack_timed(job, admitted.taken)
+        if admitted.maybe_late is not None:
+            self._pack_maybe_late(job, vertex, admitted.maybe_late)
+        for at, side in self._program.sides(job).items():
+            if side in admitted.sides:
+                self.read(at, admitted.sides[side])
+
+    def _pack_maybe_late(self, job: int, vertex: JobVertex, found: MaybeLate) -> None:
+        records = found.records
         schema = records.batch().schema if records is not None and records.is_batch else None
-        packer = self._belated.get((job, schema))
+        packer = self._maybe_late.get((job, schema))
         if packer is None:
-            packer = self._belated[job, schema] = BelatedPacker(vertex, self._program.slots)
+            packer = self._maybe_late[job, schema] = MaybeLatePacker(vertex, self._program.slots)
         start = 0
-        for part, weight in self._weighers[job].parts(belated.values):
+        for part, weight in self._weighers[job].parts(found.values):
             stop = start + len(part.times)
             of_part = None if records is None else records.part(start, stop)
             packer.add(part, self._origin, of_part, weight)
@@ -183,14 +168,20 @@ class MapSide:
             if packer.rows >= FLUSH_ROWS or packer.bytes >= self._flush_bytes:
                 self._send(job, packer)
 
-    def _keyed(self, job: int, vertex: JobVertex, chunk: Chunk) -> Iterator[Pairs | KeyedBatch]:
-        return keyed(vertex, chunk, self._maps.results(job, vertex, chunk))
+    def _count(self, job: int, packer: Packer, weight: int) -> None:
+        """Send the packed values of a job if they make a full block."""
+        if isinstance(packer, AggregatePacker):
+            self._held[job] = packer.bytes
+        else:
+            self._held[job] += weight
+        if packer.rows >= FLUSH_ROWS or self._held[job] >= self._flush_bytes:
+            self._flush(job, packer)
 
-    def _flush(self, job: int, packer: Packer | WindowPacker) -> None:
+    def _flush(self, job: int, packer: Packer) -> None:
         self._held[job] = 0
         self._send(job, packer)
 
-    def _send(self, job: int, packer: Packer | WindowPacker | BelatedPacker) -> None:
+    def _send(self, job: int, packer: Packer | MaybeLatePacker) -> None:
         count, packed = packer.rows, packer.flush()
         if packed is not None:
             shares = cut(packed, self._program.slots, self._program.partitions)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from millstream.flow.joins import JoinSide
@@ -20,44 +21,45 @@ from millstream.work.steps import run_split, run_step
 
 
 class Outlet(Protocol):
-    """Where chunks leave the fused steps."""
-
-    def to_job(self, job: int, chunk: Chunk) -> None:
-        """A job takes the chunk."""
+    """Where chunks leave Python, behind the fused steps."""
 
     def to_sink(self, sink: int, chunk: Chunk) -> None:
-        """A sink takes the chunk."""
+        """Take a chunk for a sink."""
 
     def to_frame(self, frame: int, chunk: Chunk) -> None:
-        """A step in the JVM takes the chunk."""
+        """Take a chunk for a step in the JVM."""
 
 
-def push(program: Program, at: int, chunk: Chunk, outlet: Outlet) -> None:
-    """Hand a chunk of the stream at ``at`` to everything that reads it.
+ToJob = Callable[[int, Chunk], None]
+"""Takes a chunk for a job."""
 
-    The sides of a job are streams of their own: its results do not go there.
+
+def push(program: Program, at: int, chunk: Chunk, to_job: ToJob, outlet: Outlet) -> None:
+    """Hand a chunk of the stream at ``at`` to every vertex that reads it.
+
+    The side outputs of a job are streams of their own: its results do not go there.
     """
     if not len(chunk):
         return
     for consumer in program.consumers[at]:
         element = program.elements[consumer]
         if isinstance(element, JobVertex):
-            outlet.to_job(consumer, chunk)
+            to_job(consumer, chunk)
         elif isinstance(element, JoinSide):
             for result in run_side(element, chunk):
-                push(program, consumer, result, outlet)
+                push(program, consumer, result, to_job, outlet)
         elif isinstance(element, RecordStep | BatchStep):
             for result in run_step(element, chunk):
-                push(program, consumer, result, outlet)
+                push(program, consumer, result, to_job, outlet)
         elif isinstance(element, SplitVertex):
             held, others = run_split(element, chunk)
             for branch in program.consumers[consumer]:
                 side = program.elements[branch]
                 assert isinstance(side, BranchVertex)
-                push(program, branch, held if side.holds else others, outlet)
+                push(program, branch, held if side.holds else others, to_job, outlet)
         elif element == SINK:
             outlet.to_sink(consumer, chunk)
         elif element == FRAME:
             outlet.to_frame(consumer, chunk)
         elif not isinstance(element, SideVertex):
-            push(program, consumer, chunk, outlet)
+            push(program, consumer, chunk, to_job, outlet)

@@ -19,7 +19,7 @@ from millstream.ring.keys import decode_keys
 from millstream.ring.strides import strides
 from millstream.state.blocks import KEY, SLOT
 from millstream.work.keyed_values import one_key_type
-from millstream.work.value_lists import decode_lists
+from millstream.work.packers.value_lists import decode_lists
 
 # A share has this many rows, if not a slot alone has more; of many blocks it has more, because
 # each slice of a block costs something.

@@ -20,14 +20,13 @@ from millstream.ring.keys import encode_keys
 from millstream.state.blocks import KEY, PANE, SLOT, TIME, place_rows
 from millstream.state.records import decode_records
 from millstream.times import BEGINNING
-from millstream.work.event_time_gate import Timed
 from millstream.work.job_clock import JobClock, Tally, summed
 from millstream.work.keyed_values import Pairs
-from millstream.work.parcels import opened, results_in
+from millstream.work.late_outputs import results_in, unpacked
+from millstream.work.packers.packer import packer_for
+from millstream.work.packers.placing import COUNT, LAST, START
+from millstream.work.packers.value_lists import TIMES, encode_lists
 from millstream.work.unit import UnitContext
-from millstream.work.value_lists import TIMES, encode_lists
-from millstream.work.window_packers import window_packer_for
-from millstream.work.window_rows import COUNT, LAST, START
 from millstream.work.windows.choice import window_operator
 
 SLOTS = 8
@@ -115,11 +114,11 @@ def _bursts(rows: Sequence[Row], gap: int) -> list[list[Row]]:
 
 def packed(job: JobVertex, rows: Sequence[Row], folding: bool) -> list[pa.RecordBatch]:
     """The block of one map task with these rows, as map tasks pack it."""
-    packer = window_packer_for(job, SLOTS, folding=folding)
+    packer = packer_for(job, SLOTS, folding=folding)
     for at in range(0, len(rows), 3):
         part = rows[at : at + 3]
         times = np.array([time for _, time, _ in part], np.int64)
-        packer.add(Timed(Pairs([(key, value) for key, _, value in part], False), times))
+        packer.add(Pairs([(key, value) for key, _, value in part], False), times)
     block = packer.flush()
     return [] if block is None else [block]
 
@@ -194,7 +193,7 @@ class Rig:
                 owner.reduce(mine, unit)  # an attempt that comes to nothing
             reduced = owner.reduce(mine, unit)
             self._take(results_in(reduced.outputs))
-            late = [batch for output in reduced.outputs for batch in opened(output)[1]]
+            late = [batch for output in reduced.outputs for batch in unpacked(output)[1]]
             self.late += [record for batch in late for record in decode_records(batch)]
             self.counted = list(summed([*self.counted, *reduced.tallies]))
             self._seal(at, reduced.fragment, slots)

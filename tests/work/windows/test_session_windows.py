@@ -16,11 +16,11 @@ import millstream as ms
 from millstream.flow.vertices import JobVertex
 from millstream.flow.windows import SessionWindow
 from millstream.times import BEGINNING, END
-from millstream.work.belated import BelatedPacker
 from millstream.work.event_time_gate import Gate
 from millstream.work.job_clock import JobClock, Tally
 from millstream.work.keyed_values import Pairs
-from millstream.work.window_packers import window_packer_for
+from millstream.work.maybe_late import MaybeLatePacker
+from millstream.work.packers.packer import packer_for
 from millstream.work.windows.forms import Window
 from tests.work.windows.rig import SLOTS, Rig, Row, block_of, job_of, packed
 from tests.work.windows.streams import EPOCH, Listed, micros, stream, sum_of
@@ -173,14 +173,14 @@ def test_a_session_is_open_until_the_watermark_is_a_gap_behind_its_last_value() 
 def told_apart(rig: Rig, job: JobVertex, rows: list[Row]) -> list[pa.RecordBatch]:
     """The blocks of one map task whose gate knows what was closed."""
     gate = Gate(job, JobClock(closed=rig.closed), 0, ["late"])
-    packer, belated = window_packer_for(job, SLOTS), BelatedPacker(job, SLOTS)
+    packer, maybe_late = packer_for(job, SLOTS), MaybeLatePacker(job, SLOTS)
     for at in range(0, len(rows), 4):
         items = [(k, v, EPOCH + timedelta(microseconds=t)) for k, t, v in rows[at : at + 4]]
         admitted = gate.admit(Pairs(items, True), 7)
-        packer.add(admitted.taken)
-        if admitted.belated is not None:
-            belated.add(admitted.belated.values, 7, admitted.belated.records)
-    blocks = [packer.flush(), belated.flush()]
+        packer.add(admitted.taken.values, admitted.taken.times)
+        if admitted.maybe_late is not None:
+            maybe_late.add(admitted.maybe_late.values, 7, admitted.maybe_late.records)
+    blocks = [packer.flush(), maybe_late.flush()]
     rig.counted += gate.tallies
     return [block for block in blocks if block is not None]
 

@@ -29,9 +29,9 @@ from millstream.state.panes.scans import prefixes, suffixes
 from millstream.state.panes.tables import Algebra, Table
 from millstream.times import BEGINNING
 from millstream.work.job_clock import JobClock
+from millstream.work.packers.placing import LAST
+from millstream.work.packers.value_lists import TIMES
 from millstream.work.unit import UnitContext
-from millstream.work.value_lists import TIMES
-from millstream.work.window_rows import LAST
 from millstream.work.windows.forms import Closed, Form
 from millstream.work.windows.row_windows import RowOperator
 

@@ -37,10 +37,10 @@ from millstream.state.panes.tables import Algebra, Table
 from millstream.state.records import encode_records
 from millstream.state.values import ValueTypeError, encode_column, shown
 from millstream.times import instant
+from millstream.work.batches import aggregating, concat_batches
 from millstream.work.failures import calling, record_error, user_error
-from millstream.work.packers import TIME as TIME_COLUMN
-from millstream.work.packers import aggregating, concat_batches
-from millstream.work.value_lists import TIMES, decode_lists
+from millstream.work.packers.row_packer import TIME as TIME_COLUMN
+from millstream.work.packers.value_lists import TIMES, decode_lists
 
 A = TypeVar("A")
 _INTERNAL = "millstream."

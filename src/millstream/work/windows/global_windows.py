@@ -18,8 +18,8 @@ from millstream.state.panes.row_fragments import KeyRows, stacked
 from millstream.state.panes.tables import Table
 from millstream.times import BEGINNING
 from millstream.work.job_clock import JobClock
+from millstream.work.packers.placing import COUNT, LAST
 from millstream.work.unit import UnitContext
-from millstream.work.window_rows import COUNT, LAST
 from millstream.work.windows.forms import Closed, Form
 from millstream.work.windows.row_windows import RowOperator
 

@@ -29,8 +29,8 @@ from millstream.state.panes.tables import Table, chosen, ordered
 from millstream.times import BEGINNING, END
 from millstream.work.job_clock import JobClock
 from millstream.work.keyed_values import one_key_type
+from millstream.work.packers.value_lists import TIMES, decode_lists
 from millstream.work.unit import Reduced, UnitContext
-from millstream.work.value_lists import TIMES, decode_lists
 from millstream.work.windows.join_matching import Index, open_from, pairing_of
 from millstream.work.windows.join_results import Found, JoinResults
 

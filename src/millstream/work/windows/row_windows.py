@@ -18,9 +18,9 @@ from millstream.state.blocks import KEY, SLOT
 from millstream.state.panes.keys import Ids
 from millstream.state.panes.row_fragments import KeyRows, RowFragment, no_rows
 from millstream.state.panes.rows import RowState
-from millstream.work.belated import Aside
 from millstream.work.keyed_values import one_key_type
-from millstream.work.parcels import with_late
+from millstream.work.late_outputs import with_late
+from millstream.work.maybe_late import LateValues
 from millstream.work.unit import Reduced, UnitContext, ttl_of
 from millstream.work.windows.forms import Closed, Form
 
@@ -66,7 +66,7 @@ class RowOperator(ABC, Generic[A]):
         state = self.state
         state.compact_keys()
         given = [block for block in blocks if block.num_rows]
-        new, aside = self._judged(self._taken(given), given, unit)
+        new, late = self._judged(self._taken(given), given, unit)
         if new.rows is not None:
             state.check(new.rows)  # here, as an epoch that is committed must not be refused
         ids, rows, closed = self._step(new, unit)
@@ -76,7 +76,7 @@ class RowOperator(ABC, Generic[A]):
         full = [one for one in closed if len(one.table)] if unit.read else []
         outputs = self._form.outputs(full, state.keys, unit.output) if full else []
         fragment, keys = state.fragment(ids, rows), len(np.unique(new.ids))
-        return Reduced(fragment, with_late(outputs, aside.late), keys, aside.tallies)
+        return Reduced(fragment, with_late(outputs, late.records), keys, late.tallies)
 
     def _known(self, ids: Ids, unit: UnitContext) -> KeyRows[A]:
         """The rows of some keys, which are distinct and in order; of idle keys there are none."""
@@ -102,9 +102,9 @@ class RowOperator(ABC, Generic[A]):
 
     def _judged(
         self, new: KeyRows[A], blocks: Sequence[pa.RecordBatch], unit: UnitContext
-    ) -> tuple[KeyRows[A], Aside]:
+    ) -> tuple[KeyRows[A], LateValues]:
         """The rows of blocks that windows take, and what becomes of the others."""
-        return new, Aside()
+        return new, LateValues()
 
     def _taken(self, given: Sequence[pa.RecordBatch]) -> KeyRows[A]:
         """The rows of all blocks, behind each other."""

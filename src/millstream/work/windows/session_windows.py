@@ -21,10 +21,10 @@ from millstream.state.panes.keys import Ids
 from millstream.state.panes.row_fragments import KeyRows, stacked
 from millstream.state.panes.tables import Table
 from millstream.times import instant
-from millstream.work.belated import Aside, aside_of, is_belated, origins_in
 from millstream.work.job_clock import JobClock
+from millstream.work.maybe_late import LateValues, is_maybe_late, late_values, origins_in
+from millstream.work.packers.placing import LAST, START, Bursts
 from millstream.work.unit import UnitContext
-from millstream.work.window_rows import LAST, START, Bursts
 from millstream.work.windows.forms import Closed, Form
 from millstream.work.windows.row_windows import RowOperator
 
@@ -55,17 +55,17 @@ class SessionOperator(RowOperator[A]):
 
     def _judged(
         self, new: KeyRows[A], blocks: Sequence[pa.RecordBatch], unit: UnitContext
-    ) -> tuple[KeyRows[A], Aside]:
+    ) -> tuple[KeyRows[A], LateValues]:
         origins, closed = origins_in(blocks), (unit.clock or JobClock()).closed
         if origins is None:
-            return new, Aside()
-        late = self._late(new, is_belated(origins), closed)
-        aside = aside_of(blocks, origins, new.columns[LAST], late, read=unit.read)
-        return new.chosen(self._form.algebra, ~late), aside
+            return new, LateValues()
+        late = self._late(new, is_maybe_late(origins), closed)
+        found = late_values(blocks, origins, new.columns[LAST], late, read=unit.read)
+        return new.chosen(self._form.algebra, ~late), found
 
-    def _late(self, new: KeyRows[A], belated: Bools, closed: int) -> Bools:
+    def _late(self, new: KeyRows[A], maybe_late: Bools, closed: int) -> Bools:
         """Which new rows are in sessions that were over before, with all that could be joined."""
-        ids = np.unique(new.ids[belated])
+        ids = np.unique(new.ids[maybe_late])
         mine = np.isin(new.ids, ids)
         known = self.state.of(ids)
         both = np.concatenate([known.ids, new.ids[mine]])

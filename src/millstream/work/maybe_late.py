@@ -1,8 +1,8 @@
-"""Belated values: behind the watermark, but a session that is still open may take them.
+"""Values that may be late: they are behind the watermark, but an open session may include them.
 
-Whether one does, only the reducer can tell, which knows the sessions of a key. So these values
-travel apart from others, in blocks with a row for each: not folded, with where they come from, and
-if somebody reads what is late, with the record that would be read.
+Whether one does, only the operator that holds the sessions of a key can decide. So these values
+travel in blocks of their own, with a row for each value: its origin and, if late records are read,
+the record.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from millstream.flow.vertices import JobVertex
 from millstream.work.chunk import Chunk
 from millstream.work.event_time_gate import Timed
 from millstream.work.job_clock import Tally
-from millstream.work.window_packers import window_packer_for
-from millstream.work.window_rows import ROW, Alone
+from millstream.work.packers.packer import packer_for
+from millstream.work.packers.placing import ROW, Alone
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -30,11 +30,11 @@ _ON_TIME = -2
 _UNCOUNTED = -1
 
 
-class BelatedPacker:
-    """Collects the belated values of one job in one map task; all with records of one schema."""
+class MaybeLatePacker:
+    """Collects the values of one job in one map task that may be late; records have one schema."""
 
     def __init__(self, job: JobVertex, slots: int) -> None:
-        self._packer = window_packer_for(job, slots, placing=Alone())
+        self._packer = packer_for(job, slots, placing=Alone())
         self._origins: list[Ints] = []
         self._chunks: list[Chunk] = []
         self.rows = self.bytes = 0
@@ -42,8 +42,8 @@ class BelatedPacker:
     def add(
         self, values: Timed, origin: int | None, records: Chunk | None = None, weight: int = 0
     ) -> None:
-        """Take some values of a weight; those without an origin are not counted."""
-        self._packer.add(values)
+        """Take some values of a weight; values without an origin are not counted."""
+        self._packer.add(values.values, values.times)
         count = len(values.times)
         self._origins.append(np.full(count, _UNCOUNTED if origin is None else origin, np.int64))
         if records is not None:
@@ -52,7 +52,7 @@ class BelatedPacker:
         self.bytes += weight if records is None else 2 * weight
 
     def flush(self) -> pa.RecordBatch | None:
-        """Give all that was taken since the last flush, ordered by slot and hash."""
+        """Give all that was added since the last flush, ordered by slot and hash."""
         block = self._packer.flush()
         if block is None:
             return None
@@ -80,15 +80,15 @@ def _joined(chunks: Sequence[Chunk]) -> pa.RecordBatch:
 
 
 @dataclass(frozen=True)
-class Aside:
-    """What a reducer has found to be late, as records for those who read it, and counted."""
+class LateValues:
+    """The late values that an operator found: as records, if they are read, and counted."""
 
-    late: list[pa.RecordBatch] = field(default_factory=list)
+    records: list[pa.RecordBatch] = field(default_factory=list)
     tallies: tuple[Tally, ...] = ()
 
 
 def origins_in(blocks: Sequence[pa.RecordBatch]) -> Ints | None:
-    """For each row of all blocks, where it comes from if it is belated; None if no row is."""
+    """The origin of each row of all blocks that may be late; None if no row may be."""
     if not any(ORIGIN in block.schema.names for block in blocks):
         return None
     return np.concatenate(
@@ -101,16 +101,16 @@ def origins_in(blocks: Sequence[pa.RecordBatch]) -> Ints | None:
     )
 
 
-def is_belated(origins: Ints) -> Bools:
-    """Which rows are belated."""
-    belated: Bools = origins != _ON_TIME
-    return belated
+def is_maybe_late(origins: Ints) -> Bools:
+    """Which rows may be late."""
+    maybe_late: Bools = origins != _ON_TIME
+    return maybe_late
 
 
-def aside_of(
+def late_values(
     blocks: Sequence[pa.RecordBatch], origins: Ints, times: Ints, late: Bools, *, read: bool
-) -> Aside:
-    """What becomes of belated rows, of which some are ``late`` and windows take the others."""
+) -> LateValues:
+    """Count the rows that may be late by whether they are ``late``, and collect late records."""
     tallies = []
     for origin in np.unique(origins[origins >= 0]).tolist():
         mine = origins == origin
@@ -126,4 +126,4 @@ def aside_of(
             records = block.column(RECORD).filter(pa.array(mask))
             schema = pa.schema(list(records.type), metadata=block.schema.field(RECORD).metadata)
             found.append(pa.RecordBatch.from_arrays(records.flatten(), schema=schema))
-    return Aside(found, tuple(tallies))
+    return LateValues(found, tuple(tallies))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import millstream as ms
 from millstream.state.values import is_pickled
-from millstream.work.value_lists import VALUES, decode_lists, encode_lists
+from millstream.work.packers.value_lists import VALUES, decode_lists, encode_lists
 from tests.state.python_values import nested, same, scalars
 from tests.work.running import job_of
 

@@ -133,3 +133,10 @@ def decode_lists(block: pa.RecordBatch) -> Iterator[list[Any]]:
     flat = _flat_values(column.values.slice(offsets[0], offsets[-1] - offsets[0]))
     cuts = (offsets - offsets[0]).tolist()
     return (flat[start:stop] for start, stop in pairwise(cuts))
+
+
+def with_lists(columns: dict[str, pa.Array], field: pa.Field, lists: pa.Array) -> pa.RecordBatch:
+    """A block of columns, with a list of values for each row."""
+    fields = [pa.field(name, column.type) for name, column in columns.items()]
+    arrays = [*columns.values(), lists]
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([*fields, field]))

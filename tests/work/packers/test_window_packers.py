@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.work.test_packers import KEYS, canonical
 
 import millstream as ms
 from millstream.flow.reducers import AggregateReducer, CombiningReducer, WindowReducer
@@ -20,19 +21,17 @@ from millstream.flow.windows import Window, Windowing
 from millstream.ring.hashing import hash_column, slot_of
 from millstream.ring.keys import decode_keys, encode_keys
 from millstream.state.blocks import KEY, PANE, SLOT, to_bytes
-from millstream.work import window_packers
 from millstream.work.chunk import Chunk
 from millstream.work.event_time_gate import Gate
 from millstream.work.failures import RecordError, UserFunctionError
 from millstream.work.job_clock import JobClock
 from millstream.work.keyed_values import keyed
-from millstream.work.packers import cut
-from millstream.work.value_lists import TIMES, decode_lists
-from millstream.work.window_packers import window_packer_for
-from millstream.work.window_rows import COUNT, LAST, START
+from millstream.work.packers import aggregate_packer, combining_packers
+from millstream.work.packers.packer import cut, packer_for
+from millstream.work.packers.placing import COUNT, LAST, START
+from millstream.work.packers.value_lists import TIMES, decode_lists
 from tests.state.python_values import untimed
 from tests.work.running import SLOTS, job_of
-from tests.work.test_packers import KEYS, canonical
 
 few = settings(untimed, max_examples=60)
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -95,17 +94,19 @@ def as_columns(rows: Sequence[Row]) -> Chunk:
 @contextmanager
 def folding_every(rows: int) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(window_packers, "FOLD_ROWS", rows)
+        patch.setattr(aggregate_packer, "FOLD_ROWS", rows)
+        patch.setattr(combining_packers, "FOLD_ROWS", rows)
         yield
 
 
 def block_of(job: JobVertex, *chunks: Chunk, folding: bool = True) -> pa.RecordBatch | None:
     """The block of one map task that reads the chunks and flushes once, at the end."""
-    packer, gate = window_packer_for(job, SLOTS, folding=folding), Gate(job, JobClock(), 0)
+    packer, gate = packer_for(job, SLOTS, folding=folding), Gate(job, JobClock(), 0)
     count = 0
     for chunk in chunks:
         for values in keyed(job, chunk):
-            packer.add(gate.admit(values, 0, chunk.time).taken)
+            taken = gate.admit(values, 0, chunk.time).taken
+            packer.add(taken.values, taken.times)
         count += len(chunk)
     assert packer.rows == count
     block = packer.flush()
@@ -338,10 +339,11 @@ def test_a_long_burst_reaches_over_short_ones_within_it(form: str) -> None:
 @forms
 def test_in_processing_time_all_values_are_of_now(form: str) -> None:
     job = windowed(form, ms.tumbling(micros(10)), processing_time=True)
-    gate, packer = Gate(job, JobClock(), 25), window_packer_for(job, SLOTS, folding=True)
+    gate, packer = Gate(job, JobClock(), 25), packer_for(job, SLOTS, folding=True)
 
     for values in keyed(job, Chunk(records=[("a", 1), ("a", 2)])):
-        packer.add(gate.admit(values, 0).taken)
+        taken = gate.admit(values, 0).taken
+        packer.add(taken.values, taken.times)
 
     [(key, pane, found)] = contents(job, packer.flush())
     assert (key, pane) == ("a", 20)

@@ -12,15 +12,15 @@ import millstream as ms
 from millstream.flow.plan import plan
 from millstream.flow.streams import Stream
 from millstream.flow.workflow import Workflow
-from millstream.work.belated import ORIGIN, RECORD
 from millstream.work.chunk import Chunk
 from millstream.work.job_clock import JobClock, Tally, tallies_of
+from millstream.work.late_outputs import results_in
 from millstream.work.map_side import MapSide
+from millstream.work.maybe_late import ORIGIN, RECORD
 from millstream.work.operators import operator_for
-from millstream.work.parcels import results_in
+from millstream.work.packers.placing import LAST, START
 from millstream.work.program import Program, program_of
 from millstream.work.unit import UnitContext
-from millstream.work.window_rows import LAST, START
 
 SLOTS = 4
 GAP = timedelta(microseconds=10)
@@ -54,7 +54,7 @@ class Task:
         self.side.finish()
 
     @property
-    def belated(self) -> list[pa.RecordBatch]:
+    def maybe_late(self) -> list[pa.RecordBatch]:
         return [block for block in self.found if ORIGIN in block.schema.names]
 
     @property
@@ -83,7 +83,7 @@ def test_what_only_the_reducer_can_judge_travels_apart_and_is_not_counted() -> N
     task = Task(program_with(flow, job.late))
     task.run(pairs(("a", 1, 9e-05), ("a", 2, 9.1e-05), ("b", 3, 4e-05), ("a", 4, 7e-05)))
 
-    [block] = task.belated
+    [block] = task.maybe_late
     by_time = dict(zip(block.column(LAST).to_pylist(), block.to_pylist(), strict=True))
     assert by_time.keys() == {90, 40, 70}
     assert all(row[START] == row[LAST] and row[ORIGIN] == 0 for row in by_time.values())
@@ -97,7 +97,7 @@ def test_records_of_what_may_be_late_travel_only_if_somebody_reads_them() -> Non
     task = Task(program_with(flow))
     task.run(pairs(("a", 1, at(90))))
 
-    [block] = task.belated
+    [block] = task.maybe_late
     assert RECORD not in block.schema.names
 
 

@@ -1,19 +1,23 @@
-"""Which values of a windowed job share a row of a block: those of a pane, of a burst, of a key.
+"""Which values of a job share a row of a block: those of a key, of a pane, of a burst.
 
-The same rule puts single values together and rows that hold several already. Keys are small
-numbers here, from 0 on, each with at least one row.
+The same rule groups single values, and rows that hold several already. Keys are small numbers here,
+from 0 on, each with at least one row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+import pyarrow as pa
 
+from millstream.flow.reducers import AggregateReducer, CombiningReducer, JoinReducer
+from millstream.flow.vertices import JobVertex
+from millstream.flow.windows import CountWindow, SessionWindow, TimeWindow
 from millstream.state.aggregates.grouping import Ints, stable_order
-from millstream.state.blocks import PANE
+from millstream.state.blocks import KEY, PANE, SLOT, place_rows
 
 START = "millstream.start"
 LAST = "millstream.last"
@@ -32,6 +36,11 @@ class Placed:
 
     def __len__(self) -> int:
         return len(self.keys)
+
+    @property
+    def is_one_to_one(self) -> bool:
+        """Whether every row is a group of its own, in the same order."""
+        return len(self) == len(self.groups) and bool((self.groups == np.arange(len(self))).all())
 
 
 class Placing(Protocol):
@@ -160,6 +169,31 @@ class Keys:
         return Placed(keys, np.arange(int(keys.max()) + 1), columns)
 
 
+def placed_again(placing: Placing, keys: Sequence[Ints], parts: Sequence[Placed]) -> Placed:
+    """Place the rows of several parts together."""
+    columns: Columns = {
+        name: np.concatenate([part.columns[name] for part in parts]) for name in parts[0].columns
+    }
+    return placing.place(np.concatenate(keys), columns)
+
+
+def block_order(distinct: pa.Array, placed: Placed, slots: int) -> tuple[Ints, dict[str, pa.Array]]:
+    """The order of groups by slot and hash of their keys, and the first columns of their block."""
+    slot, order = place_rows(distinct, slots)
+    keys = order
+    if placed.columns:  # else a group is a key
+        rank = np.empty(len(distinct), np.int64)
+        rank[order] = np.arange(len(distinct))
+        order = stable_order(rank[placed.keys], len(distinct))
+        keys = placed.keys[order]
+    columns = {
+        KEY: distinct.take(pa.array(keys)),
+        SLOT: pa.array(slot[keys], pa.int32()),
+        **{name: pa.array(column[order]) for name, column in placed.columns.items()},
+    }
+    return order, columns
+
+
 def _numbered(codes: Ints, bound: int) -> tuple[Ints, Ints]:
     """Number the distinct codes, which are below a bound: each row's number, and the codes."""
     if bound > 4 * len(codes) + 65536:
@@ -180,3 +214,20 @@ def _reach(keys: Ints, last: Ints) -> Ints:
     highest = np.maximum.accumulate(keys * len(times) + ranks)
     reach: Ints = times[highest % len(times)]
     return reach
+
+
+def placing_of(job: JobVertex, folding: bool) -> Placing:
+    """How the values of a windowed job share rows."""
+    assert job.windowing is not None
+    if isinstance(job.reducer, JoinReducer):
+        return Panes(job.reducer.pane)
+    merges = isinstance(job.reducer, AggregateReducer | CombiningReducer)
+    window = job.windowing.windows[0]
+    if isinstance(window, TimeWindow):
+        pane = job.windowing.pane
+        return PaneOfEach(pane) if merges and not folding else Panes(pane)
+    if isinstance(window, SessionWindow):
+        return Bursts(window.gap)
+    if isinstance(window, CountWindow):
+        return Each() if merges else Keys()
+    return Totals()

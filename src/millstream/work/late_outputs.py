@@ -1,7 +1,7 @@
-"""What a reduction gives to the stage behind it, if some of it is no result: in one schema.
+"""Outputs of a reduction that has found late records: results and records in one schema.
 
-The answer to a feed is a stream of batches with one schema. Values that the reducer has found to
-be late have another one than results; so both are put into a parcel, each batch as a block.
+The answer to a feed is a stream of batches with one schema. Late records have another schema than
+results; so both travel as serialised batches in one column.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SCHEMA = pa.schema([(_LATE, pa.bool_()), (_BLOCK, pa.large_binary())])
 def with_late(
     results: Sequence[pa.RecordBatch], late: Sequence[pa.RecordBatch]
 ) -> list[pa.RecordBatch]:
-    """Results, and if anything is late, a parcel of both."""
+    """The results as they are, or, if there are late records, both serialised in one batch."""
     if not late:
         return list(results)
     which = [False] * len(results) + [True] * len(late)
@@ -29,8 +29,8 @@ def with_late(
     return [pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)]
 
 
-def opened(output: pa.RecordBatch) -> tuple[list[pa.RecordBatch], list[pa.RecordBatch]]:
-    """The results, and the records of what is late."""
+def unpacked(output: pa.RecordBatch) -> tuple[list[pa.RecordBatch], list[pa.RecordBatch]]:
+    """The results and the late records of a batch."""
     if output.schema.names != _SCHEMA.names:
         return [output], []
     found: tuple[list[pa.RecordBatch], list[pa.RecordBatch]] = [], []
@@ -40,5 +40,5 @@ def opened(output: pa.RecordBatch) -> tuple[list[pa.RecordBatch], list[pa.Record
 
 
 def results_in(outputs: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """The results among what a reduction gives."""
-    return [batch for output in outputs for batch in opened(output)[0]]
+    """The results among the outputs of a reduction."""
+    return [batch for output in outputs for batch in unpacked(output)[0]]

@@ -23,11 +23,11 @@ from millstream.ring.keys import NAN, canonical_key, decode_keys, infer_type
 from millstream.ring.ring import partition_slots
 from millstream.state.blocks import KEY, SLOT, to_bytes
 from millstream.state.values import is_pickled
-from millstream.work import packers
 from millstream.work.chunk import Chunk
 from millstream.work.failures import RecordError, UserFunctionError
 from millstream.work.keyed_values import KeyedBatch, Pairs
-from millstream.work.packers import cut, packer_for
+from millstream.work.packers import aggregate_packer
+from millstream.work.packers.packer import cut, packer_for
 from tests.state.python_values import Basket, same, untimed
 from tests.work.running import SLOTS, Running, blocks_of, blocks_of_pairs, job_of
 
@@ -301,7 +301,7 @@ def _sums(rows: pa.Table, state: pa.Table) -> tuple[pa.Table, None]:
 
 
 def test_folding_in_between_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packers, "FOLD_ROWS", 5)
+    monkeypatch.setattr(aggregate_packer, "FOLD_ROWS", 5)
     job = job_of(FORMS["aggregate"])
     shuffled = [(key, number) for number in range(8) for key in "abcde"]
     random.Random(7).shuffle(shuffled)

@@ -1,0 +1,179 @@
+"""All values of a key as a list, for reduce functions.
+
+Without windows, values are grouped by key as they come, and only counted while all are equal: that
+is faster than numbering and sorting them, which windows need.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from itertools import chain, pairwise
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from millstream.flow.vertices import JobVertex
+from millstream.state.aggregates.grouping import Ints, stable_order
+from millstream.state.blocks import KEY, SLOT, keys_in_order
+from millstream.state.values import shown
+from millstream.work.failures import user_error
+from millstream.work.keyed_values import (
+    KeyedBatch,
+    Pairs,
+    Uniform,
+    encode_job_keys,
+    encode_times,
+)
+from millstream.work.packers.collected_values import CollectedValues, as_items
+from millstream.work.packers.placing import Placing, block_order
+from millstream.work.packers.value_lists import (
+    TIMES,
+    encode_lists,
+    encode_repeated,
+    offsets_of,
+    only_value,
+    with_lists,
+)
+
+
+class ValuePacker:
+    """All values of a key as one list, for reduce functions."""
+
+    def __init__(self, job: JobVertex, slots: int) -> None:
+        self._job = job
+        self._slots = slots
+        self._combine = job.combine
+        self._uniform = Uniform(job)
+        self._groups: dict[Any, list[Any]] = defaultdict(list)
+        self._times: dict[Any, list[Any]] = defaultdict(list)
+        self._counts: Counter[Any] = Counter()
+        self._repeated: Any = None
+        self.rows = 0
+
+    def add(self, values: Pairs | KeyedBatch, times: Ints | None = None) -> None:
+        items, stamps = as_items(values)
+        items = self._uniform.checked(items, stamps is not None)
+        self.rows += len(items)
+        try:
+            if stamps is None and self._add_repeated(items):
+                return
+            self._add(items)
+        except TypeError:  # a key that cannot be hashed is no key: say which
+            encode_job_keys(self._job, [key for key, _ in items])
+            raise
+        if stamps is not None:
+            for (key, _), stamp in zip(items, stamps, strict=True):
+                self._times[key].append(stamp)
+
+    def _add(self, items: Iterable[tuple[Any, ...]]) -> None:
+        groups = self._groups
+        if self._counts:
+            # The values before these were all one; from now on lists are kept.
+            for key, number in self._counts.items():
+                groups[key].extend([self._repeated] * number)
+            self._counts = Counter()
+        for key, value in items:
+            groups[key].append(value)
+
+    def _add_repeated(self, items: Sequence[tuple[Any, ...]]) -> bool:
+        """Count the keys while all values are the same one: twice as fast as lists of it."""
+        if self._groups or not items:
+            return False
+        values = list(map(itemgetter(1), items))
+        if not only_value(values):
+            return False
+        if self._counts and not only_value([self._repeated, values[0]]):
+            return False
+        self._repeated = values[0]
+        self._counts.update(map(itemgetter(0), items))
+        return True
+
+    def flush(self) -> pa.RecordBatch | None:
+        if self._counts and self._combine is not None:
+            self._add(())
+        if self._counts:
+            return self._flush_counts()
+        if not self._groups:
+            return None
+        groups, times = self._groups, self._times
+        self._groups, self._times, self.rows = defaultdict(list), defaultdict(list), 0
+        if self._combine is not None:
+            groups, times = _combined(self._job, groups), {}
+        if not groups:
+            return None
+        keys, slots, order = keys_in_order(encode_job_keys(self._job, list(groups)), self._slots)
+        lists = list(groups.values())
+        lists = [lists[at] for at in order.tolist()]
+        batch = with_lists({KEY: keys, SLOT: slots}, *encode_lists(self._job, lists))
+        if times:
+            stamps = [times[key] for key in groups]
+            stamps = [stamps[at] for at in order.tolist()]
+            flat = encode_times(self._job, list(chain.from_iterable(stamps)))
+            column = pa.ListArray.from_arrays(offsets_of(stamps), flat)
+            batch = batch.append_column("times", column)
+        return batch
+
+    def _flush_counts(self) -> pa.RecordBatch:
+        counts, self._counts, self.rows = self._counts, Counter(), 0
+        keys, slots, order = keys_in_order(encode_job_keys(self._job, list(counts)), self._slots)
+        numbers = np.fromiter(counts.values(), np.int64, len(counts))[order]
+        return with_lists(
+            {KEY: keys, SLOT: slots}, *encode_repeated(numbers.tolist(), self._repeated)
+        )
+
+
+def _combined(job: JobVertex, groups: dict[Any, list[Any]]) -> dict[Any, list[Any]]:
+    combine = job.combine
+    assert combine is not None
+    found: dict[Any, list[Any]] = {}
+    for key, values in groups.items():
+        try:
+            result = combine(key, values)
+            kept = list(result) if hasattr(result, "__next__") else [result]
+            if kept:
+                found[key] = kept
+        except Exception as problem:
+            raise user_error(
+                f"combine of job {job.name!r}", combine, problem, shown(key)
+            ) from problem
+    return found
+
+
+class WindowValuePacker:
+    """The values and their times as lists, for reduce functions."""
+
+    def __init__(self, job: JobVertex, slots: int, placing: Placing) -> None:
+        self._job = job
+        self._slots = slots
+        self._placing = placing
+        self._collected = CollectedValues(job)
+
+    @property
+    def rows(self) -> int:
+        return len(self._collected)
+
+    def add(self, values: Pairs | KeyedBatch, times: Ints | None = None) -> None:
+        assert times is not None
+        if len(times):
+            self._collected.add(values, times)
+
+    def flush(self) -> pa.RecordBatch | None:
+        if not self.rows:
+            return None
+        numbers, times, values = self._collected.take()
+        distinct = encode_job_keys(self._job, self._collected.take_keys())
+        placed = self._placing.place_values(numbers, times)
+        order, columns = block_order(distinct, placed, self._slots)
+        row_of = np.empty(len(order), np.int64)
+        row_of[order] = np.arange(len(order))
+        rows = row_of[placed.groups]
+        by_row = stable_order(rows, len(order))
+        cuts = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=len(order)))])
+        values = list(map(values.__getitem__, by_row.tolist()))
+        lists = [values[start:stop] for start, stop in pairwise(cuts.tolist())]
+        field, column = encode_lists(self._job, lists)
+        stamps = pa.ListArray.from_arrays(pa.array(cuts, pa.int32()), pa.array(times[by_row]))
+        return with_lists(columns, field, column).append_column(TIMES, stamps)
