@@ -16,7 +16,7 @@ from millstream.flow.windows import SessionWindow, TimeWindow, Window, Windowing
 from millstream.state.blocks import TIME, WINDOW
 from millstream.times import BEGINNING, END
 from millstream.work.chunk import Chunk
-from millstream.work.event_time_gate import Admitted, Gate, earliest, runs_of
+from millstream.work.event_time_gate import Admitted, Gate, runs_of
 from millstream.work.failures import RecordError
 from millstream.work.job_clock import JobClock, Tally
 from millstream.work.keyed_values import KeyedBatch, Pairs, keyed
@@ -275,7 +275,7 @@ def test_a_value_is_late_when_all_its_windows_were_closed(
         if start <= time < start + window.size
     ]
 
-    late = time < earliest(Windowing(tuple(windows)), closed)
+    late = time < Windowing(tuple(windows)).earliest_on_time(closed)
 
     assert late == all(end <= closed for end in ends)
 
@@ -285,7 +285,7 @@ def test_a_value_is_late_when_all_its_windows_were_closed(
 def test_a_value_is_late_for_sessions_when_its_own_was_closed(
     time: int, closed: int, gap: int
 ) -> None:
-    late = time < earliest(Windowing((SessionWindow(gap),)), closed)
+    late = time < Windowing((SessionWindow(gap),)).earliest_on_time(closed)
 
     assert late == (time + gap <= closed)
 

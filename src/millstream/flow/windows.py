@@ -1,22 +1,28 @@
 """Windows: which values of a key are reduced together, and when the result is given.
 
-Frozen descriptions, checked when they are made. All lengths are microseconds from here on, as
-event times are.
+Frozen descriptions, checked when they are made, and the arithmetic of their bounds. All lengths
+are microseconds, as event times are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property, reduce
 from math import gcd
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
+
+import numpy as np
+import numpy.typing as npt
 
 from millstream.errors import ConfigError
-from millstream.times import micros
+from millstream.times import BEGINNING, END, FIRST, LAST, micros
 
 Timing = Literal["early", "on_time"]
+Time = TypeVar("Time", int, npt.NDArray[np.int64])
+_REPRESENTABLE: Final = (FIRST + 1, LAST - 1)  # FIRST and LAST stand for all times beyond them
 
 
 class ProcessingTime:
@@ -41,6 +47,56 @@ class TimeWindow:
     def is_tumbling(self) -> bool:
         return self.size == self.slide
 
+    def first_start(self, time: Time) -> Time:
+        """The start of the first window that includes a time."""
+        return (time - self.size) // self.slide * self.slide + self.slide
+
+    def last_end(self, time: Time) -> Time:
+        """The end of the last window that includes a time."""
+        return time // self.slide * self.slide + self.size
+
+    def ends_within(self, after: int, until: int, panes: Sequence[int], pane: int) -> Iterator[int]:
+        """The ends in (after, until] of windows that include any of some panes, in order.
+
+        Panes are the starts of those that have rows, in order, and of one length.
+        """
+        at = 0
+        end = max(after, BEGINNING)
+        while at < len(panes):
+            # The next end that is later, and whose window reaches the next pane; ends lie at a
+            # multiple of the slide plus the size.
+            least = max(end + 1, panes[at] + pane)
+            end = least + (self.size - least) % self.slide
+            if end > until:
+                return
+            at = bisect_left(panes, end - self.size)
+            if at < len(panes) and panes[at] < end:
+                yield end
+
+    def open_from(self, watermark: int) -> int:
+        """The start of the first window that a watermark has not closed."""
+        return _unless_extreme(watermark, self.first_start(watermark))
+
+    def earliest_on_time(self, closed: int) -> int:
+        """The earliest event time that is in a window which is not closed."""
+        return self.first_start(closed)
+
+    @property
+    def representable_range(self) -> tuple[int, int]:
+        """The first and the last event time whose windows have bounds that datetimes represent."""
+        first, last = _REPRESENTABLE
+        start = -(-FIRST // self.slide) * self.slide  # of the first such window
+        first = max(first, start - self.slide + self.size)
+        return first, min(last, (LAST - self.size) // self.slide * self.slide + self.slide - 1)
+
+    def first_match(self, time: Time) -> Time:
+        """Of joins: the earliest time that shares a window with each of these."""
+        return self.first_start(time)
+
+    def last_match(self, time: Time) -> Time:
+        """Of joins: the latest time that shares a window with each of these."""
+        return self.last_end(time) - 1
+
     def __str__(self) -> str:
         if self.is_tumbling:
             return f"tumbling {length_text(self.size)}"
@@ -53,16 +109,51 @@ class SessionWindow:
 
     gap: int
 
+    def last_end(self, time: int) -> int:
+        """The end of a session whose last value is of a time."""
+        return time + self.gap
+
+    def earliest_on_time(self, closed: int) -> int:
+        """The earliest event time whose session is not closed, without other values."""
+        return closed - self.gap + 1
+
+    @property
+    def representable_range(self) -> tuple[int, int]:
+        """The first and the last event time whose sessions have bounds that datetimes represent."""
+        first, last = _REPRESENTABLE
+        return first, min(last, LAST - self.gap)
+
     def __str__(self) -> str:
         return f"session, gap {length_text(self.gap)}"
 
 
+class _Timeless:
+    """Windows that do not end by event time."""
+
+    def last_end(self, time: int) -> int:
+        return time
+
+    def earliest_on_time(self, closed: int) -> int:
+        return BEGINNING
+
+    representable_range = _REPRESENTABLE
+
+
 @dataclass(frozen=True)
-class CountWindow:
+class CountWindow(_Timeless):
     """So many values of a key, in the order of their arrival; a result every ``slide`` values."""
 
     size: int
     slide: int
+
+    def next_end(self, count: int) -> int:
+        """The end of the first window that ends after so many values."""
+        return count // self.slide * self.slide + self.slide
+
+    def bounds(self, after: int, until: int) -> Iterator[tuple[int, int]]:
+        """The windows that end with a value of number (after, until]."""
+        for end in range(self.next_end(after), until + 1, self.slide):
+            yield max(end - self.size, 0), end
 
     def __str__(self) -> str:
         return f"count {self.size} every {self.slide}"
@@ -100,7 +191,7 @@ Trigger = EveryCount | EveryTime | OnWatermark
 
 
 @dataclass(frozen=True)
-class GlobalWindow:
+class GlobalWindow(_Timeless):
     """All values of a key, from the first on; a trigger says when their result is given."""
 
     trigger: Trigger
@@ -114,6 +205,28 @@ class WithinWindow:
     """Of joins: values of both sides whose times differ by so much at most."""
 
     length: int
+
+    def last_end(self, time: int) -> int:
+        """The latest time that matches a time."""
+        return time + self.length
+
+    def earliest_on_time(self, closed: int) -> int:
+        """The earliest event time that is not late."""
+        return closed
+
+    representable_range = _REPRESENTABLE
+
+    def open_from(self, watermark: int) -> int:
+        """The earliest time that may still match values behind a watermark."""
+        return _unless_extreme(watermark, watermark - self.length)
+
+    def first_match(self, time: Time) -> Time:
+        """The earliest time that matches each of these."""
+        return time - self.length
+
+    def last_match(self, time: Time) -> Time:
+        """The latest time that matches each of these."""
+        return time + self.length
 
     def __str__(self) -> str:
         return f"within {length_text(self.length)}"
@@ -162,15 +275,19 @@ class Windowing:
         return sessions and not self.processing_time
 
     def last_end(self, time: int) -> int:
-        """When all windows are over that a value of some time can be in."""
-        ends = [time]
-        for window in self.windows:
-            match window:
-                case TimeWindow(size, slide):
-                    ends.append(time // slide * slide + size)
-                case SessionWindow(length) | WithinWindow(length):
-                    ends.append(time + length)
-        return max(ends)
+        """The end of the last window that may include a value of a time."""
+        return max(window.last_end(time) for window in self.windows)
+
+    def earliest_on_time(self, closed: int) -> int:
+        """The earliest event time that is in a window which is not closed, and representable."""
+        first, _ = self.representable_range
+        return max(first, min(window.earliest_on_time(closed) for window in self.windows))
+
+    @property
+    def representable_range(self) -> tuple[int, int]:
+        """The first and the last event time whose windows have bounds that datetimes represent."""
+        ranges = [window.representable_range for window in self.windows]
+        return max(first for first, _ in ranges), min(last for _, last in ranges)
 
     @property
     def by_two_stacks(self) -> tuple[TimeWindow, ...]:
@@ -189,6 +306,18 @@ class Windowing:
         if again <= 0:
             return None
         return sum(w.size / self.pane / w.slide for w in windows) / again * 1e6
+
+
+def pane_start(time: Time, pane: int) -> Time:
+    """The start of the pane that includes a time."""
+    return time // pane * pane
+
+
+def _unless_extreme(watermark: int, bound: int) -> int:
+    """A bound that follows from a watermark, unless nothing or everything is closed."""
+    if watermark >= END:
+        return END
+    return BEGINNING if watermark <= BEGINNING else bound
 
 
 def sliding(size: timedelta, slide: timedelta) -> TimeWindow:

@@ -108,3 +108,11 @@ def concat_batches(job: JobVertex, batches: list[pa.RecordBatch]) -> pa.RecordBa
         else:
             columns.append(concat_columns(job, name, parts))
     return pa.RecordBatch.from_arrays(columns, names=names)
+
+
+def as_batch(given: object) -> pa.RecordBatch | None:
+    """A table or batch of a user as one batch; None if it is neither."""
+    if isinstance(given, pa.Table):
+        batches = given.combine_chunks().to_batches()
+        return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=given.schema)
+    return given if isinstance(given, pa.RecordBatch) else None

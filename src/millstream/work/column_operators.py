@@ -20,7 +20,7 @@ from millstream.state.blocks import KEY, SLOT
 from millstream.state.column_fragments import ColumnFragment, widened_types
 from millstream.state.columns import ColumnState, Read, rows_as_dicts
 from millstream.state.values import ValueTypeError, shown
-from millstream.work.batches import aggregating, concat_batches, concat_keys
+from millstream.work.batches import aggregating, as_batch, concat_batches, concat_keys
 from millstream.work.failures import calling, record_error
 from millstream.work.keyed_values import group
 from millstream.work.unit import Reduced, UnitContext, ttl_of
@@ -161,7 +161,7 @@ class ArrowOperator(_ColumnOperator):
                 f"returned {shown(result)}",
                 "return two tables: the new state rows, and the outputs or None",
             )
-        state, outputs = (_one_batch(part) for part in result)
+        state, outputs = (as_batch(part) for part in result)
         if outputs is None and result[1] is not None:
             raise record_error(
                 self._role,
@@ -240,10 +240,3 @@ class ArrowOperator(_ColumnOperator):
 
 def _described(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name} {field.type}" for field in schema) or "(none)"
-
-
-def _one_batch(part: Any) -> pa.RecordBatch | None:
-    if isinstance(part, pa.Table):
-        batches = part.combine_chunks().to_batches()
-        return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=part.schema)
-    return part if isinstance(part, pa.RecordBatch) else None

@@ -18,11 +18,10 @@ import pyarrow as pa
 
 from millstream.flow.functions import ArrowFunction
 from millstream.flow.vertices import JobVertex, Side
-from millstream.flow.windows import SessionWindow, TimeWindow, Windowing, WithinWindow
 from millstream.ring.key_types import INSTANT
 from millstream.state.blocks import KEY, WINDOW
 from millstream.state.blocks import TIME as RESULT_TIME
-from millstream.times import FIRST, LAST, instant
+from millstream.times import instant
 from millstream.work.chunk import Chunk
 from millstream.work.failures import RecordError, record_error
 from millstream.work.job_clock import JobClock, Tally
@@ -71,8 +70,8 @@ class Gate:
         self._now = now
         self._read = frozenset(sides)
         self._by_arrival = job.windowing.processing_time
-        self._open = earliest(job.windowing, clock.closed)
-        first, self._latest = _representable_range(job.windowing)
+        self._open = job.windowing.earliest_on_time(clock.closed)
+        first, self._latest = job.windowing.representable_range
         self._is_merging = job.windowing.is_merging
         self._earliest = first if self._is_merging else self._open
         self._tallies: dict[int, Tally] = {}
@@ -195,41 +194,6 @@ def runs_of(output: pa.RecordBatch, *, timed: bool) -> Iterator[tuple[int, Chunk
         if stop > start:
             time = int(times[start]) if timed else None
             yield int(windows[start]), Chunk(batch=rows.slice(start, stop - start), time=time)
-
-
-def earliest(windowing: Windowing, closed: int) -> int:
-    """The smallest event time that belongs to a window which was not closed before.
-
-    It is never so early that a datetime could not tell where its windows begin.
-    """
-    bounds: list[int] = []
-    for window in windowing.windows:
-        if isinstance(window, TimeWindow):
-            # The last window of a time starts at the multiple of the slide before it.
-            bounds.append(((closed - window.size) // window.slide + 1) * window.slide)
-        elif isinstance(window, SessionWindow):
-            bounds.append(closed - window.gap + 1)
-        elif isinstance(window, WithinWindow):
-            bounds.append(closed)
-    first, _ = _representable_range(windowing)
-    return max(first, min(bounds)) if bounds else first
-
-
-def _representable_range(windowing: Windowing) -> tuple[int, int]:
-    """The first and the last event time all of whose windows have bounds that datetimes can tell.
-
-    The edges of the calendar are not among them, as they stand for what is beyond.
-    """
-    first, last = FIRST + 1, LAST - 1
-    for window in windowing.windows:
-        if isinstance(window, TimeWindow):
-            size, slide = window.size, window.slide
-            start = -(-FIRST // slide) * slide  # of the first window that can be told
-            first = max(first, start - slide + size)
-            last = min(last, (LAST - size) // slide * slide + slide - 1)
-        elif isinstance(window, SessionWindow):
-            last = min(last, LAST - window.gap)
-    return first, last
 
 
 def _length(values: Pairs | KeyedBatch) -> int:

@@ -26,9 +26,9 @@ from millstream.state.key_view import (
 )
 from millstream.state.keyed import KeyedState
 from millstream.state.keyed_fragments import KeyedFragment
-from millstream.state.records import encode_records
-from millstream.state.values import ValueTypeError, shown
-from millstream.work.failures import record_error, user_error
+from millstream.state.values import shown
+from millstream.work.failures import user_error
+from millstream.work.function_outputs import encode_outputs, extend_outputs
 from millstream.work.unit import Reduced, UnitContext, ttl_of
 from millstream.work.unit_values import Groups, gathered
 
@@ -110,17 +110,13 @@ class _KeyedOperator(ABC):
     ) -> list[pa.RecordBatch]:
         if not outputs or not unit.read:
             return []
-        try:
-            return [encode_records(outputs, unit.output)]
-        except ValueTypeError as misfit:
-            key = keys[bisect_right(ends, misfit.row)]
-            function = getattr(self._job.reducer, "function", None)
-            raise record_error(
-                f"reducer of job {self._job.name!r}",
-                function,
-                f"gave a wrong type for key {shown(key)}: {misfit}",
-                "give values of that type, or declare output=",
-            ) from None
+        function = getattr(self._job.reducer, "function", None)
+        role = f"reducer of job {self._job.name!r}"
+        return [
+            encode_outputs(
+                outputs, unit.output, role, function, lambda row: keys[bisect_right(ends, row)]
+            )
+        ]
 
 
 class FunctionOperator(_KeyedOperator):
@@ -162,7 +158,7 @@ class FunctionOperator(_KeyedOperator):
                 if yields:
                     outputs.extend(result)
                 elif result is not None:
-                    _extend(outputs, result)
+                    extend_outputs(outputs, result)
                 change = close_view(view, base)
                 if change is not None:
                     if change.plain:
@@ -174,14 +170,6 @@ class FunctionOperator(_KeyedOperator):
             raise user_error(
                 f"reducer of job {self._job.name!r}", function, problem, shown(key)
             ) from problem
-
-
-def _extend(outputs: list[Any], result: Any) -> None:
-    """A generator or list gives several outputs; anything else is one."""
-    if isinstance(result, list) or hasattr(result, "__next__"):
-        outputs.extend(result)
-    else:
-        outputs.append(result)
 
 
 class CombiningOperator(_KeyedOperator):

@@ -18,7 +18,6 @@ from millstream.flow.vertices import JobVertex
 from millstream.flow.windows import TimeWindow, Windowing, WithinWindow
 from millstream.state.records import decode_records
 from millstream.times import BEGINNING
-from millstream.work.event_time_gate import earliest
 from tests.work.windows.rig import SLOTS, Rig, Row, packed
 
 UNIT = 400_000
@@ -77,7 +76,7 @@ def in_time(window: Window, epochs: Epochs) -> Epochs:
     found: Epochs = []
     closed = BEGINNING
     for rows, watermark in epochs:
-        first = earliest(Windowing((window,)), closed)
+        first = Windowing((window,)).earliest_on_time(closed)
         found.append(([row for row in rows if row[1] >= first], watermark))
         closed = max(closed, watermark)
     return found

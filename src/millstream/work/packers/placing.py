@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from millstream.flow.reducers import AggregateReducer, CombiningReducer, JoinReducer
 from millstream.flow.vertices import JobVertex
-from millstream.flow.windows import CountWindow, SessionWindow, TimeWindow
+from millstream.flow.windows import CountWindow, SessionWindow, TimeWindow, pane_start
 from millstream.state.aggregates.grouping import Ints, stable_order
 from millstream.state.blocks import KEY, PANE, SLOT, place_rows
 
@@ -88,7 +88,7 @@ class PaneOfEach:
     pane: int
 
     def place_values(self, keys: Ints, times: Ints) -> Placed:
-        return self.place(keys, {PANE: times // self.pane * self.pane})
+        return self.place(keys, {PANE: pane_start(times, self.pane)})
 
     def place(self, keys: Ints, columns: Columns) -> Placed:
         return Placed(np.arange(len(keys)), keys, columns)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from millstream.flow.vertices import JobVertex
+from millstream.flow.windows import pane_start
 from millstream.ring.key_types import INSTANT
 from millstream.state.aggregates.grouping import Ints
 from millstream.state.blocks import KEY, PANE, SLOT, keys_in_order
@@ -67,7 +68,7 @@ class RowPacker:
             assert times is not None
             found = times.view(pa.int64()).to_numpy()
             names.append(PANE)
-            columns.append(pa.array(found // self._pane * self._pane))
+            columns.append(pa.array(pane_start(found, self._pane)))
         keys, slots, order = keys_in_order(keys, self._slots)
         at = pa.array(order)
         return pa.RecordBatch.from_arrays(

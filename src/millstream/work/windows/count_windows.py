@@ -11,7 +11,6 @@ long windows are. Functions see whole values, which are kept as they are.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from math import gcd
 from typing import Any, TypeVar
@@ -286,27 +285,18 @@ class CountListOperator(RowOperator[Objects]):
         spans = zip(before.tolist(), counts.tolist(), rows.tolist(), strict=True)
         for key, (had, count, (values, times)) in enumerate(spans):
             first = count - len(values)  # the number of the first value that is here
-            for start, end in self._bounds(had, count):
+            for start, end in self._window.bounds(had, count):
                 part = slice(start - first, end - first)
                 windows.append((values[part], times[part]))
                 bounds.append((start, end))
                 keys.append(key)
-            needed = max(self._following(count) - self._window.size - first, 0)
+            needed = max(self._window.next_end(count) - self._window.size - first, 0)
             kept.append((values[needed:], times[needed:]))
         starts, ends = np.array(bounds, np.int64).reshape(-1, 2).T
         of = np.array(keys, np.int64)
         table = Table(ids[of], objects(windows))
         closed = _in_time(algebra, starts, ends, table, _times(lasts, unit)[of])
         return ids, KeyRows(ids, {_COUNT: counts, LAST: lasts}, objects(kept)), [closed]
-
-    def _bounds(self, had: int, count: int) -> Iterator[tuple[int, int]]:
-        """The windows that end after so many values, and by so many."""
-        for end in range(self._following(had), count + 1, self._window.slide):
-            yield max(end - self._window.size, 0), end
-
-    def _following(self, count: int) -> int:
-        """The end of the window that comes next after so many values."""
-        return count // self._window.slide * self._window.slide + self._window.slide
 
     def _read(self, found: KeyRows[Objects]) -> list[Any]:
         """The values that are kept."""

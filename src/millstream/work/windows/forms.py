@@ -34,11 +34,11 @@ from millstream.state.panes.algebras import (
 )
 from millstream.state.panes.keys import KeyIds
 from millstream.state.panes.tables import Algebra, Table
-from millstream.state.records import encode_records
 from millstream.state.values import ValueTypeError, encode_column, shown
 from millstream.times import instant
-from millstream.work.batches import aggregating, concat_batches
+from millstream.work.batches import aggregating, as_batch, concat_batches
 from millstream.work.failures import calling, record_error, user_error
+from millstream.work.function_outputs import encode_outputs, extend_outputs
 from millstream.work.packers.row_packer import TIME as TIME_COLUMN
 from millstream.work.packers.value_lists import TIMES, decode_lists
 
@@ -262,22 +262,21 @@ class TableForm:
         table = pa.Table.from_arrays([key, *rows.columns], names=[KEY, *rows.schema.names])
         if self._ordered:
             table = table.take(pc.sort_indices(table, sort_keys=[(TIME_COLUMN, "ascending")]))
-        assert isinstance(one.start, int) and isinstance(one.end, int)
-        window = Window(instant(one.start), instant(one.end), one.timing)
-        named = {"window": window} if self._takes_window else {}
+        named = {}
+        if self._takes_window:
+            assert isinstance(one.start, int) and isinstance(one.end, int)
+            named["window"] = Window(instant(one.start), instant(one.end), one.timing)
         with calling(self._role, self._function):
             result = self._function(table, **named)
-        if result is None or isinstance(result, pa.RecordBatch):
-            return result
-        if isinstance(result, pa.Table):
-            batches = result.combine_chunks().to_batches()
-            return batches[0] if batches else None
-        raise record_error(
-            self._role,
-            self._function,
-            f"returned {shown(result)}",
-            "return the outputs of the window as a pyarrow.Table or RecordBatch, or None",
-        )
+        batch = as_batch(result)
+        if batch is None and result is not None:
+            raise record_error(
+                self._role,
+                self._function,
+                f"returned {shown(result)}",
+                "return the outputs of the window as a pyarrow.Table or RecordBatch, or None",
+            )
+        return batch
 
 
 class _Tables(TableAlgebra):
@@ -299,6 +298,7 @@ class FunctionForm:
         self._job = job
         self._function = reducer.function
         self._takes_window = reducer.takes_window
+        self._role = f"reducer of job {job.name!r}"
         assert job.windowing is not None
         self._ordered = job.windowing.ordered
         self.algebra = ListAlgebra()
@@ -321,42 +321,35 @@ class FunctionForm:
             windows += [one.at] * (len(records) - len(windows))
         if not records:
             return []
-        try:
-            batch = encode_records(records, output)
-        except ValueTypeError as misfit:
-            key = next(key for key, end in ends if misfit.row < end)
-            raise record_error(
-                f"reducer of job {self._job.name!r}",
-                self._function,
-                f"gave a wrong type for key {shown(key)}: {misfit}",
-                "give values of that type, or declare output=",
-            ) from None
+        batch = encode_outputs(
+            records,
+            output,
+            self._role,
+            self._function,
+            lambda row: next(key for key, end in ends if row < end),
+        )
         return [_marked(batch, pa.array(windows, pa.int32()), pa.array(stamps, pa.int64()))]
 
     def _call(
         self, one: Closed[Objects], keys: KeyIds, records: list[Any]
     ) -> Iterator[tuple[Any, int]]:
-        """Call the function for each row; gives its key and the time of what it gave."""
+        """Call the function for each row; gives its key and the event time of its outputs."""
         function = self._function
+        named: Iterator[dict[str, AnyWindow]] = repeat({}, len(one.table))
+        if self._takes_window:
+            named = ({"window": window} for window in _windows(self._job, one))
         found = zip(
             keys.keys(one.table.ids),
             one.table.rows.tolist(),
-            _windows(self._job, one),
+            named,
             one.times.tolist(),
             strict=True,
         )
         for key, (values, times), window, time in found:
             try:
-                named = {"window": window} if self._takes_window else {}
-                result = function(key, self._in_order(values, times), **named)
-                if isinstance(result, list) or hasattr(result, "__next__"):
-                    records.extend(result)
-                elif result is not None:
-                    records.append(result)
+                extend_outputs(records, function(key, self._in_order(values, times), **window))
             except Exception as problem:
-                raise user_error(
-                    f"reducer of job {self._job.name!r}", function, problem, shown(key)
-                ) from problem
+                raise user_error(self._role, function, problem, shown(key)) from problem
             yield key, time
 
     def _in_order(self, values: list[Any], times: list[int]) -> list[Any]:

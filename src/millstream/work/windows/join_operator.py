@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from millstream.flow.reducers import JoinReducer
 from millstream.flow.vertices import JobVertex
-from millstream.flow.windows import TimeWindow
+from millstream.flow.windows import TimeWindow, WithinWindow, pane_start
 from millstream.ring.keys import decode_keys
 from millstream.state.blocks import KEY, SLOT
 from millstream.state.panes.algebras import objects
@@ -31,7 +31,7 @@ from millstream.work.job_clock import JobClock
 from millstream.work.keyed_values import one_key_type
 from millstream.work.packers.value_lists import TIMES, decode_lists
 from millstream.work.unit import Reduced, UnitContext
-from millstream.work.windows.join_matching import Index, open_from, pairing_of
+from millstream.work.windows.join_matching import Index
 from millstream.work.windows.join_results import Found, JoinResults
 
 Side = Table[SideRows]
@@ -46,7 +46,8 @@ class JoinOperator:
         self._job = job
         self._kept_sides = job.reducer.kept_sides
         self._pane = job.reducer.pane
-        self._pairing = pairing_of(window)
+        assert isinstance(window, TimeWindow | WithinWindow)
+        self._window = window
         # In windows that overlap, two values may meet in one that was closed before both had come.
         self._overlap = isinstance(window, TimeWindow) and not window.is_tumbling
         self._algebra = SideAlgebra()
@@ -104,7 +105,7 @@ class JoinOperator:
         return ordered(self._algebra, np.concatenate(ids), rows)
 
     def _by_pane(self, table: Side) -> Iterator[tuple[int, Side]]:
-        panes = table.rows.times // self._pane * self._pane
+        panes = pane_start(table.rows.times, self._pane)
         order = np.argsort(panes, kind="stable")
         starts, cuts = np.unique(panes[order], return_index=True)
         for start, part in zip(starts.tolist(), np.split(order, cuts[1:]), strict=True):
@@ -124,7 +125,7 @@ class JoinOperator:
         if left is None or right is None:
             return
         index = Index(right.ids, right.rows.times)
-        spans = index.spans(self._pairing, left.ids, left.rows.times)
+        spans = index.spans(self._window, left.ids, left.rows.times)
         for one, other in index.pairs(*spans):
             if self._overlap:
                 counts = self._is_open(left, right, one, other)
@@ -141,12 +142,12 @@ class JoinOperator:
         """Whether pairs had a window in common that was open when the later value came."""
         earlier = np.minimum(left.rows.times[one], right.rows.times[other])
         closed = np.maximum(left.rows.closed[one], right.rows.closed[other])
-        found: npt.NDArray[np.bool_] = self._pairing.last(earlier) >= closed
+        found: npt.NDArray[np.bool_] = self._window.last_match(earlier) >= closed
         return found
 
     def _alone(self, new: Side | None, clock: JobClock, slots: range) -> Iterator[Found]:
         """The values of outer sides that are done with now, and have met none."""
-        since, until = (open_from(self._pairing, at) for at in (clock.closed, clock.watermark))
+        since, until = (self._window.open_from(at) for at in (clock.closed, clock.watermark))
         tables = [
             table for start in self._starts(since, until) for table in self.state.raw(start, slots)
         ]
@@ -169,7 +170,7 @@ class JoinOperator:
         alone = np.ones(len(one), bool)
         if other is not None:
             index = Index(other.ids, other.rows.times)
-            start, stop = index.spans(self._pairing, one.ids, one.rows.times)
+            start, stop = index.spans(self._window, one.ids, one.rows.times)
             alone = start == stop
             if self._overlap:
                 alone[:] = True
@@ -180,7 +181,10 @@ class JoinOperator:
     def _waiting(self, table: Side) -> Side | None:
         """What the state holds of the same keys, near enough in time to meet any of these."""
         times = np.array([table.rows.times.min(), table.rows.times.max()])
-        since, until = int(self._pairing.first(times)[0]), int(self._pairing.last(times)[1]) + 1
+        since, until = (
+            int(self._window.first_match(times)[0]),
+            int(self._window.last_match(times)[1]) + 1,
+        )
         ids = np.unique(table.ids)
         found: list[Side | None] = []
         for start in self._starts(since, until):
@@ -206,12 +210,12 @@ class JoinOperator:
 
     def _horizon(self, watermark: int) -> int:
         """The start of the first pane that is still needed."""
-        needed = open_from(self._pairing, watermark)
+        needed = self._window.open_from(watermark)
         if needed in (BEGINNING, END):
             return needed
         if self._kept_sides:  # whoever is still to be looked at may have met earlier ones
-            needed = int(self._pairing.first(np.array([needed]))[0])
-        return needed // self._pane * self._pane
+            needed = int(self._window.first_match(np.array([needed]))[0])
+        return pane_start(needed, self._pane)
 
 
 def _only(table: Side | None, *, left: bool) -> Side | None:

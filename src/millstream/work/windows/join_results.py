@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,9 +19,9 @@ from millstream.state.blocks import KEY
 from millstream.state.immutable import private_copy
 from millstream.state.panes.algebras import Objects
 from millstream.state.panes.keys import Ids, KeyIds
-from millstream.state.records import encode_records
 from millstream.state.values import ValueTypeError, encode_column, shown
 from millstream.work.failures import record_error, user_error
+from millstream.work.function_outputs import encode_outputs, extend_outputs
 
 
 @dataclass(frozen=True)
@@ -82,23 +83,12 @@ class JoinResults:
         try:
             rows = zip(names, found.left.tolist(), found.right.tolist(), strict=True)
             for key, left, right in rows:
-                result = function(key, private_copy(left), private_copy(right))
-                if isinstance(result, list) or hasattr(result, "__next__"):
-                    records.extend(result)
-                elif result is not None:
-                    records.append(result)
+                extend_outputs(records, function(key, private_copy(left), private_copy(right)))
                 ends.append(len(records))
         except Exception as problem:
             raise user_error(role, function, problem, shown(key)) from problem
         if not records:
             return None
-        try:
-            return encode_records(records, output)
-        except ValueTypeError as misfit:
-            key = names[int(np.searchsorted(ends, misfit.row, "right"))]
-            raise record_error(
-                role,
-                function,
-                f"gave a wrong type for key {shown(key)}: {misfit}",
-                "give values of that type, or declare output=",
-            ) from None
+        return encode_outputs(
+            records, output, role, function, lambda row: names[bisect_right(ends, row)]
+        )

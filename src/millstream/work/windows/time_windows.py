@@ -43,7 +43,6 @@ from millstream.work.job_clock import JobClock
 from millstream.work.keyed_values import one_key_type
 from millstream.work.unit import Reduced, UnitContext
 from millstream.work.windows.forms import Closed, Form
-from millstream.work.windows.spans import ends_within, first_open_start
 
 A = TypeVar("A")
 
@@ -89,7 +88,7 @@ class TimeWindowOperator(Generic[A]):
             if unit.read:
                 slider = self._close(at, window, clock, view, slider, folds, closed)
             sliders.append(slider)
-        horizon = min(first_open_start(window, clock.watermark) for window in self._windows)
+        horizon = min(window.open_from(clock.watermark) for window in self._windows)
         known = state.dirty(unit.slots)
         dirty: DirtyPanes = {}
         if unit.read and self._tells_early:
@@ -140,7 +139,7 @@ class TimeWindowOperator(Generic[A]):
         """Add the windows that close now; gives the stacks for those to come."""
         algebra, size = self._form.algebra, window.size
         slides = folds and window in self._by_two_stacks
-        ends = ends_within(window, clock.closed, clock.watermark, view.starts, self._pane)
+        ends = window.ends_within(clock.closed, clock.watermark, view.starts, self._pane)
         end: int | None = None
         for end in ends:
             if slides:
@@ -157,7 +156,7 @@ class TimeWindowOperator(Generic[A]):
         if slider is None or not slides:
             return None
         # What no later window needs leaves the stacks as it leaves the state.
-        return slider.without_before(algebra, first_open_start(window, clock.watermark))
+        return slider.without_before(algebra, window.open_from(clock.watermark))
 
     def _dirty(self, known: DirtyPanes, taken: Mapping[int, Table[A]], horizon: int) -> DirtyPanes:
         """What has come since early results were given, now and before, and is still needed."""
@@ -171,7 +170,7 @@ class TimeWindowOperator(Generic[A]):
         """The windows that are open, where they have something new."""
         for at, window in enumerate(self._windows if dirty else ()):
             last = max(dirty) + window.size + window.slide
-            for end in ends_within(window, clock.watermark, last, sorted(dirty), self._pane):
+            for end in window.ends_within(clock.watermark, last, sorted(dirty), self._pane):
                 start = end - window.size
                 table = view.window(start, end)
                 if table is None:
