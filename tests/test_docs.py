@@ -52,4 +52,4 @@ def test_the_script_of_the_guide_runs(tmp_path: Path) -> None:
 def test_the_script_about_windows_runs(tmp_path: Path) -> None:
     run_blocks(ROOT / "docs" / "windows.md", tmp_path)
 
-    assert "sliding 20m every 10m" in (tmp_path / "windows.svg").read_text()
+    assert "sliding 20m every 10m" in (tmp_path / "windows.mmd").read_text()

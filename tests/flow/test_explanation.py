@@ -282,7 +282,7 @@ def test_explaining_and_drawing_do_not_need_spark() -> None:
     script = (
         "import sys; sys.modules['pyspark'] = None\n"
         "from tests.flow.test_explanation import averages\n"
-        "flow = averages(); print(len(flow.explain()), len(flow.draw().svg))"
+        "flow = averages(); print(len(flow.explain()), len(flow.draw().dot))"
     )
 
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)

@@ -84,10 +84,10 @@ class Workflow:
         return explain(plan(self))
 
     def draw(self) -> Drawing:
-        """The plan as a picture, which notebooks show: ``.svg``, ``.mermaid``, ``.save(path)``.
+        """The plan as a graph: ``.mermaid``, which notebooks render, ``.dot`` or ``.save(path)``.
 
         >>> orders.sink("copy", ms.write.parquet("copy/"))
-        >>> picture = flow.draw().mermaid
+        >>> text = flow.draw().mermaid
         """
         return Drawing(plan(self))
 
