@@ -141,10 +141,11 @@ def test_a_placement_is_rebuilt_from_its_masks(placement: Placement) -> None:
 
 @untimed
 @given(placements())
-def test_a_placement_survives_json_and_pickling(placement: Placement) -> None:
-    assert Placement.from_json(placement.to_json()) == placement
-    assert pickle.loads(pickle.dumps(placement)) == placement
-    assert hash(Placement.from_json(placement.to_json())) == hash(placement)
+def test_a_placement_survives_pickling(placement: Placement) -> None:
+    copy = pickle.loads(pickle.dumps(placement))
+
+    assert copy == placement
+    assert hash(copy) == hash(placement)
 
 
 @untimed
@@ -306,18 +307,6 @@ def test_an_impossible_placement_is_refused(
         (lambda placement: placement.shares(range(-1, 5)), "no run of slots"),
         (lambda placement: placement.shares(range(0, 8, 2)), "no run of slots"),
         (lambda placement: placement.shares(range(5, 0, -1)), "no run of slots"),
-        (lambda _: Placement.from_json("{}"), "not a placement"),
-        (lambda _: Placement.from_json("nonsense"), "not a placement"),
-        (lambda _: Placement.from_json("[]"), "not a placement"),
-        (lambda _: Placement.from_json('{"ring": {}, "arcs": [[0, []]]}'), "not a ring"),
-        (
-            lambda placement: Placement.from_json(placement.to_json().replace("[0, []]", "")),
-            "not a placement.*slot 0",
-        ),
-        (
-            lambda placement: Placement.from_json(placement.to_json().replace("[0, []]", "7")),
-            "not a placement",
-        ),
     ],
 )
 def test_an_impossible_question_is_refused(

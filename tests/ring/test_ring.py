@@ -15,7 +15,6 @@ from millstream.ring.ring import (
     Ring,
     RingError,
     Slot,
-    partition_of,
     partition_slots,
     plan_moves,
 )
@@ -51,8 +50,6 @@ def test_every_slot_has_exactly_one_owner(ring: Ring) -> None:
     for slot in range(ring.slots):
         assert ring.owner(slot) == walk(ring, slot)
         assert slot in ring.slots_of(ring.owner(slot))
-    owners = ring.owners(np.arange(ring.slots))
-    assert [ring.nodes[index] for index in owners] == list(map(ring.owner, range(ring.slots)))
 
 
 @untimed
@@ -131,12 +128,13 @@ def test_planned_moves_are_the_slots_whose_owner_differs(before: Ring, after: Ri
 
 @untimed
 @given(rings())
-def test_a_ring_survives_json_and_pickling(ring: Ring) -> None:
+def test_a_ring_survives_pickling(ring: Ring) -> None:
     assert ring.table.size == ring.slots  # the cache is filled
 
-    assert Ring.from_json(ring.to_json()) == ring
-    assert pickle.loads(pickle.dumps(ring)) == ring
-    assert hash(Ring.from_json(ring.to_json())) == hash(ring)
+    copy = pickle.loads(pickle.dumps(ring))
+
+    assert copy == ring
+    assert hash(copy) == hash(ring)
 
 
 def test_a_pickled_ring_leaves_its_table_behind() -> None:
@@ -192,25 +190,15 @@ def test_nodes_can_join_until_every_slot_has_its_own() -> None:
 
 @untimed
 @given(st.integers(1, 300), st.integers(1, 400))
-def test_partition_of_agrees_with_partition_slots(slots: int, partitions: int) -> None:
+def test_partitions_cover_the_slots_in_order_and_evenly(slots: int, partitions: int) -> None:
     ranges = partition_slots(slots, partitions)
 
-    found = partition_of(np.arange(slots, dtype=np.int32), slots, partitions)
-
-    assert found.dtype == np.int32
     assert len(ranges) == partitions
     assert [slot for part in ranges for slot in part] == list(range(slots))
-    assert all(slot in ranges[part] for slot, part in enumerate(found.tolist()))
     assert all(
         part == range(index * slots // partitions, (index + 1) * slots // partitions)
         for index, part in enumerate(ranges)
     )
-
-
-def test_partition_of_does_not_overflow() -> None:
-    last = np.array([2**31 - 2], np.int32)
-
-    assert partition_of(last, 2**31 - 1, 2**31 - 1).tolist() == [2**31 - 2]
 
 
 @pytest.mark.parametrize(
@@ -230,8 +218,6 @@ def test_partition_of_does_not_overflow() -> None:
         (lambda: Ring.even([A]).with_node(B, token=4096), "token"),
         (lambda: partition_slots(0, 1), "slots"),
         (lambda: partition_slots(1, 0), "partitions"),
-        (lambda: partition_of(np.array([4]), 4, 2), "0 to 3"),
-        (lambda: partition_of(np.array([-1]), 4, 2), "0 to 3"),
     ],
 )
 def test_an_impossible_option_is_refused(attempt: Callable[[], object], message: str) -> None:
@@ -244,16 +230,13 @@ def test_an_impossible_option_is_refused(attempt: Callable[[], object], message:
     [
         (lambda: Ring.even([A]).owner(4096), "no slot 4096"),
         (lambda: Ring.even([A]).owner(-1), "no slot -1"),
-        (lambda: Ring.even([A]).owners(np.array([-1])), "no slots"),
+        (lambda: Ring.even([A]).moved([-1], B), "no slots"),
         (lambda: Ring.even([A]).moved([4096], A), "no slots"),
         (lambda: Ring.even([A]).slots_of(B), "not in the ring; it has a"),
         (lambda: Ring.even([A]).without(A), "last in the ring"),
         (lambda: Ring.even([A]).without(B), "not in the ring"),
         (lambda: Ring.even([A]).with_node(A), "new id"),
         (lambda: Ring.even([A]).with_node(B, token=0), "another token"),
-        (lambda: Ring.from_json("{}"), "not a ring"),
-        (lambda: Ring.from_json("nonsense"), "not a ring"),
-        (lambda: Ring.from_json("[]"), "not a ring"),
         (lambda: plan_moves(Ring.even([A], 8), Ring.even([A], 9)), "8 and 9 slots"),
     ],
 )

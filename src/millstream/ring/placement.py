@@ -8,7 +8,6 @@ to :mod:`millstream.ring.drawing`.
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -165,25 +164,6 @@ class Placement:
     def at(self, version: int) -> Placement:
         """Return the same placement in another version."""
         return Placement(replace(self.ring, version=version), self.arcs)
-
-    def to_json(self) -> str:
-        """Return the placement as JSON text."""
-        return json.dumps({"ring": json.loads(self.ring.to_json()), "arcs": self.arcs})
-
-    @classmethod
-    def from_json(cls, text: str) -> Placement:
-        """Return the placement that :meth:`to_json` wrote."""
-        try:
-            facts = json.loads(text)
-            ring = Ring.from_json(json.dumps(facts["ring"]))
-            arcs = tuple(
-                (int(start), tuple(NodeId(str(node)) for node in nodes))
-                for start, nodes in facts["arcs"]
-            )
-            return cls(ring, arcs)
-        except (ValueError, TypeError, KeyError, ConfigError, RingError) as error:
-            what = f"this is not a placement in JSON: {type(error).__name__}: {error}"
-            raise RingError(what, "give the text that Placement.to_json wrote") from None
 
     def __reduce__(self) -> tuple[type[Placement], tuple[object, ...]]:
         # Placements travel with tasks: leave out the cached shares, which are quickly cut again.

@@ -7,7 +7,6 @@ nodes, and the hashing of keys to slots to :mod:`millstream.ring.hashing`.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -101,11 +100,6 @@ class Ring:
             raise RingError(f"there is no slot {slot}", f"slots are 0 to {self.slots - 1}")
         return self.nodes[int(self.table[slot])]
 
-    def owners(self, slots: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.int32]:
-        """Return, for each slot, the index in ``nodes`` of its owner."""
-        found: npt.NDArray[np.int32] = self.table[self._checked(slots)]
-        return found
-
     def slots_of(self, node: NodeId) -> npt.NDArray[np.int32]:
         """Return the slots of the node, in increasing order."""
         return np.flatnonzero(self.table == self._index(node)).astype(np.int32)
@@ -158,21 +152,6 @@ class Ring:
         tokens = tuple((start, nodes[table[start]]) for start in starts)
         return Ring(self.version + 1, self.slots, tokens)
 
-    def to_json(self) -> str:
-        """Return the ring as JSON text."""
-        return json.dumps({"version": self.version, "slots": self.slots, "tokens": self.tokens})
-
-    @classmethod
-    def from_json(cls, text: str) -> Ring:
-        """Return the ring that :meth:`to_json` wrote."""
-        try:
-            facts = json.loads(text)
-            tokens = tuple((int(position), NodeId(str(node))) for position, node in facts["tokens"])
-            return cls(int(facts["version"]), int(facts["slots"]), tokens)
-        except (ValueError, TypeError, KeyError) as error:
-            what = f"this is not a ring in JSON: {type(error).__name__}: {error}"
-            raise RingError(what, "give the text that Ring.to_json wrote") from None
-
     def __reduce__(self) -> tuple[type[Ring], tuple[object, ...]]:
         # Rings travel with tasks: leave out the cached table, which is 16 KB and quickly rebuilt.
         return Ring, (self.version, self.slots, self.tokens)
@@ -222,19 +201,6 @@ def partition_slots(slots: int, partitions: int) -> list[range]:
     _check_count("partitions", partitions)
     bounds = [index * slots // partitions for index in range(partitions + 1)]
     return [range(start, end) for start, end in pairwise(bounds)]
-
-
-def partition_of(
-    slot_array: npt.NDArray[np.integer[Any]], slots: int, partitions: int
-) -> npt.NDArray[np.int32]:
-    """Return the partition of each slot; the inverse of :func:`partition_slots`."""
-    _check_count("slots", slots)
-    _check_count("partitions", partitions)
-    if slot_array.size and not 0 <= int(slot_array.min()) <= int(slot_array.max()) < slots:
-        raise ConfigError(f"slots must be 0 to {slots - 1}, got others")
-    # The largest i with i*slots//partitions <= slot, solved for i in integers.
-    ends = (slot_array.astype(np.int64) + 1) * partitions
-    return ((ends - 1) // slots).astype(np.int32)
 
 
 def _check_count(option: str, count: int) -> None:

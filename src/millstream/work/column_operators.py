@@ -186,7 +186,7 @@ class ArrowOperator(_ColumnOperator):
         idle: list[Any],
         time: int,
     ) -> ColumnFragment:
-        column = self.state_keys(state.column(KEY), distinct.type)
+        column = self._state_keys(state.column(KEY), distinct.type)
         kept = decode_keys(column)
         if len(set(kept)) != len(kept) or not set(kept) <= set(keys):
             raise record_error(

@@ -51,24 +51,6 @@ class AggregateSet:
         """The value columns that are read, each once, in order of first use."""
         return tuple(dict.fromkeys(column_of(a) for _, a in self.items if a.needs_values))
 
-    def accumulators(self, schema: pa.Schema) -> pa.Schema:
-        """The accumulator columns for value columns of this schema."""
-        types = {field.name: field.type for field in schema}
-        return pa.schema(
-            [
-                field
-                for name, item in self.items
-                for field in _fields(name, item, _lookup(types, name, item))
-            ]
-        )
-
-    def result_schema(self, schema: pa.Schema) -> pa.Schema:
-        """The result columns for value columns of this schema."""
-        types = {field.name: field.type for field in schema}
-        return pa.schema(
-            [(name, item.result_type(_lookup(types, name, item))) for name, item in self.items]
-        )
-
     def fold(
         self, values: Mapping[str, pa.Array], times: pa.Array | None, groups: Groups, n: int
     ) -> pa.RecordBatch:
