@@ -144,7 +144,7 @@ stage 1: shuffle and reduce
              two stacks: sliding 1h every 5m
              panes pay above 0.0036 values/s per key; measured rates decide
     state    a partial result per key and pane, for 1h and the lateness of 10s
-    leads    sliding 1h every 5m: for hourly
+    fused    sliding 1h every 5m: for hourly
              tumbling 15m: for quarters
     sides    untimed
   job medians
@@ -173,7 +173,7 @@ sinks
   untimed: console
 
 shared
-  job quarters has the panes of job hourly, which reduces for both
+  job quarters is fused into job hourly, which reduces for both
 """
     )
 

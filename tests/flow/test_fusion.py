@@ -253,7 +253,7 @@ def windowed(
     return divided.reduce(name, reduce, ordered=ordered, durable=durable, share=share)
 
 
-def test_jobs_that_differ_in_their_windows_are_led_by_the_first(
+def test_jobs_that_differ_in_their_windows_are_fused_into_the_first(
     flow: Workflow, lines: Stream
 ) -> None:
     keep(windowed(lines, "hours", ms.tumbling(HOUR)), "a")
@@ -262,16 +262,16 @@ def test_jobs_that_differ_in_their_windows_are_led_by_the_first(
     planned = plan(flow)
 
     hours, minutes = at(planned, "hours"), at(planned, "minutes")
-    lead, led = planned.vertices[hours], planned.vertices[minutes]
-    assert isinstance(lead, JobVertex)
-    assert isinstance(led, FusedVertex)
-    assert lead.windowing is not None
-    assert lead.windowing.windows == (TimeWindow(H, H), TimeWindow(M, M))
+    host, fused = planned.vertices[hours], planned.vertices[minutes]
+    assert isinstance(host, JobVertex)
+    assert isinstance(fused, FusedVertex)
+    assert host.windowing is not None
+    assert host.windowing.windows == (TimeWindow(H, H), TimeWindow(M, M))
     assert planned.readers == {hours: ((hours, minutes), (minutes,))}
-    assert planned.jobs == [(hours, lead)]
+    assert planned.jobs == [(hours, host)]
 
 
-def test_results_of_a_led_job_reach_its_consumers_and_no_others(
+def test_results_of_a_fused_job_reach_its_consumers_and_no_others(
     flow: Workflow, lines: Stream
 ) -> None:
     keep(windowed(lines, "a", ms.tumbling(HOUR)), "of_a")

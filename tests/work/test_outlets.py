@@ -222,12 +222,12 @@ def test_a_window_that_several_jobs_have_is_for_all_of_them() -> None:
 
     program = compiled(planned, 16, 4)
 
-    [leader] = program.jobs
-    jobs = program.jobs[leader].windowing
+    [host] = program.jobs
+    jobs = program.jobs[host].windowing
     assert jobs is not None
-    of = {window: set(program.readers_of(leader, n)) for n, window in enumerate(jobs.windows)}
+    of = {window: set(program.readers_of(host, n)) for n, window in enumerate(jobs.windows)}
     assert of == {minute: {at["one"], at["both"]}, hour: {at["both"]}}
-    assert program.is_read(leader)
+    assert program.is_read(host)
     assert program_of(SOURCE, job_of(ms.count()), reads={1: (0,)}).readers_of(1, 0) == (1,)
 
 

@@ -191,7 +191,7 @@ def test_led_jobs_are_no_jobs_of_the_program() -> None:
     program = planned(build)
 
     ((at, _),) = program.jobs.items()
-    (led,) = {reader for window in program.readers[at] for reader in window} - {at}
+    (fused,) = {reader for window in program.readers[at] for reader in window} - {at}
     assert program.readers_of(at, 0) == (at,)
-    assert program.readers_of(at, 1) == (led,)
+    assert program.readers_of(at, 1) == (fused,)
     assert program.stages == ((), (at,))

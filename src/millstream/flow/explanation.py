@@ -146,7 +146,7 @@ class _Explained:
         if timing.windowing.time_windows and not isinstance(job.reducer, JoinReducer):
             yield from _lines("panes", _panes(timing))
         yield from _lines("state", [_window_state(job, timing), *_store(job)])
-        yield from _lines("leads", self._leads(at, timing.windowing))
+        yield from _lines("fused", self._fused(at, timing.windowing))
         sides = [c for c in self._plan.consumers[at] if c not in self._readers(at)]
         if sides:
             yield _line("sides", ", ".join(dict.fromkeys(self._texts[side] for side in sides)))
@@ -166,7 +166,7 @@ class _Explained:
         origins += [f"the watermark of {self._texts[o]}" for o in timing.inherited]
         return f"{said}; watermark: {'least of ' if len(origins) > 1 else ''}{_listed(origins)}"
 
-    def _leads(self, at: int, windowing: Windowing) -> Iterator[str]:
+    def _fused(self, at: int, windowing: Windowing) -> Iterator[str]:
         for window, readers in zip(windowing.windows, self._plan.readers.get(at, ()), strict=False):
             names = [getattr(self._plan.vertices[reader], "name", "") for reader in readers]
             yield f"{window}: for {_listed(names)}"
@@ -182,9 +182,9 @@ class _Explained:
             f"for {_listed([place_text(place) for place in places])}"
             for at, places in sorted(self._plan.merged.items())
         ]
-        for at, led in self._plan.of_kind(FusedVertex):
-            leader = self._texts[self._plan.inputs[at][0]]
-            lines.append(f"  job {led.name} has the panes of {leader}, which reduces for both")
+        for at, fused in self._plan.of_kind(FusedVertex):
+            host = self._texts[self._plan.inputs[at][0]]
+            lines.append(f"  job {fused.name} is fused into {host}, which reduces for both")
         return ["shared", *lines] if lines else []
 
 

@@ -103,7 +103,7 @@ def _same_step(one: Vertex, other: Vertex, same: Sameness) -> bool:
 
 @dataclass
 class _Group:
-    """Jobs that could be reduced together; the first of them leads."""
+    """Jobs that can be reduced together, by the first of them."""
 
     jobs: list[int]
     windows: set[Window]
@@ -121,7 +121,7 @@ class _Group:
 
 
 def fuse_jobs(graph: Graph, written: Sequence[str], same: Sameness) -> tuple[Graph, Readers]:
-    """Let jobs that differ in their windows of time alone be reduced by the first of them.
+    """Fuse jobs that differ in their windows of time alone into the first of them.
 
     That is the first in the order in which jobs were ``written``: state belongs to it, which a new
     sink somewhere else should not change.
@@ -145,7 +145,7 @@ def fuse_jobs(graph: Graph, written: Sequence[str], same: Sameness) -> tuple[Gra
                 break
         else:
             groups.append(_Group([at], set(windowing.windows), late_read))
-    return _led(*_together(graph, [group.jobs for group in groups if len(group.jobs) > 1]))
+    return _fused(*_together(graph, [group.jobs for group in groups if len(group.jobs) > 1]))
 
 
 def _shareable(vertex: Vertex) -> Windowing | None:
@@ -182,26 +182,27 @@ def _together(graph: Graph, groups: Sequence[list[int]]) -> tuple[Graph, list[li
     return ordered, [[position[old] for old in jobs] for jobs in groups]
 
 
-def _led(graph: Graph, groups: Sequence[list[int]]) -> tuple[Graph, Readers]:
+def _fused(graph: Graph, groups: Sequence[list[int]]) -> tuple[Graph, Readers]:
+    """Replace all jobs of a group but the first, which gets the windows of all."""
     vertices, inputs = list(graph.vertices), list(graph.inputs)
-    leader: dict[int, int] = {}
+    hosts: dict[int, int] = {}
     readers: dict[int, tuple[tuple[int, ...], ...]] = {}
     for jobs in groups:
         first, *others = jobs
         of_job = {at: _windowing(vertices[at]).windows for at in jobs}
         windows = tuple(dict.fromkeys(window for at in jobs for window in of_job[at]))
         readers[first] = tuple(tuple(at for at in jobs if w in of_job[at]) for w in windows)
-        lead = vertices[first]
-        assert isinstance(lead, JobVertex)
-        vertices[first] = replace(lead, windowing=replace(_windowing(lead), windows=windows))
+        host = vertices[first]
+        assert isinstance(host, JobVertex)
+        vertices[first] = replace(host, windowing=replace(_windowing(host), windows=windows))
         for at in others:
             job = vertices[at]
             assert isinstance(job, JobVertex)
             vertices[at] = FusedVertex(job.place, (vertices[first],), name=job.name, job=job)
-            inputs[at], leader[at] = (first,), first
+            inputs[at], hosts[at] = (first,), first
     for at, vertex in enumerate(vertices):
-        if isinstance(vertex, SideVertex):  # what a led job does not take, its leader does not
-            inputs[at] = tuple(leader.get(source, source) for source in inputs[at])
+        if isinstance(vertex, SideVertex):  # fused jobs have the same side outputs
+            inputs[at] = tuple(hosts.get(source, source) for source in inputs[at])
     return Graph(tuple(vertices), tuple(inputs), graph.merged), readers
 
 

@@ -36,10 +36,10 @@ class Plan:
     """The vertices of a workflow, every one after its inputs.
 
     Jobs that differ in their windows alone are reduced by the first of them. The others are
-    ``FusedVertex`` from here on, and no jobs; ``readers`` says for each job that leads, and each of
-    its windows, for which of these vertices the results are: their consumers get them. The jobs
-    of one group in ``shared_maps`` have the same map on the same stream. ``merged`` says for a
-    step where else it was written.
+    ``FusedVertex`` from here on, and no jobs; ``readers`` has, for each job that others are fused
+    into, and each of its windows, the vertices whose consumers get the results. The jobs of one
+    group in ``shared_maps`` have the same map on the same stream. ``merged`` has the other places
+    of steps that were written several times.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Plan:
 
     @cached_property
     def consumers(self) -> tuple[tuple[int, ...], ...]:
-        """For each vertex, those that read it; a led job reads its leader through ``readers``."""
+        """For each vertex, those that read it; results reach fused jobs through ``readers``."""
         readers: list[list[int]] = [[] for _ in self.vertices]
         for at, inputs in enumerate(self.inputs):
             if not isinstance(self.vertices[at], FusedVertex):
@@ -98,9 +98,9 @@ class Plan:
         """The names of the jobs that read what other jobs give."""
         return tuple(job.name for at, job in self.jobs if self.levels[at] > 1)
 
-    def led_by(self, leader: int) -> list[tuple[int, FusedVertex]]:
+    def fused_into(self, job: int) -> list[tuple[int, FusedVertex]]:
         """The jobs whose windows a job reduces along with its own."""
-        return [(at, led) for at, led in self.of_kind(FusedVertex) if self.inputs[at] == (leader,)]
+        return [(at, v) for at, v in self.of_kind(FusedVertex) if self.inputs[at] == (job,)]
 
     @property
     def sinks(self) -> list[tuple[int, SinkVertex]]:

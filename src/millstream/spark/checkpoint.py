@@ -168,7 +168,7 @@ def metadata_of(planned: Plan, slots: int) -> WorkflowMetadata:
                 windows=windows_text(job),
                 durable=job.durable,
                 key_type=job.key_type,
-                fused=tuple(led.name for _, led in planned.led_by(at)),
+                fused=tuple(fused.name for _, fused in planned.fused_into(at)),
             )
             for at, job in planned.jobs
         ),

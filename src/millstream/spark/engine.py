@@ -179,7 +179,7 @@ class Engine:
                 outputs=sum(receipt.outputs for receipt in mine),
                 reduce_seconds=sum(receipt.seconds for receipt in mine),
                 state_keys=sum(r.state_keys.get(at, 0) for r in result.reports.values()),
-                fused=tuple(led.name for _, led in self._plan.led_by(at)),
+                fused=tuple(fused.name for _, fused in self._plan.fused_into(at)),
                 **time_progress(result, at),
             )
         return found

@@ -80,15 +80,15 @@ class Program:
         return {at: e.side for at, e in found if isinstance(e, SideVertex)}
 
     def is_read(self, job: int) -> bool:
-        """Whether anything reads the results of a job, or of one that it leads, or what is late."""
+        """Whether anything reads the results of a job, of jobs fused into it, or late values."""
         if len(self.consumers[job]) > len(self.sides(job)):
             return True
         vertex = self.jobs[job]
         sides = (self.elements[at] for at in self.sides(job))
         if any(isinstance(side, SideVertex) and side.is_behind(vertex) for side in sides):
             return True
-        led = {at for window in self.readers.get(job, ()) for at in window} - {job}
-        return any(self.consumers[at] for at in led)
+        fused = {at for window in self.readers.get(job, ()) for at in window} - {job}
+        return any(self.consumers[at] for at in fused)
 
     def readers_of(self, job: int, window: int) -> tuple[int, ...]:
         """The vertices whose results one of a job's windows gives."""
