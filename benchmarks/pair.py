@@ -28,7 +28,7 @@ from millstream.node.service import NodeOptions, NodeService
 from millstream.ring.placement import Placement
 from millstream.ring.ring import NodeId, Ring
 from millstream.state.blocks import to_bytes
-from millstream.state.collector import settle_node
+from millstream.state.collector import tune_node_process
 from millstream.wire.auth import new_secret
 from millstream.wire.blocks import BLOCK_SCHEMA
 from millstream.wire.commit import NOTHING_COMMITTED, Commit, CommittedUnit, Seal
@@ -241,7 +241,7 @@ def _machine(node: NodeId) -> NodeMachine:
 def _service(machine: NodeMachine, net: Net, replicate_every: float) -> NodeService:
     options = NodeOptions(replicate_every=replicate_every)
     # As in a node's own process.
-    after_merge = settle_node()
+    after_merge = tune_node_process()
     return NodeService(
         machine, net, _NOBODY, options, memory, stop=lambda: None, after_merge=after_merge
     )

@@ -576,12 +576,12 @@ def test_merged_tables_are_freed_one_by_one(scene: Scene, monkeypatch: pytest.Mo
     """A reference to all of them would free them at once, with all threads blocked."""
     counts: list[int] = []
 
-    def let_go(tables: list[Any]) -> None:
+    def free_one_by_one(tables: list[Any]) -> None:
         while tables:
             table = tables.pop()
             counts.append(sys.getrefcount(table) - 1)  # less the argument
 
-    monkeypatch.setattr(slot_store, "let_go", let_go)
+    monkeypatch.setattr(slot_store, "free_one_by_one", free_one_by_one)
     scene.feed(0, MANY)
 
     scene.call(ME, Seal(scene.commit_of(0)))

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture(autouse=True)
 def as_before() -> Iterator[None]:
-    """Undo what a process does that becomes a node: see ``settle_node``."""
+    """Undo what a process does that becomes a node: see ``tune_node_process``."""
     interval = sys.getswitchinterval()
     yield
     sys.setswitchinterval(interval)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from millstream.state.collector import CollectorPauses, without_collector
+from millstream.state.collector import ManualCollector, without_collector
 
 
 def test_the_collector_rests_until_the_last_caller_is_done() -> None:
@@ -56,7 +56,7 @@ def cycle() -> weakref.ref[Node]:
 
 
 def test_garbage_cycles_are_freed_after_an_epoch(collector: None) -> None:
-    tidy = CollectorPauses()
+    tidy = ManualCollector()
     garbage = cycle()
 
     tidy(10, lambda: 10)
@@ -65,7 +65,7 @@ def test_garbage_cycles_are_freed_after_an_epoch(collector: None) -> None:
 
 
 def test_state_that_has_grown_is_never_walked(collector: None) -> None:
-    tidy = CollectorPauses(many=1_000)
+    tidy = ManualCollector(many=1_000)
     state = {number: [number] for number in range(2_000)}
 
     looked: list[str] = []
@@ -82,7 +82,7 @@ def test_state_that_has_grown_is_never_walked(collector: None) -> None:
 
 
 def test_many_new_objects_are_not_walked(collector: None) -> None:
-    tidy = CollectorPauses(many=1_000)
+    tidy = ManualCollector(many=1_000)
     state = [[number] for number in range(2_000)]
 
     looked: list[str] = []

@@ -22,7 +22,7 @@ from millstream.ring.keys import canonical_type
 from millstream.ring.masks import SlotMask, equal_runs
 from millstream.ring.ring import NodeId
 from millstream.state.blocks import KEY
-from millstream.state.values import is_loose, unify, unify_nulls
+from millstream.state.values import may_mix_types, unify, unify_nulls
 from millstream.times import BEGINNING
 from millstream.wire.commit import NOTHING_COMMITTED, Commit, CommittedUnit
 from millstream.wire.epoch_record import EpochRecord, JobTypes
@@ -341,7 +341,7 @@ class Ledger:
             return None
         fields = []
         for at, column in enumerate(schemas[0].names):
-            if any(is_loose(schema.field(at)) for schema in schemas):
+            if any(may_mix_types(schema.field(at)) for schema in schemas):
                 return None
             kind = unify(schema.field(at).type for schema in schemas)
             if kind is None:

@@ -33,7 +33,7 @@ from millstream.node.server import NodeServer, digest_blocks, memory
 from millstream.node.service import NodeOptions, NodeService
 from millstream.ring.ring import NodeId
 from millstream.ring.zones import Domain
-from millstream.state.collector import settle_node
+from millstream.state.collector import tune_node_process
 from millstream.state.spill import Spilling
 from millstream.stores.registry import open_store
 from millstream.wire.calls import Endpoint
@@ -152,7 +152,7 @@ def main() -> None:
         memory,
         # A moment later, so that the caller gets an answer.
         stop=lambda: threading.Timer(0.05, end.set).start(),
-        after_merge=settle_node(),
+        after_merge=tune_node_process(),
         queue=queue,
         spool=OutputSpool(scratch_folder),
     )

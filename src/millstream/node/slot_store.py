@@ -28,7 +28,7 @@ from millstream.ring.keys import canonical_key
 from millstream.ring.masks import SlotMask, equal_runs, mask_of, runs_of
 from millstream.ring.placement import Placement
 from millstream.ring.ring import NodeId
-from millstream.state.collector import let_go, without_collector
+from millstream.state.collector import free_one_by_one, without_collector
 from millstream.state.keyed import KeyedState
 from millstream.state.keyed_fragments import tables_of
 from millstream.state.protocol import State
@@ -127,7 +127,7 @@ class SlotStore:
         self._evicted.clear()
         tables = [table for fragment in fragments for table in tables_of(fragment)]
         fragments.clear()
-        let_go(tables)
+        free_one_by_one(tables)
 
     def _evict(self) -> None:
         self._evicted += self.pending_epochs.evict(self.holdings.held, self.holdings.through)

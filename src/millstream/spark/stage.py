@@ -28,7 +28,7 @@ from millstream.errors import MillstreamError
 from millstream.ring.ring import partition_slots
 from millstream.spark.conform import SinkTypeError, conform
 from millstream.state.blocks import from_bytes, to_bytes
-from millstream.state.collector import settle_process, without_collector
+from millstream.state.collector import freeze_loaded, without_collector
 from millstream.state.records import decode_records, plain_columns
 from millstream.state.values import ValueTypeError, shown
 from millstream.wire.blocks import BLOCK_SCHEMA, MARK
@@ -79,7 +79,7 @@ def run_stage(task: StageTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa
             yield from stage.map_sources(batches)
         else:
             yield from stage.feed(batches)
-    settle_process()
+    freeze_loaded()
 
 
 @contextmanager

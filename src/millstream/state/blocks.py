@@ -1,7 +1,7 @@
 """Blocks: how keyed rows travel from a map task to a node.
 
 A block is one Arrow record batch in IPC form: a ``key`` column, the ``slot`` of each key, and
-what the reducer's form needs beside them. Rows are ordered by slot and then by hash, so that a
+further columns by the form of the reducer. Rows are ordered by slot and then by hash, so that a
 re-run of the same map gives the same bytes, and the share of any slot range is one slice.
 """
 

@@ -1,12 +1,12 @@
-"""Keeping the garbage collector out of bulk work, and out of large state.
+"""Control of Python's garbage collector during bulk work, and in processes with large state.
 
-Mapping and reducing make millions of small objects that live until the unit ends. Python's
-collector would walk them again and again and find nothing; without it both are about 40 %
-faster. Reference counting frees what has no cycle, as always.
+Mapping and reducing make millions of small objects that live until the unit ends. The collector
+would traverse them again and again and find no garbage; without it both are about 40 % faster.
+Reference counting still frees what has no cycle.
 
-In a node, a walk through the state would stop all threads for a tenth of a second and more with a
-million keys. State has no cycles (values that could have are kept pickled), so the collector need
-not look at it: what is large and new is taken out of its sight before it ever looks.
+In a node, a traversal of the state would stop all threads for a tenth of a second and more with a
+million keys. State has no cycles (values that could have are stored pickled), so it need not be
+traversed: large new state is frozen (``gc.freeze``) before the next collection.
 """
 
 from __future__ import annotations
@@ -23,38 +23,38 @@ _lock = threading.Lock()
 _paused = 0
 _was_on = True
 
-_SETTLING = 3
+_FIRST_TASKS = 3
 _SWITCH = 0.0005
 _LONG = 0.005
-_settled = 0
+_frozen_times = 0
 
 
-def settle_process() -> None:
-    """Take what a process has loaded out of the collector's sight, during its first tasks.
+def freeze_loaded() -> None:
+    """Exempt the loaded modules of a process from collections, during its first tasks.
 
-    PySpark's workers collect after every task, and without this walk through all modules.
+    PySpark's workers collect after every task, which would traverse all modules each time.
     """
-    global _settled
-    if _settled < _SETTLING:
-        _settled += 1
+    global _frozen_times
+    if _frozen_times < _FIRST_TASKS:
+        _frozen_times += 1
         gc.collect()
         gc.freeze()
 
 
-def settle_node() -> CollectorPauses:
-    """Make a process fit for large state and several threads; gives what tidies up in it.
+def tune_node_process() -> ManualCollector:
+    """Prepare a process for large state and several threads; returns its garbage collector.
 
-    A reduction passes through many calls that let other threads run. Each time it would wait for
-    Python's usual 5 ms if one of them computes, such as a checkpoint.
+    A reduction makes many calls that release the interpreter lock. To get it back, it would wait
+    for Python's default of 5 ms each time another thread computes, such as a checkpoint.
     """
-    settle_process()
+    freeze_loaded()
     sys.setswitchinterval(_SWITCH)
-    return CollectorPauses()
+    return ManualCollector()
 
 
 @contextmanager
 def without_collector() -> Iterator[None]:
-    """Pause the collector; it goes on when the last of the callers is done."""
+    """Pause the collector until the last of all callers has finished."""
     global _paused, _was_on
     with _lock:
         if _paused == 0:
@@ -70,13 +70,13 @@ def without_collector() -> Iterator[None]:
                 gc.enable()
 
 
-class CollectorPauses:
-    """Collects in a process that keeps large state, when it is told to and not by itself.
+class ManualCollector:
+    """Collects garbage in a process with large state when it is called, not automatically.
 
-    A collection looks at all that is not frozen, and freezing costs nothing. State is frozen when
-    it has grown by ``many`` keys or ``many`` objects are new, without being looked at. What else
-    is alive at such a moment, and becomes part of a garbage cycle later, is never freed: little,
-    because a state that has its size grows no more.
+    A collection traverses all objects that are not frozen, and freezing costs nothing. When the
+    state has grown by ``many`` keys, or ``many`` objects are new, all objects are frozen instead of
+    collected. Those that become part of a garbage cycle later are never freed: these are few,
+    because a state of constant size is not frozen again.
     """
 
     def __init__(self, many: int = 20_000, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -87,7 +87,7 @@ class CollectorPauses:
         gc.disable()
 
     def __call__(self, merged: int, keys: Callable[[], int]) -> None:
-        """Tidy up after so many keys were merged; ``keys`` counts all that are kept."""
+        """Collect or freeze after so many keys were merged; ``keys`` counts those of the state."""
         self._merged += merged
         if self._merged > self._many:
             now = keys()
@@ -109,7 +109,7 @@ class CollectorPauses:
         self._frozen, self._merged = keys, 0
 
 
-def let_go(tables: list[Any]) -> None:
+def free_one_by_one(tables: list[Any]) -> None:
     """Free large tables one by one: freed all at once, they would stop all other threads."""
     while tables:
         tables.pop()

@@ -31,7 +31,7 @@ class ColumnFragment:
     """The changes of one or several epochs to some slots: new rows, and forgotten keys.
 
     Each key with a row has its slot and the time of its last touch. A key is not both written
-    and forgotten. ``rows`` is None if there are none; of keys alone it has no columns.
+    and forgotten. ``rows`` is None if there are none; it has no columns for state of keys alone.
     """
 
     keys: list[Any]
@@ -62,7 +62,7 @@ class ColumnFragment:
         )
 
     def within(self, slots: SlotMask) -> ColumnFragment:
-        """The rows of some slots; of rows in the order of slots it looks at few others."""
+        """The rows of some slots; fast if the rows are in the order of slots."""
         found = self
         if self.rows is not None and bool((self.slots[1:] >= self.slots[:-1]).all()):
             wanted = np.flatnonzero(slots)
@@ -81,7 +81,7 @@ class ColumnFragment:
         return found.part(slots[found.slots])
 
     def part(self, chosen: npt.NDArray[np.bool_]) -> ColumnFragment:
-        """Some of the rows; of forgotten keys it does not know the slot, and keeps them all."""
+        """Some of the rows, and all forgotten keys: their slots are not known."""
         if chosen.all():
             return self
         if self.rows is None or not chosen.any():
@@ -89,7 +89,7 @@ class ColumnFragment:
         return ColumnFragment(
             list(compress(self.keys, chosen.tolist())),
             self.slots[chosen],
-            # Of keys alone there are no columns, which could not be filtered.
+            # A batch without columns cannot be filtered.
             self.rows.filter(pa.array(chosen)) if self.rows.num_columns else self.rows,
             self.forgotten,
             self.times[chosen],
@@ -97,10 +97,10 @@ class ColumnFragment:
 
 
 def cast_column(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Bring a column to a type that ``unify`` found.
+    """Cast a column to a type that ``unify`` found.
 
-    An integer that no float equals is rounded, as it is in a column that is widened: an epoch
-    that is committed must not be refused any more.
+    An integer that no float equals is rounded, as in a column that is widened: a committed epoch
+    must not be rejected.
     """
     if array.type == kind:
         return array
@@ -108,7 +108,7 @@ def cast_column(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def in_order(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The columns in the order of a schema: every unit of the first epoch has its own."""
+    """The columns in the order of a schema: units of the first epoch may have different orders."""
     same = rows.schema.names == schema.names or set(rows.schema.names) != set(schema.names)
     return rows if same else rows.select(schema.names)
 
@@ -159,26 +159,26 @@ def _encode_columns(fragment: ColumnFragment) -> bytes:
 
 def decode_columns(data: bytes | pa.Buffer) -> ColumnFragment:
     """Read what ``encode_columns`` wrote."""
-    whole = ColumnFragment.without_rows([])
-    slots, times, batches = [whole.slots], [whole.times], []
+    decoded = ColumnFragment.without_rows([])
+    slots, times, batches = [decoded.slots], [decoded.times], []
     for keys, of_keys, touched, rows, forgotten in unpickled(data):
-        whole.keys += canonical(keys)
-        whole.forgotten += canonical(forgotten)
+        decoded.keys += canonical(keys)
+        decoded.forgotten += canonical(forgotten)
         slots.append(of_keys)
         times.append(np.full(len(keys), touched, np.int64) if isinstance(touched, int) else touched)
         if rows is not None:
             batches.append(from_bytes(rows))
     return ColumnFragment(
-        whole.keys,
+        decoded.keys,
         np.concatenate(slots),
         concat_rows(batches) if batches else None,
-        whole.forgotten,
+        decoded.forgotten,
         np.concatenate(times),
     )
 
 
 def merge_columns(fragments: Sequence[ColumnFragment]) -> ColumnFragment:
-    """Join fragments of consecutive epochs, oldest first, into one with the same effect."""
+    """Merge fragments of consecutive epochs, oldest first, into one with the same effect."""
     last: dict[Any, int] = {}
     forgotten: dict[Any, None] = {}
     parts: list[ColumnFragment] = []
@@ -205,7 +205,7 @@ def merge_columns(fragments: Sequence[ColumnFragment]) -> ColumnFragment:
 
 
 def concat_rows(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    """Join rows as they would meet in the state: columns by name, in types that hold all."""
+    """Concatenate rows as the state would: columns by name, in types that hold all values."""
     schema = batches[0].schema
     batches = [in_order(batch, schema) for batch in batches]
     for batch in batches[1:]:

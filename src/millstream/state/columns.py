@@ -31,12 +31,12 @@ from millstream.state.column_fragments import (
 
 Rows = npt.NDArray[np.int64]
 Read = Callable[[pa.RecordBatch, int], list[Any]]
-"""Makes of rows, of which there are so many, what users read for each."""
+"""Turns rows, whose number is given, into the values that users read."""
 _FREE = -1  # in place of a slot
 
 
 class _Column:
-    """One growing column; None is kept beside fixed-width values in a mask."""
+    """One growing column; a mask marks the None among fixed-width values."""
 
     def __init__(self, kind: pa.DataType) -> None:
         self.kind = kind
@@ -88,7 +88,7 @@ class _Column:
         return wide
 
     def clear(self, rows: Rows) -> None:
-        """Let go of the objects at some rows."""
+        """Drop the references of some rows."""
         if not self.fixed:
             self.data[rows] = None
 
@@ -101,8 +101,8 @@ def rows_as_dicts(rows: pa.RecordBatch, count: int) -> list[Any]:
 class ColumnState:
     """The master state of one job on one node, one row per key.
 
-    ``read`` makes of rows what users read, such as the results of accumulators; by default each
-    row is a dictionary.
+    ``read`` turns rows into the values that users read, such as results of accumulators; by
+    default dictionaries.
     """
 
     step = 10_000
@@ -162,7 +162,7 @@ class ColumnState:
             column.put(rows, array)
 
     def _widen(self, schema: pa.Schema) -> None:
-        """Make room for other numbers than those seen so far: an array would truncate them."""
+        """Widen columns for values of other types: the arrays would truncate them."""
         assert self.schema is not None
         self.schema = widened(self.schema, schema)
         self._columns = [
@@ -206,7 +206,7 @@ class ColumnState:
             column.clear(rows)
 
     def _rows_of(self, slots: SlotMask) -> Rows:
-        # The flag at the end is the one that the slot of free rows finds.
+        # The flag at the end is for free rows, whose slot is -1.
         return np.flatnonzero(np.append(slots, False)[self._slots])
 
     def idle_since(self, slots: range, before: int) -> list[Any]:

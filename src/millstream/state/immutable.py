@@ -1,4 +1,4 @@
-"""Values that nobody can change, and private copies of those that somebody can."""
+"""Immutable values, and private copies of mutable ones."""
 
 from __future__ import annotations
 

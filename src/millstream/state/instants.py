@@ -1,8 +1,8 @@
-"""Datetimes and timestamps.
+"""Conversion between datetimes and Arrow timestamps.
 
-Arrow asks the time zone about every single timestamp that it decodes; here they are counted from
-one epoch, at a thirtieth of the cost, and UTC is ``datetime.UTC``. Nanoseconds and other zones are
-left to Arrow.
+Arrow looks up the time zone of every timestamp that it decodes; here they are added to one epoch,
+at a thirtieth of the cost, and UTC is ``datetime.UTC``. Nanoseconds and other zones are decoded by
+Arrow.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def datetimes(column: pa.Array) -> list[Any]:
 
 
 def timestamp_of(values: Sequence[dt.datetime | None]) -> pa.DataType | None:
-    """The type whose timestamps come back as just these datetimes, if there is one."""
+    """The type that decodes to exactly these datetimes, if there is one."""
     found = [value for value in values if value is not None]
     zone = found[0].tzinfo
     # By identity: GMT with a name of its own is equal to UTC, and a user's zone may compare badly.

@@ -102,7 +102,7 @@ class KeyView(MutableMapping[str, Any]):
             self._copies.pop(name, None)
 
     def clear(self) -> None:
-        """Forget the key: all its entries, whatever came before."""
+        """Remove the key with all its entries."""
         self._writes = {}
         self._cleared = True
         self._copies = None
@@ -113,7 +113,7 @@ class KeyView(MutableMapping[str, Any]):
         return not self._cleared and name in self._base
 
     def __iter__(self) -> Iterator[str]:
-        # A list, because users write to the state while they go through it.
+        # A list, because users write to the state while they iterate over it.
         older = () if self._cleared else self._base
         return iter([name for name in dict.fromkeys((*older, *self._writes)) if name in self])
 
@@ -141,7 +141,7 @@ class KeyView(MutableMapping[str, Any]):
 
     def close(self) -> Change | None:
         """The changes, with mutable values pickled."""
-        writes = self._writes.copy()  # the function may have kept the view
+        writes = self._writes.copy()  # the function may still refer to the view
         plain = _pickle_mutable(writes)
         if self._copies is not None:
             for name, (copy, blob) in self._copies.items():
@@ -154,7 +154,7 @@ class KeyView(MutableMapping[str, Any]):
 
 View = dict[str, Any] | KeyView
 COPIED_ENTRIES = 16
-"""Up to so many entries, a reduce function gets a copy of them; a ``KeyView`` of more."""
+"""A reduce function gets a copy of up to so many entries, and a ``KeyView`` of more."""
 
 
 def close_view(view: View, base: Entries | None) -> Change | None:
@@ -162,10 +162,10 @@ def close_view(view: View, base: Entries | None) -> Change | None:
 
     A view is a ``KeyView``, or, off the slow path, a copy of ``base`` (see ``is_slow_path``).
     """
-    if type(view) is not dict:  # not isinstance: for an abstract class that takes long
+    if type(view) is not dict:  # not isinstance, which is slow for an abstract class
         return view.close()  # type: ignore[union-attr]
     if base is None:
-        writes = view.copy()  # the function may have kept the view
+        writes = view.copy()  # the function may still refer to the view
     else:
         writes = {
             name: value
@@ -185,7 +185,7 @@ def _pickle_mutable(writes: Entries) -> bool:
         return True
     plain = True
     for name, value in writes.items():
-        found = plain_value(value)  # a scalar of numpy or pandas is what it says
+        found = plain_value(value)  # a scalar of numpy or pandas is a Python value
         if type(found) in SCALARS:
             writes[name] = found
             continue

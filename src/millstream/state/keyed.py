@@ -38,7 +38,7 @@ _NEVER: Final[dict[Any, int]] = {}
 
 
 class Lookup(Protocol):
-    """The committed keys of a slot, for those who only look up."""
+    """The committed keys of a slot, for look-ups."""
 
     def get(self, key: Any, /) -> Entries | None:
         """A key's entries; not to be changed."""
@@ -47,8 +47,8 @@ class Lookup(Protocol):
 class KeyedState:
     """The master state of one job on one node, by slot.
 
-    ``read`` makes of a key's committed entries what users read, such as the result of an
-    accumulator; by default a copy of the entries.
+    ``read`` turns the committed entries of a key into the value that users read, such as the
+    result of an accumulator; by default a copy of the entries.
     """
 
     step = 2_000

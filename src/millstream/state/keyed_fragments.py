@@ -78,7 +78,7 @@ def among(table: dict[int, T], slots: list[int] | None) -> Iterable[tuple[int, T
 
 
 def visits_of(seen: Mapping[int, Mapping[Any, int]]) -> Visits:
-    """The visits that leave every key of some slots with the given time."""
+    """The visits that give every key of some slots the given time of last touch."""
     visits: dict[int, dict[int, list[Any]]] = {}
     for slot, times in seen.items():
         for key, time in times.items():
@@ -125,12 +125,12 @@ def _encode_part(fragment: KeyedFragment) -> bytes:
 
 def decode_keyed(data: bytes | pa.Buffer) -> KeyedFragment:
     """Read what ``encode_keyed`` wrote."""
-    whole = KeyedFragment()
+    decoded = KeyedFragment()
     for part in map(_decode_part, unpickled(data)):
-        whole.plain.update(part.plain)
-        whole.other.update(part.other)
-        whole.visits += part.visits
-    return whole
+        decoded.plain.update(part.plain)
+        decoded.other.update(part.other)
+        decoded.visits += part.visits
+    return decoded
 
 
 def _decode_part(read: Any) -> KeyedFragment:
@@ -148,7 +148,7 @@ def _decode_part(read: Any) -> KeyedFragment:
 
 
 def _pack(table: _Table) -> _Packed:
-    """Slots with their numbers of keys, all keys, and what they wrote, by name if it can be."""
+    """Slots with their numbers of keys, all keys, and their writes, in columns if possible."""
     keys = list(chain.from_iterable(table.values()))
     writes = list(chain.from_iterable(slot.values() for slot in table.values()))
     names = tuple(writes[0]) if writes else ()
@@ -162,7 +162,7 @@ def _pack(table: _Table) -> _Packed:
 def _columns(writes: list[Entries], names: tuple[str, ...]) -> list[list[Any]] | None:
     """The values of each entry name, if all wrote these names in this order.
 
-    The order is kept because users see it when they go through a key's state.
+    The order is preserved because users see it when they iterate over a key's state.
     """
     if len(names) == 1:
         same = set(map(len, writes)) == {1}
@@ -188,7 +188,7 @@ def _unpack(packed: _Packed) -> dict[int, dict[Any, Entries]]:
 
 
 def merge_keyed(fragments: Sequence[KeyedFragment]) -> KeyedFragment:
-    """Join fragments of consecutive epochs, oldest first, into one with the same effect."""
+    """Merge fragments of consecutive epochs, oldest first, into one with the same effect."""
     merged = KeyedFragment()
     seen: dict[int, dict[Any, int]] = {}
     for fragment in fragments:

@@ -25,7 +25,7 @@ def dumps(value: Any) -> bytes:
 
 
 def loads(data: bytes | bytearray | memoryview) -> Any:
-    """Give back what ``dumps`` took."""
+    """Unpickle what ``dumps`` wrote."""
     return pickle.loads(data)
 
 

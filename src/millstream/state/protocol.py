@@ -1,4 +1,4 @@
-"""What every form of state can do: take fragments, give them, and be read.
+"""The operations of every form of state: apply fragments, make them, and read.
 
 A *fragment* holds the changes of one or several epochs to some slots, with absolute values. It
 never changes once it is reduced. Encoded, it is the delta that other copies of its slots apply.

@@ -1,8 +1,8 @@
-"""Records in Arrow: what steps and reducers hand on, and what a sink sees as columns.
+"""Records in Arrow: between steps and reducers, and as the columns of a sink.
 
 A record is a pair, a tuple, a dictionary, one bare value, or a row of a DataFrame. The shape is
-kept in the schema's metadata so that Python code downstream gets the records it would have got
-from a plain function call.
+stored in the schema's metadata so that Python code downstream gets the records it would get from a
+plain function call.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def encode_records(records: Sequence[Any], schema: pa.Schema | None = None) -> p
 
 
 def _fits(schema: pa.Schema, shape: str, names: list[str]) -> bool:
-    """Whether records are laid out as a schema says; only tuples and values go by position."""
+    """Whether records have the layout of a schema; only tuples and values go by position."""
     if shape_of(schema) not in (shape, "row"):
         return False
     return set(names) == set(schema.names) if shape == "dict" else len(schema) == len(names)
@@ -87,12 +87,12 @@ def _columns(records: Sequence[Any]) -> tuple[str, list[str], list[Sequence[Any]
 
 
 def shape_of(schema: pa.Schema) -> str:
-    """What the records of a batch are: value, pair, tuple, dict, or row if nothing is said."""
+    """The shape of the records of a batch: value, pair, tuple, dict, or row by default."""
     return str((schema.metadata or {}).get(_SHAPE, b"row").decode())
 
 
 def decode_records(batch: pa.RecordBatch) -> list[Any]:
-    """Give back the records of a batch."""
+    """Decode the records of a batch."""
     columns = [decode_column(f, c) for f, c in zip(batch.schema, batch.columns, strict=True)]
     shape = shape_of(batch.schema)
     if len(columns) == 1 and shape in ("value", "row"):
@@ -135,7 +135,7 @@ def _make_row(names: tuple[str, ...], values: tuple[Any, ...]) -> Any:
 
 
 def plain_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Spell out pickled columns as Arrow, as a sink or an Arrow function needs them.
+    """Convert pickled columns to Arrow types, as a sink or an Arrow function needs them.
 
     Raises ``ValueTypeError`` when Arrow cannot carry the values.
     """
@@ -183,8 +183,8 @@ def _plain(name: str, values: Sequence[Any], *, key: bool = False) -> pa.Array:
             raise ValueTypeError(name, expected, shown(value), row) from None
     given = [(row, value) for row, value in enumerate(values) if value is not None]
     first = type(given[0][1])
-    row, odd = next(found for found in given if type(found[1]) is not first)
-    raise ValueTypeError(name, first.__name__, shown(odd), row)
+    row, other = next(found for found in given if type(found[1]) is not first)
+    raise ValueTypeError(name, first.__name__, shown(other), row)
 
 
 def _structs(values: Sequence[Any], kinds: set[type], *, key: bool = False) -> pa.Array | None:

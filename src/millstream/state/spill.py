@@ -1,15 +1,15 @@
-"""Keyed state that is larger than memory: keys that rest a while go to a table on disk.
+"""Keyed state that is larger than memory: least recently touched keys spill to a table on disk.
 
 A key's committed entries are either in memory or *cold*, never both. Fragments stay in memory, and
-so do the times of last touch of jobs with a time-to-live. The table is scratch: it is lost with
-the process, and comes back as all state does, from copies or from the store.
+so do the times of last touch of jobs with a time-to-live. The table is scratch space: it is lost
+with the process, and its keys are restored as all state is, from copies or from the store.
 
-Reading takes nothing out of the table, because others may look on meanwhile; what an epoch has
-touched moves back into memory when it is applied. Within a slot the keys that were touched longest
-ago go first (a dictionary keeps the order); all slots give in equal parts.
+Reading removes nothing from the table, because others may read concurrently; keys that an epoch has
+touched are loaded into memory when its fragment is applied. Within a slot the keys that were
+touched longest ago are spilled first (a dictionary preserves the order), of all slots equal parts.
 
-A disk that is full takes nothing, and gives no space back either. What should have been removed
-from the table, or was perhaps added before an error, is *void*: nobody reads it, and it is removed
+A full disk accepts no writes, and so no deletions either. Keys that should have been removed from
+the table, or may have been added before an error, are *void*: they are not read, and are removed
 before anything else is added. So a table that fails costs memory, and nothing else.
 """
 
@@ -31,33 +31,33 @@ from millstream.state.pickling import dumps
 log = logging.getLogger("millstream")
 
 Table = dict[int, dict[Any, Entries]]
-_ROOM = 1 / 8  # what is freed when the limit is reached, so that spilling is rare
+_ROOM = 1 / 8  # the part that is freed when the limit is reached, so that spilling is rare
 _AT_ONCE = 4096
 _ENTRY = 100  # a dictionary's share of a key or a name
 _OBJECT = 56
 
 
 class ColdKeys(Protocol):
-    """A job's table of cold keys, by slot; scratch."""
+    """A job's table of cold keys, by slot, in scratch space."""
 
     def put(self, entries: Mapping[int, Mapping[Any, Entries]]) -> None:
-        """Add keys; all of them or, after an error, perhaps some."""
+        """Add keys; after an error, some may have been added."""
 
     def get(self, keys: Mapping[int, Iterable[Any]]) -> Table:
-        """Those of some keys that are there, all looked up at once; only slots that have any."""
+        """Look up keys in one call; only the keys found, and slots that have any."""
 
     def remove(self, keys: Mapping[int, Iterable[Any]]) -> None:
-        """Forget keys."""
+        """Remove keys."""
 
     def items(self, slot: int) -> Iterator[tuple[Any, Entries]]:
         """The keys of a slot."""
 
     def drop(self, slots: Iterable[int]) -> None:
-        """Forget all keys of some slots."""
+        """Remove all keys of some slots."""
 
 
 class Spilling:
-    """What the keys of a node may take in memory, all its jobs together."""
+    """The memory limit for the keys of a node, all its jobs together."""
 
     def __init__(self, limit: int, table: Callable[[int], ColdKeys]) -> None:
         self.limit = limit
@@ -73,12 +73,12 @@ class Spilling:
 
     @property
     def weight(self) -> int:
-        """About how many bytes the keys in memory take."""
+        """The approximate size in bytes of the keys in memory."""
         return sum(state.weight for state in self._states)
 
     @property
     def cold(self) -> int:
-        """How many keys are cold."""
+        """The number of cold keys."""
         return sum(state.cold for state in self._states)
 
     def enforce_limit(self) -> None:
@@ -96,9 +96,9 @@ class Spilling:
             self.failed(problem)
 
     def failed(self, problem: Exception) -> None:
-        """The disk cannot be written to at the moment; reported once."""
+        """Record that the disk cannot be written to; logged once."""
         if self.problem is None:
-            log.warning("keys cannot be written to disk, and stay in memory: %s", problem)
+            log.warning("cannot spill keys to disk; they stay in memory: %s", problem)
         self.problem = problem
 
 
@@ -127,17 +127,17 @@ class SpillingState(KeyedState):
         self.weight = 0
         self._cold: dict[int, int] = {}  # how many keys of each slot are cold
         self._warm: Table = {}  # cold keys that were read: still in the table, too
-        self._void: dict[int, set[Any]] = {}  # keys in the table that do not count
-        self._dropped: set[int] = set()  # slots of which nothing in the table counts
+        self._void: dict[int, set[Any]] = {}  # keys in the table that are not read
+        self._dropped: set[int] = set()  # slots whose keys in the table are not read
         self._carry = 0.0
 
     @property
     def cold(self) -> int:
-        """How many keys are cold."""
+        """The number of cold keys."""
         return sum(self._cold.values())
 
     def lookups(self, keys: Iterable[Any], slots: Iterable[int]) -> Mapping[int, Lookup]:
-        """The slots as a reduction reads them; all cold keys among those given come at once."""
+        """The slots as a reduction reads them; cold keys are read in one call."""
         wanted: dict[int, list[Any]] = {}
         for key, slot in zip(keys, slots, strict=True):
             if self._may_be_cold(slot, key):
@@ -153,7 +153,7 @@ class SpillingState(KeyedState):
         return seen
 
     def _may_be_cold(self, slot: int, key: Any) -> bool:
-        """Whether only the table can tell if there is a key."""
+        """Whether a key must be looked up in the table."""
         return (
             slot in self._cold
             and key not in self._masters.get(slot, ())
@@ -166,36 +166,36 @@ class SpillingState(KeyedState):
     def apply(self, fragment: KeyedFragment, slots: SlotMask | None = None) -> None:
         chosen = None if slots is None else set(np.flatnonzero(slots).tolist())
         touched = _touched(fragment, chosen)
-        self._heat(touched, chosen)
+        self._load(touched, chosen)
         self.weight -= self._weight_of(touched)
         super().apply(fragment, slots)
         self.weight += self._weight_of(touched)
-        self._freshen(touched)
+        self._mark_recent(touched)
         self._spilling.enforce_limit()
 
-    def _heat(self, touched: Mapping[int, Mapping[Any, None]], chosen: set[int] | None) -> None:
-        """Bring back into memory what is touched, and what was read for the same slots."""
+    def _load(self, touched: Mapping[int, Mapping[Any, None]], chosen: set[int] | None) -> None:
+        """Load cold keys that are touched, and those that were read for the same slots."""
         wanted = {
             slot: [key for key in keys if self._may_be_cold(slot, key)]
             for slot, keys in touched.items()
             if slot in self._cold
         }
-        heated = self._table.get(wanted) if any(wanted.values()) else {}
+        loaded = self._table.get(wanted) if any(wanted.values()) else {}
         for slot in list(self._warm):
             if chosen is None or slot in chosen:
-                heated.setdefault(slot, {}).update(self._warm.pop(slot))
-        if not heated:
+                loaded.setdefault(slot, {}).update(self._warm.pop(slot))
+        if not loaded:
             return
         try:
-            self._table.remove(heated)
+            self._table.remove(loaded)
         except Exception as problem:
-            self._make_void(heated)
+            self._make_void(loaded)
             self._spilling.failed(problem)
-        for slot, found in heated.items():
+        for slot, found in loaded.items():
             self._count(slot, -len(found))
             self._masters.setdefault(slot, {}).update(found)
             self._note_slow_path(slot, found)
-        self.weight += self._weight_of(heated)
+        self.weight += self._weight_of(loaded)
 
     def _note_slow_path(self, slot: int, found: Mapping[Any, Entries]) -> None:
         slow_path = {key for key, entries in found.items() if is_slow_path(entries)}
@@ -210,7 +210,7 @@ class SpillingState(KeyedState):
             self._cold.pop(slot, None)
 
     def _weight_of(self, keys: Mapping[int, Iterable[Any]]) -> int:
-        """What those of some keys that are in memory take there."""
+        """The size of those of some keys that are in memory."""
         weight = 0
         for slot, of_slot in keys.items():
             master = self._masters.get(slot)
@@ -218,8 +218,8 @@ class SpillingState(KeyedState):
                 weight += sum(_weigh(key, master[key]) for key in of_slot if key in master)
         return weight
 
-    def _freshen(self, touched: Mapping[int, Iterable[Any]]) -> None:
-        """Make some keys the last to be spilled."""
+    def _mark_recent(self, touched: Mapping[int, Iterable[Any]]) -> None:
+        """Mark some keys as the most recently touched."""
         for slot, keys in touched.items():
             master = self._masters.get(slot, {})
             for key in keys:
@@ -228,11 +228,11 @@ class SpillingState(KeyedState):
                     master[key] = entries
 
     def spill(self, part: float) -> None:
-        """Let a part of the keys become cold."""
+        """Spill a part of the keys."""
         batch: Table = {}
         size = 0
         for slot, master in self._masters.items():
-            # Small slots give a key now and then.
+            # Slots with few keys spill one now and then.
             self._carry += part * len(master)
             number = int(self._carry)
             self._carry -= number
@@ -240,17 +240,17 @@ class SpillingState(KeyedState):
                 batch[slot] = dict(islice(master.items(), number))
                 size += number
             if size >= _AT_ONCE:
-                self._cool(batch)
+                self._spill_batch(batch)
                 batch, size = {}, 0
-        self._cool(batch)
+        self._spill_batch(batch)
         self._masters = {slot: master for slot, master in self._masters.items() if master}
         if not self._masters:
             self.weight, self._carry = 0, 0.0
 
-    def _cool(self, batch: Table) -> None:
+    def _spill_batch(self, batch: Table) -> None:
         if not batch:
             return
-        self._clean()
+        self._remove_void()
         try:
             self._table.put(batch)
         except Exception:
@@ -268,8 +268,8 @@ class SpillingState(KeyedState):
         for slot, of_slot in keys.items():
             self._void.setdefault(slot, set()).update(of_slot)
 
-    def _clean(self) -> None:
-        """Remove from the table what does not count; raises if that is still not possible."""
+    def _remove_void(self) -> None:
+        """Remove void keys from the table; raises if the disk still cannot be written to."""
         if self._dropped:
             self._table.drop(self._dropped)
             self._dropped.clear()
@@ -291,7 +291,7 @@ class SpillingState(KeyedState):
             if not slow_path:
                 del self._slow_path[slot]
 
-    # -- all that slots hold ---------------------------------------------------------------
+    # -- snapshots and reading -------------------------------------------------------------
 
     def _snapshot(self, slots: range) -> KeyedFragment:
         taken = super()._snapshot(slots)
@@ -315,7 +315,7 @@ class SpillingState(KeyedState):
             if any(in_table):
                 self._dropped.add(slot)
         try:
-            self._clean()
+            self._remove_void()
         except Exception as problem:
             self._spilling.failed(problem)
 
@@ -351,7 +351,7 @@ def _touched(fragment: KeyedFragment, chosen: set[int] | None) -> dict[int, dict
 
 
 def _weigh(key: Any, entries: Entries) -> int:
-    """About how many bytes a key takes: always as many for the same content."""
+    """The approximate size of a key in bytes; equal for equal content."""
     return 2 * _ENTRY + _size(key) + sum(_ENTRY + _size(value) for value in entries.values())
 
 

@@ -2,8 +2,8 @@
 
 Values that users' functions exchange come back as they were: columns of one plain type travel
 as Arrow, everything else is pickled and marked so in the field's metadata. Datetimes travel as
-Arrow, too, with a mark that says that they are *loose*: others of the column may be of another
-kind. With a declared type the column is that Arrow type, or a ``ValueTypeError``.
+Arrow, too, and are marked, because other values of the column may have other types. With a
+declared type the column is that Arrow type, or a ``ValueTypeError``.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from millstream.state.instants import datetimes, timestamp_of
 from millstream.state.pickling import dumps, loads
 
 PICKLED = {b"millstream": b"pickled"}
-_LOOSE = {b"millstream": b"loose"}
+_MIXED = {b"millstream": b"loose"}  # as stored schemas have it
 UNFIT = (pa.ArrowException, OverflowError, UnicodeError, TypeError, ValueError)
-"""What Arrow and Python raise for a value that a column cannot hold."""
+"""The errors of Arrow and Python for a value that a column cannot hold."""
 _NONE = type(None)
 _PLAIN: dict[type, pa.DataType] = {
     int: pa.int64(),
@@ -64,7 +64,7 @@ def encode_column(
         plain = timestamp_of(values) if is_time else _PLAIN.get(kind)
         if plain is not None:
             try:
-                field = pa.field(name, plain, metadata=_LOOSE if is_time else None)
+                field = pa.field(name, plain, metadata=_MIXED if is_time else None)
                 return field, pa.array(values, type=plain)
             except (pa.ArrowInvalid, OverflowError, UnicodeEncodeError):
                 pass  # an integer beyond 64 bits, a lone surrogate: only pickle carries it
@@ -99,16 +99,16 @@ def _as_declared(name: str, values: Sequence[Any], declared: pa.DataType) -> pa.
     except UNFIT:
         raise _misfit(name, values, declared) from None
     if pa.types.is_nested(declared):
-        bent = any(_is_bent(value, declared) for value in values)
+        changed = any(_is_changed(value, declared) for value in values)
     else:
-        bent = any(issubclass(kind, _refused(declared)) for kind in kinds)
-    if bent:
+        changed = any(issubclass(kind, _lossy_types(declared)) for kind in kinds)
+    if changed:
         raise _misfit(name, values, declared)
     return array
 
 
-def _refused(declared: pa.DataType) -> tuple[type, ...]:
-    """The Python types that Arrow takes for a declared type by changing the value."""
+def _lossy_types(declared: pa.DataType) -> tuple[type, ...]:
+    """The Python types that Arrow accepts for a declared type by changing the value."""
     # Measured with Arrow 26: 1.5 becomes the integer 1, True the float 1.0, a datetime its day,
     # 5 the fifth microsecond of 1970, and bytes and str stand for each other.
     is_ = pa.types
@@ -125,16 +125,16 @@ def _refused(declared: pa.DataType) -> tuple[type, ...]:
     return (int,) if is_.is_temporal(declared) else ()
 
 
-def _is_bent(value: Any, declared: pa.DataType) -> bool:
-    """Whether Arrow takes the value for the type, but not as it is."""
+def _is_changed(value: Any, declared: pa.DataType) -> bool:
+    """Whether Arrow accepts the value for the type, but changes it."""
     is_ = pa.types
     if value is None:
         return False
     if is_.is_list(declared) or is_.is_large_list(declared) or is_.is_fixed_size_list(declared):
-        return any(_is_bent(item, declared.value_type) for item in value)
+        return any(_is_changed(item, declared.value_type) for item in value)
     if is_.is_struct(declared) and isinstance(value, dict):
-        return any(_is_bent(value.get(field.name), field.type) for field in declared)
-    return isinstance(value, _refused(declared))
+        return any(_is_changed(value.get(field.name), field.type) for field in declared)
+    return isinstance(value, _lossy_types(declared))
 
 
 def _misfit(name: str, values: Sequence[Any], declared: pa.DataType) -> ValueTypeError:
@@ -147,14 +147,14 @@ def _fits(value: Any, declared: pa.DataType) -> bool:
         pa.array([value], type=declared)
     except UNFIT:
         return False
-    return not _is_bent(value, declared)
+    return not _is_changed(value, declared)
 
 
 def shown(value: object, limit: int = 80) -> str:
     """A value and its type, short enough for a message."""
     try:
         text = repr(value)
-    except Exception as problem:  # a user's own, within the report of another error
+    except Exception as problem:  # of a user's class, within the report of another error
         text = f"<its repr raises {type(problem).__name__}>"
     if len(text) > limit:
         text = text[: limit - 1] + "…"
@@ -165,13 +165,13 @@ def is_pickled(field: pa.Field) -> bool:
     return bool(field.metadata) and field.metadata.get(b"millstream") == b"pickled"
 
 
-def is_loose(field: pa.Field) -> bool:
-    """Whether other values of the same column may have other types: they are objects in Python."""
+def may_mix_types(field: pa.Field) -> bool:
+    """Whether other values of the column may have other types, as it holds Python objects."""
     return bool(field.metadata) and b"millstream" in field.metadata
 
 
 def decode_column(field: pa.Field, array: pa.Array) -> list[Any]:
-    """Give back the Python values of a column."""
+    """Decode the Python values of a column."""
     if is_pickled(field):
         return [None if blob is None else loads(blob) for blob in array.to_pylist()]
     if pa.types.is_timestamp(array.type):
@@ -193,7 +193,7 @@ def _tuples(array: pa.StructArray) -> list[Any]:
 
 
 def unify(types: Iterable[pa.DataType]) -> pa.DataType | None:
-    """Find the one type that several inferred ones fit in: equal, null, or all numbers.
+    """Find the common type of several inferred ones: equal, null, or all numbers.
 
     Structs fit if their fields do.
     """
@@ -226,7 +226,7 @@ def _unify_fields(
 
 
 def unify_nulls(types: Iterable[pa.DataType]) -> pa.DataType | None:
-    """Find the one type that several are, where null, also inside tuples, stands for any.
+    """Find the common type of several that differ by null alone, also inside tuples.
 
     For keys: an integer and the float that equals it are two keys, so they have no common type.
     """

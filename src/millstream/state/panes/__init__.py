@@ -1,1 +1,1 @@
-"""Panes: the state of windowed jobs, and how windows are put together from it."""
+"""The state of windowed jobs: panes, rows of keys, and the windows computed from them."""

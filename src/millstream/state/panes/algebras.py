@@ -1,4 +1,4 @@
-"""The accumulators of each form of reducer, as tables need them."""
+"""The operations on the accumulators of each form of reducer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Objects = npt.NDArray[np.object_]
 
 
 class TableAlgebra:
-    """Rows of columns as they came, for functions over tables."""
+    """Raw rows, for functions over tables."""
 
     merges = False
 
@@ -32,7 +32,7 @@ class TableAlgebra:
         return parts[0] if len(parts) == 1 else concat_rows(list(parts))
 
     def merge(self, rows: pa.RecordBatch, groups: Groups, n: int) -> pa.RecordBatch:
-        raise TypeError("rows of a table are not folded")
+        raise TypeError("rows of a table are not merged")
 
     def pack(self, rows: pa.RecordBatch) -> bytes:
         return to_bytes(rows)
@@ -85,7 +85,7 @@ class _ObjectAlgebra:
 
 
 class CombiningAlgebra(_ObjectAlgebra):
-    """A user's combinable. Whoever merges gets copies of what could be changed."""
+    """A user's combinable; its functions get private copies of mutable accumulators."""
 
     def __init__(self, merge: Callable[[Any, Any], Any], result: Callable[[Any], Any]) -> None:
         self._merge = merge
@@ -123,5 +123,5 @@ class ListAlgebra(_ObjectAlgebra):
 
 
 def objects(values: Sequence[Any]) -> Objects:
-    """An array of objects, whatever they are."""
+    """Objects of any type as an array."""
     return np.fromiter(values, object, len(values))

@@ -1,4 +1,4 @@
-"""Fragments of windowed state: what one or several epochs change in the panes of some slots."""
+"""Fragments of windowed state: the changes of one or several epochs to the panes of some slots."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DirtyPanes = dict[int, npt.NDArray[np.int32]]
 
 @dataclass(frozen=True)
 class Part(Generic[A]):
-    """Rows of some keys. On the node that made it, ``ids`` are known, of a generation."""
+    """Rows of some keys; ``ids`` are valid on the node that made it, in one generation."""
 
     keys: list[Any]
     slots: npt.NDArray[np.int32]
@@ -48,7 +48,7 @@ class Part(Generic[A]):
 
 @dataclass(frozen=True)
 class Stacks(Generic[A]):
-    """The two stacks of each window of a range of slots; of use only where they were made."""
+    """The two stacks of each window of a range of slots; valid on the node that made them."""
 
     slots: range
     generation: object
@@ -59,10 +59,10 @@ class Stacks(Generic[A]):
 class PaneFragment(Generic[A]):
     """The changes of one or several epochs to the panes of some slots.
 
-    Rows of ``panes`` replace those of the same key; ``raw`` rows are those that an epoch has
-    added to a pane without folding them. Loose rows of the slots in ``compacted`` were folded into
-    panes; of the slots in ``gone``, panes that start before a time are no more needed. Where early
-    results are given, ``dirty`` says of some slots which panes they know nothing of yet.
+    Aggregated rows in ``panes`` replace those of the same key; ``raw`` rows were added by an epoch
+    without being aggregated. Raw rows of the slots in ``compacted`` were aggregated; of the slots
+    in ``gone``, panes that start before a time have expired. With early results, ``dirty`` lists
+    the panes of some slots that have changed since the last ones.
     """
 
     panes: dict[int, Part[A]] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class PaneFragment(Generic[A]):
         return bool(self.panes or self.raw or self.compacted or self.gone or self.dirty)
 
     def part(self, algebra: Algebra[A], slots: range) -> PaneFragment[A]:
-        """What it has for some slots."""
+        """Its changes to some slots."""
 
         def within(part: Part[A]) -> Part[A] | None:
             mask = (part.slots >= slots.start) & (part.slots < slots.stop)
@@ -97,13 +97,13 @@ class PaneFragment(Generic[A]):
 
 
 def dirty_within(dirty: DirtyPanes, slots: range) -> DirtyPanes:
-    """What is new in some slots."""
+    """The dirty panes of some slots."""
     found = {at: s[(s >= slots.start) & (s < slots.stop)] for at, s in dirty.items()}
     return {at: s for at, s in found.items() if len(s)}
 
 
 def same_dirty(left: DirtyPanes, right: DirtyPanes) -> bool:
-    """Whether the same slots of the same panes have news."""
+    """Whether the same slots of the same panes are dirty."""
     return left.keys() == right.keys() and all(np.array_equal(left[at], right[at]) for at in left)
 
 
@@ -117,14 +117,14 @@ def _filtered(
 def masked(
     algebra: Algebra[A], parts: dict[Any, Part[A]], slots: SlotMask | None
 ) -> dict[Any, Part[A]]:
-    """The parts, without rows of other slots than those of a mask."""
+    """The parts, with rows of the slots of a mask only."""
     if slots is None:
         return parts
     return _filtered(parts, lambda part: part.chosen(algebra, slots[part.slots]))
 
 
 def encode_panes(fragment: PaneFragment[A], algebra: Algebra[A]) -> bytes:
-    """Serialise a fragment, as a row of pickles; stacks stay behind."""
+    """Serialise a fragment, as a sequence of pickles, without stacks."""
     rest = (fragment.compacted, fragment.gone, fragment.dirty)
     encoded = [dumps(([], [], *rest))]
     both: tuple[dict[Any, Part[A]], dict[Any, Part[A]]] = (fragment.panes, fragment.raw)
@@ -148,20 +148,20 @@ def _cut(part: Part[A], algebra: Algebra[A]) -> Iterator[tuple[list[Any], Any, A
 
 def decode_panes(data: Any, algebra: Algebra[A]) -> PaneFragment[A]:
     """Read what ``encode_panes`` wrote."""
-    whole: PaneFragment[A] = PaneFragment()
+    decoded: PaneFragment[A] = PaneFragment()
     panes: dict[Any, list[Part[A]]] = {}
     raw: dict[Any, list[Part[A]]] = {}
     for *found, compacted, gone, dirty in unpickled(data):
-        whole.compacted += compacted
-        whole.gone += gone
-        whole.dirty += dirty
+        decoded.compacted += compacted
+        decoded.gone += gone
+        decoded.dirty += dirty
         for parts, read in zip((panes, raw), found, strict=True):
             for at, keys, slots, rows in read:
                 part = Part(canonical(keys), slots, algebra.unpack(rows))
                 parts.setdefault(at, []).append(part)
-    whole.panes = {at: _joined(parts, algebra) for at, parts in panes.items()}
-    whole.raw = {at: _joined(parts, algebra) for at, parts in raw.items()}
-    return whole
+    decoded.panes = {at: _joined(parts, algebra) for at, parts in panes.items()}
+    decoded.raw = {at: _joined(parts, algebra) for at, parts in raw.items()}
+    return decoded
 
 
 def _joined(parts: list[Part[A]], algebra: Algebra[A]) -> Part[A]:

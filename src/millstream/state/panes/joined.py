@@ -22,9 +22,9 @@ LEFT, RIGHT = "left", "right"
 
 @dataclass(frozen=True)
 class SideRows:
-    """Values with their times, whether they are of the left side, and what was closed by then.
+    """Values with their times and sides.
 
-    ``closed`` is the watermark up to which windows had been closed when a value came.
+    ``closed`` is the watermark up to which windows had been closed when a value arrived.
     """
 
     left: npt.NDArray[np.bool_]
@@ -37,7 +37,7 @@ class SideRows:
 
 
 class SideAlgebra:
-    """Rows of a join are kept one by one: there is nothing to fold."""
+    """Rows of a join are raw: they are never merged."""
 
     merges = False
 
@@ -55,7 +55,7 @@ class SideAlgebra:
         )
 
     def merge(self, rows: SideRows, groups: Groups, n: int) -> SideRows:
-        raise TypeError("the values of a join are not folded")
+        raise TypeError("the values of a join are not merged")
 
     def pack(self, rows: SideRows) -> bytes:
         return dumps((rows.left, rows.times, rows.closed, rows.values.tolist()))
@@ -69,7 +69,7 @@ class SideAlgebra:
 
 
 class Waiting(NamedTuple):
-    """A value of a join that may meet others."""
+    """A value of a join that may still match others."""
 
     side: str
     time: int
@@ -105,7 +105,7 @@ def waiting(
 
 
 class JoinState(PaneState[SideRows]):
-    """The values of a join that may still meet others, in panes; users read them as they wait."""
+    """The values of a join that may still match others, in panes; users read these."""
 
     def __init__(self, slots: int) -> None:
         super().__init__(SideAlgebra(), slots)

@@ -21,11 +21,12 @@ _LEAST = 1_024
 
 
 class KeyIds:
-    """The keys of one job on one node, each with a number, its slot, and how many rows name it.
+    """The keys of one job on one node, each with a number, its slot, and its number of rows.
 
-    A key keeps its number. Numbers are only added, and keys only count once ``count`` is called,
-    so whoever reads while ``find`` adds keys sees what it saw before. ``compacted``
-    leaves this as it is and numbers the keys in use anew; that is another ``generation``.
+    The number of a key never changes. Numbers are only added, and keys are only visible once
+    ``count`` is called, so readers do not see the keys that ``find`` adds concurrently.
+    ``compacted`` returns a new object in which the keys in use have new numbers; that is another
+    ``generation``.
     """
 
     def __init__(self) -> None:
@@ -37,7 +38,7 @@ class KeyIds:
         self._column: pa.Array | None = None
 
     def find(self, keys: Sequence[Any], slots: npt.NDArray[np.int32]) -> Ids:
-        """The numbers of keys; those that are not known get one."""
+        """The numbers of keys; unknown keys get one."""
         index, known = self._index, self._keys
         ids = np.empty(len(keys), np.int64)
         for at, key in enumerate(keys):
@@ -86,19 +87,19 @@ class KeyIds:
         return self._column.take(pa.array(ids))
 
     def count(self, ids: Ids, number: int) -> None:
-        """Note that so many more rows name each of these keys; the ids are distinct."""
+        """Add to the number of rows of each of these keys; the ids are distinct."""
         self._rows[ids] += number
 
     def within(self, slots: SlotMask) -> Ids:
         """The keys in use that lie in some slots."""
-        # The slot of a key is there before any row names it: it is looked up after the rows.
+        # The slot of a key is set before its number of rows, and so is read after it.
         ids = np.flatnonzero(self._rows > 0)
         return ids[slots[self._slots[ids]]]
 
     def compacted(self) -> tuple[KeyIds, Ids] | None:
-        """Only the keys that some row names, if the others are many; and each key's new number.
+        """The keys with rows only, if the others are many; and the new number of each key.
 
-        Numbers keep their order; −1 stands for a key that is gone.
+        Numbers keep their order; −1 stands for a removed key.
         """
         size = len(self._keys)
         used = self._rows[:size] > 0

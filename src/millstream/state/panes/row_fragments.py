@@ -1,4 +1,4 @@
-"""Rows of keys, and fragments of them: what keys have from an epoch on, merged and as bytes."""
+"""Rows of keys, and fragments that replace them, merged and as bytes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def no_rows(names: Sequence[str]) -> KeyRows[Any]:
 
 
 def stacked(algebra: Algebra[A], parts: Sequence[KeyRows[A]]) -> KeyRows[A]:
-    """The rows of one part behind those of the other, as they are; there is at least one part."""
+    """Concatenate the rows of parts, of which there is at least one."""
     given = [part for part in parts if len(part)]
     if len(given) < 2:
         return given[0] if given else parts[0]
@@ -59,16 +59,16 @@ def stacked(algebra: Algebra[A], parts: Sequence[KeyRows[A]]) -> KeyRows[A]:
 
 
 def by_id(algebra: Algebra[A], given: KeyRows[A], *columns: str) -> KeyRows[A]:
-    """Rows in the order of ids, then of these columns, then as they came."""
+    """Rows ordered by id, then by these columns, then as given."""
     order = np.lexsort([*(given.columns[name] for name in reversed(columns)), given.ids])
     return given if (order[1:] > order[:-1]).all() else given.take(algebra, order)
 
 
 @dataclass(frozen=True)
 class RowFragment(Generic[A]):
-    """What keys have from now on: so many rows each, in the order of the keys.
+    """The new rows of keys: a number of rows each, in the order of the keys.
 
-    On the node that made it, ``ids`` are known, of a generation.
+    ``ids`` are valid on the node that made it, in one generation.
     """
 
     keys: list[Any]
@@ -83,7 +83,7 @@ class RowFragment(Generic[A]):
         return bool(self.keys)
 
     def chosen(self, algebra: Algebra[A], mask: Bools) -> RowFragment[A]:
-        """What it has for some of its keys."""
+        """The rows of some of its keys."""
         if mask.all():
             return self
         table = KeyRows(np.repeat(np.arange(len(mask)), self.counts), self.columns, self.rows)
@@ -98,12 +98,12 @@ class RowFragment(Generic[A]):
         )
 
     def part(self, algebra: Algebra[A], slots: range) -> RowFragment[A]:
-        """What it has for some slots."""
+        """Its changes to some slots."""
         return self.chosen(algebra, (self.slots >= slots.start) & (self.slots < slots.stop))
 
 
 def encode_rows(fragment: RowFragment[A], algebra: Algebra[A]) -> bytes:
-    """Serialise a fragment, as a row of pickles."""
+    """Serialise a fragment, as a sequence of pickles."""
     return b"".join(_encode_part(part, algebra) for part in _cut(fragment, algebra))
 
 
@@ -147,7 +147,7 @@ def decode_rows(data: Any, algebra: Algebra[A]) -> RowFragment[A]:
 def merge_rows(
     fragments: Sequence[RowFragment[A]], algebra: Algebra[A], names: Sequence[str]
 ) -> RowFragment[A]:
-    """Join fragments of consecutive epochs, oldest first: of each key, the newest counts."""
+    """Merge fragments of consecutive epochs, oldest first: the newest rows of each key."""
     keys = [key for fragment in fragments for key in fragment.keys]
     if not keys:
         none = no_rows(names)
@@ -159,5 +159,5 @@ def merge_rows(
     parts = [KeyRows(np.zeros(int(f.counts.sum()), np.int64), f.columns, f.rows) for f in fragments]
     table = stacked(algebra, parts)
     slots = np.concatenate([fragment.slots for fragment in fragments])
-    whole = RowFragment(keys, slots, counts, table.columns, table.rows)
-    return whole.chosen(algebra, mask)
+    everything = RowFragment(keys, slots, counts, table.columns, table.rows)
+    return everything.chosen(algebra, mask)

@@ -1,9 +1,9 @@
-"""State in which every key has some rows: accumulators, with whole numbers beside them.
+"""State in which every key has some rows: accumulators, with integer columns beside them.
 
-A fragment replaces all rows of each key that it names, so it can be applied again and again; a
-key without rows is forgotten. The state is a few runs of rows, each much longer than the next: a
-change is written as a new run and merged with those that are not much longer. So an epoch costs
-what it touches, and little more, however many keys there are.
+A fragment replaces all rows of each key that it names, so applying it is idempotent; a key without
+rows is removed. The state is a few sorted runs of rows, as in an LSM tree, each much longer than
+the next: a change is written as a new run and merged with those that are not much longer. So the
+cost of an epoch depends on the keys that it touches, not on the number of all keys.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NOWHERE = -1
 
 @dataclass(frozen=True)
 class _Run(Generic[A]):
-    """Rows that were written together; those of keys that have been written since are dead."""
+    """Rows that were written together; those of keys that were written later are dead."""
 
     number: int
     table: KeyRows[A]
@@ -47,7 +47,7 @@ class _Run(Generic[A]):
 
 @dataclass
 class _Index:
-    """Of each key: the run that its rows are in, and how many they are."""
+    """The run of each key's rows, and their number."""
 
     runs: Ids = field(default_factory=lambda: np.zeros(0, np.int64))
     sizes: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -62,9 +62,9 @@ class _Index:
 
 
 class Rows(Generic[A]):
-    """The committed rows of all keys: a few runs, and where to look for a key.
+    """The committed rows of all keys: a few runs, and an index of keys.
 
-    A reduction may number new keys meanwhile (``keys.find``); that shows nowhere here.
+    A reduction may number new keys concurrently (``keys.find``); they are not visible here.
     """
 
     def __init__(self, algebra: Algebra[A], names: Sequence[str], keys: KeyIds) -> None:
@@ -76,7 +76,7 @@ class Rows(Generic[A]):
 
     def of(self, ids: Ids) -> KeyRows[A]:
         """All rows of some keys, which are distinct and in order."""
-        ids = ids[: np.searchsorted(ids, len(self.index.runs))]  # of later ones there are none
+        ids = ids[: np.searchsorted(ids, len(self.index.runs))]  # later ones have no rows
         runs = self.index.runs[ids]
         found = [
             run.table.take(self._algebra, _ranges(run.table.ids, ids[runs == run.number]))
@@ -89,7 +89,7 @@ class Rows(Generic[A]):
         return self.keys.within(slots)
 
     def alive(self, run: _Run[A]) -> Bools:
-        """Of the rows of a run, those that were not written since."""
+        """The rows of a run whose keys were not written later."""
         alive: Bools = self.index.runs[run.table.ids] == run.number
         return alive
 
@@ -114,8 +114,9 @@ class Rows(Generic[A]):
 class RowState(Generic[A]):
     """The rows of one windowed job on one node: of the slots that it owns, and of copies.
 
-    ``names`` are the columns beside the accumulators; ``read`` makes of a key's rows what users
-    read. ``reduce`` may run while others read ``committed``; ``apply`` and ``drop`` may not.
+    ``names`` are the columns beside the accumulators; ``read`` turns a key's rows into the value
+    that users read. A reduction may run while others read ``committed``; ``apply`` and ``drop``
+    may not.
     """
 
     step = 50_000
@@ -152,7 +153,7 @@ class RowState(Generic[A]):
         return self.committed.of(ids)
 
     def where(self, slots: range, *names: str) -> tuple[Ids, list[Ints]]:
-        """Some columns of all rows that lie in some slots, with their ids; in no order."""
+        """Some columns of all rows of some slots, with their ids; in no order."""
         ids: list[Ids] = [np.zeros(0, np.int64)]
         columns: list[list[Ints]] = [[np.zeros(0, np.int64)] for _ in names]
         for run in self._runs:
@@ -190,7 +191,7 @@ class RowState(Generic[A]):
         return len(self.committed.within(slots))
 
     def check(self, rows: A) -> None:
-        """Raise what the algebra raises if rows cannot stand beside those of the state."""
+        """Raise the algebra's error if rows do not fit those of the state."""
         none = np.zeros(0, np.int64)
         held = [run.table.rows for run in self._runs if run.table.rows is not None]
         self._algebra.concat([self._algebra.take(part, none) for part in (*held, rows)])
@@ -205,7 +206,7 @@ class RowState(Generic[A]):
             self.committed = compacted
 
     def fragment(self, ids: Ids, table: KeyRows[A]) -> RowFragment[A]:
-        """The fragment by which some keys, distinct and in order, have just these rows."""
+        """The fragment that gives some keys, distinct and in order, these rows."""
         keys = self.keys
         counts = np.diff(np.searchsorted(table.ids, ids, "right"), prepend=0)
         return RowFragment(
@@ -236,7 +237,7 @@ class RowState(Generic[A]):
         self._merge_runs()
 
     def _place(self, ids: Ids, counts: Ints) -> None:
-        """Note that the newest run has so many rows of each of these keys."""
+        """Record the number of rows of each of these keys in the newest run."""
         index = self._index
         index.reach(ids)
         had, has = index.sizes[ids] > 0, counts > 0
@@ -254,7 +255,7 @@ class RowState(Generic[A]):
             runs[-2:] = [self._only_live(runs[-2:])]
 
     def _only_live(self, runs: Sequence[_Run[A]]) -> _Run[A]:
-        """One run in place of several, without what is dead."""
+        """Merge runs into one, without dead rows."""
         alive = [run.table.chosen(self._algebra, self.committed.alive(run)) for run in runs]
         table = by_id(self._algebra, stacked(self._algebra, alive))
         self._number += 1
@@ -305,7 +306,7 @@ class RowState(Generic[A]):
 
 
 def _ranges(ids: Ids, wanted: Ids) -> Ids:
-    """Where the wanted ids stand, among ids; both are in order."""
+    """The positions of the wanted ids among ids; both are in order."""
     starts = np.searchsorted(ids, wanted, "left")
     counts = np.searchsorted(ids, wanted, "right") - starts
     before = np.cumsum(counts) - counts

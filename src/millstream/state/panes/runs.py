@@ -1,4 +1,4 @@
-"""Loose rows of panes in few tables, so that looking for keys does not cost a search per epoch."""
+"""Raw rows of panes merged into few tables, so that a look-up does not search one per epoch."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ A = TypeVar("A")
 
 @dataclass
 class _Pane(Generic[A]):
-    """The tables of a pane that were seen, and what was made of them."""
+    """The tables of a pane that were merged, and the resulting runs."""
 
     seen: list[Table[A]] = field(default_factory=list)
     runs: list[Table[A]] = field(default_factory=list)
 
 
 class Runs(Generic[A]):
-    """For each pane, runs of its loose rows, each more than twice as long as the next.
+    """For each pane, runs of its raw rows, each more than twice as long as the next.
 
-    They are made of the state when they are asked for. Tables never change, so that those which
-    are still there need not be looked at again.
+    They are made from the state on demand. Tables are immutable, so those that are still in the
+    state need not be merged again.
     """
 
     def __init__(self, state: PaneState[A], algebra: Algebra[A]) -> None:
@@ -35,7 +35,7 @@ class Runs(Generic[A]):
         self._panes: dict[int, _Pane[A]] = {}
 
     def of(self, start: int) -> list[Table[A]]:
-        """Tables that together have all loose rows of a pane, of whatever slots."""
+        """Tables that together have all raw rows of a pane, of all slots."""
         tables = self._state.all_raw(start)
         known = self._panes.get(start)
         if known is None or len(known.seen) > len(tables) or not _begins(tables, known.seen):

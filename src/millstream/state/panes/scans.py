@@ -1,7 +1,7 @@
-"""Running results: for each of many rows, what those up to it, or from it on, give together.
+"""Prefix scans: for each row, the merge of all rows up to it, or from it on.
 
-Neighbours are merged in pairs, the pairs are scanned in the same way, and rows between two pairs
-are merged once more. So each row is merged about twice, in few steps over all rows at once.
+Neighbours are merged in pairs, the pairs are scanned recursively, and rows between two pairs are
+merged again. So each row is merged about twice, in few vectorised steps.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""Sliding windows by two stacks: each pane is merged a fixed number of times, however long windows.
+"""Sliding windows by two stacks: each pane is merged a fixed number of times, whatever the size.
 
-The *front* is what panes from the window's start up to a split give together, and for each of
-these panes it is known what the front becomes without it. The *back* is what the panes from the
-split up to the window's end give together. A window is front and back. When it has slid past the
-split, all its panes become the front at once. Panes are tables over many keys; of each pane only
-the keys that it has are touched.
+The *front* is the merge of the panes from the window's start up to a split, with the changes that
+removing each of these panes makes. The *back* is the merge of the panes from the split up to the
+window's end. A window is front and back. When it has slid past the split, all its panes become the
+front at once. Panes are tables over many keys; of each pane only its keys are touched.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ Panes = Callable[[int, int], Sequence[tuple[int, Table[A]]]]
 
 @dataclass(frozen=True)
 class _Undo(Generic[A]):
-    """How the front changes when its first pane goes: these keys, to what they were before it."""
+    """The change of the front when its first pane is removed: the previous rows of these keys."""
 
     pane: int
     ids: Ids
@@ -34,7 +33,7 @@ class _Undo(Generic[A]):
 
 @dataclass(frozen=True)
 class Slider(Generic[A]):
-    """The two stacks of one window; sliding gives a new one and leaves this as it is.
+    """The two stacks of one window, immutable; sliding returns new ones.
 
     The front has the panes of [start, split), the back those of [split, through).
     """
@@ -66,7 +65,7 @@ class Slider(Generic[A]):
         return replace(self, start=max(self.start, start), front=front, undo=self.undo[gone:])
 
     def window(self, algebra: Algebra[A]) -> Table[A] | None:
-        """What all panes of the window give together."""
+        """The merge of all panes of the window."""
         return join(algebra, [self.front, self.back])
 
     def amended(self, algebra: Algebra[A], changed: dict[int, Ids], panes: Panes[A]) -> Slider[A]:

@@ -25,8 +25,8 @@ from millstream.state.panes.keys import Ids, KeyIds
 from millstream.state.panes.tables import (
     Algebra,
     Table,
+    aggregated,
     chosen,
-    folded,
     only,
     ordered,
     overlaid,
@@ -38,29 +38,29 @@ A = TypeVar("A")
 
 
 class Panes(Generic[A]):
-    """Committed panes by their start: tables with a row for each key, and loose rows by epoch.
+    """Committed panes by their start: aggregated rows, one for each key, and raw rows by epoch.
 
-    A reduction may number new keys meanwhile (``keys.find``); that shows nowhere here.
+    A reduction may number new keys concurrently (``keys.find``); they are not visible here.
     """
 
     def __init__(self, algebra: Algebra[A], keys: KeyIds) -> None:
         self._algebra = algebra
         self.keys = keys
-        self.folded: dict[int, Table[A]] = {}
+        self.aggregated: dict[int, Table[A]] = {}
         self.raw: dict[int, dict[int, Table[A]]] = {}
 
     @property
     def starts(self) -> set[int]:
-        """The panes that have any rows, of whatever slots."""
-        return self.folded.keys() | self.raw.keys()
+        """The panes that have any rows, of all slots."""
+        return self.aggregated.keys() | self.raw.keys()
 
     def all_raw(self, start: int) -> list[Table[A]]:
-        """The loose rows of a pane, of whatever slots, oldest first."""
+        """The raw rows of a pane, of all slots, oldest first."""
         of_epochs = self.raw.get(start, {})
         return [of_epochs[epoch] for epoch in sorted(of_epochs)]
 
     def get(self, key: Any) -> Mapping[int, Any] | None:
-        """What a key has in each of its panes."""
+        """The value of a key in each of its panes."""
         known = self.keys.known(key)
         if known is None:
             return None
@@ -68,7 +68,7 @@ class Panes(Generic[A]):
         return found.get(known)
 
     def items(self, slots: SlotMask) -> Iterator[tuple[Any, Mapping[int, Any]]]:
-        """The keys of some slots, with what each has in its panes."""
+        """The keys of some slots, with the value of each in its panes."""
         ids = self.keys.within(slots)
         found = self._of(ids)
         for at, key in zip(ids.tolist(), self.keys.keys(ids), strict=True):
@@ -78,14 +78,14 @@ class Panes(Generic[A]):
     def _of(self, ids: Ids) -> dict[int, dict[int, Any]]:
         found: dict[int, dict[int, Any]] = {}
         for start in sorted(self.starts):
-            given = [self.folded.get(start), *self.raw.get(start, {}).values()]
+            given = [self.aggregated.get(start), *self.raw.get(start, {}).values()]
             tables = [t for t in (only(self._algebra, t, ids) for t in given) if t is not None]
             if not tables:
                 continue
             at = np.concatenate([table.ids for table in tables])
             rows = self._algebra.concat([table.rows for table in tables])
             if self._algebra.merges:
-                table = folded(self._algebra, at, rows)
+                table = aggregated(self._algebra, at, rows)
                 values = zip(table.ids.tolist(), self._algebra.values(table.rows), strict=True)
                 for key, value in values:
                     found.setdefault(key, {})[start] = value
@@ -101,7 +101,7 @@ class Panes(Generic[A]):
             return None
         keys, mapping = found
         panes = Panes(self._algebra, keys)
-        panes.folded = {at: Table(mapping[t.ids], t.rows) for at, t in self.folded.items()}
+        panes.aggregated = {at: Table(mapping[t.ids], t.rows) for at, t in self.aggregated.items()}
         panes.raw = {
             at: {epoch: Table(mapping[t.ids], t.rows) for epoch, t in of_epochs.items()}
             for at, of_epochs in self.raw.items()
@@ -131,51 +131,51 @@ class PaneState(Generic[A]):
 
     @property
     def _panes(self) -> dict[int, Table[A]]:
-        return self.committed.folded
+        return self.committed.aggregated
 
     @property
     def _raw(self) -> dict[int, dict[int, Table[A]]]:
         return self.committed.raw
 
     def check(self, rows: A) -> None:
-        """Raise what the algebra raises if rows cannot stand beside those that are here."""
+        """Raise the algebra's error if rows do not fit those of the state."""
         self._with_sample(rows)
 
     def _with_sample(self, rows: A) -> A:
-        """No rows, but of types that hold all that came so far and these."""
+        """No rows, of types that hold these rows and all earlier ones."""
         none = self._algebra.take(rows, np.zeros(0, np.int64))
         return none if self._sample is None else self._algebra.concat([self._sample, none])
 
     @property
     def starts(self) -> set[int]:
-        """The panes that have any rows, of whatever slots."""
+        """The panes that have any rows, of all slots."""
         return self.committed.starts
 
     def pane(self, start: int, slots: range) -> Table[A] | None:
-        """The folded rows of a pane that lie in some slots."""
+        """The aggregated rows of a pane that lie in some slots."""
         return self._within(self._panes.get(start), slots)
 
     def raw(self, start: int, slots: range) -> list[Table[A]]:
-        """The loose rows of a pane that lie in some slots, oldest first."""
+        """The raw rows of a pane that lie in some slots, oldest first."""
         of_epochs = self._raw.get(start, {})
         found = [self._within(of_epochs[epoch], slots) for epoch in sorted(of_epochs)]
         return [table for table in found if table is not None]
 
     def all_raw(self, start: int) -> list[Table[A]]:
-        """The loose rows of a pane, of whatever slots, oldest first."""
+        """The raw rows of a pane, of all slots, oldest first."""
         return self.committed.all_raw(start)
 
     def has_raw(self, slots: range) -> bool:
-        """Whether any loose rows lie in some slots."""
+        """Whether any raw rows lie in some slots."""
         return any(self.raw(start, slots) for start in self._raw)
 
     def stacks(self, slots: range) -> Stacks[A] | None:
-        """The stacks of a range of slots, if they are known and hold."""
+        """The stacks of a range of slots, if they are known and valid."""
         found = self._stacks.get(slots)
         return found if found is not None and found.generation is self.keys.generation else None
 
     def dirty(self, slots: range) -> DirtyPanes:
-        """What has changed in some slots since early results were given."""
+        """The panes that have changed in some slots since the last early results."""
         return dirty_within(self._dirty, slots)
 
     def _within(self, table: Table[A] | None, slots: range) -> Table[A] | None:
@@ -216,7 +216,7 @@ class PaneState(Generic[A]):
             of_epochs = self._raw.setdefault(start, {})
             new, old = self._table(part), of_epochs.get(epoch)
             self._count(old, -1)
-            # What stays is of other slots; the same rows may come once more.
+            # The rows of other slots stay; the same rows may be applied again.
             kept = without(self._algebra, old, np.unique(new.ids))
             of_epochs[epoch] = self._together(kept, new)
             self._count(of_epochs[epoch], 1)
@@ -274,7 +274,7 @@ class PaneState(Generic[A]):
         return ordered(self._algebra, self.keys.find(part.keys, part.slots), part.rows)
 
     def _put(self, start: int, table: Table[A] | None) -> None:
-        """Put a pane in place of what was there."""
+        """Replace the aggregated rows of a pane."""
         self._count(self._panes.pop(start, None), -1)
         if table is not None:
             self._panes[start] = table
@@ -282,7 +282,7 @@ class PaneState(Generic[A]):
 
     def _count(self, table: Table[A] | None, number: int) -> None:
         if table is not None:
-            ids = table.ids  # in order: to look for distinct ones by sorting would take long
+            ids = table.ids  # already sorted: np.unique would sort them again
             self.keys.count(ids[np.flatnonzero(np.diff(ids, prepend=-1))], number)
 
     def _evict(self, starts: set[int], slots: SlotMask) -> None:

@@ -1,6 +1,6 @@
-"""Tables of accumulators by key, and what is done with them: restrict, join, lay one over another.
+"""Tables of accumulators by key, and operations on them: select, merge, overlay.
 
-A table never changes once it is made; so tables are shared freely, also between windows.
+Tables are immutable, and so are shared freely, also between windows.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ A = TypeVar("A")
 
 
 class Algebra(Protocol[A]):
-    """What tables need to know of accumulators, of which ``A`` holds one in each row.
+    """The operations of tables on accumulators, of which ``A`` holds one in each row.
 
-    Rows that cannot be merged stay beside each other.
+    Rows that cannot be merged are kept side by side.
     """
 
     @property
@@ -31,7 +31,7 @@ class Algebra(Protocol[A]):
         """Some of the rows."""
 
     def concat(self, parts: Sequence[A]) -> A:
-        """Rows behind each other."""
+        """Concatenate rows."""
 
     def merge(self, rows: A, groups: Groups, n: int) -> A:
         """One row for each of n groups; earlier rows are the left ones. No row is changed."""
@@ -40,15 +40,15 @@ class Algebra(Protocol[A]):
         """Rows as bytes."""
 
     def unpack(self, data: bytes) -> A:
-        """What ``pack`` took."""
+        """Read what ``pack`` wrote."""
 
     def values(self, rows: A) -> list[Any]:
-        """What rows say to people: the result so far of each."""
+        """What users read in rows: the result so far of each."""
 
 
 @dataclass(frozen=True)
 class Table(Generic[A]):
-    """Accumulators by key; ids are in order. Of folded tables each id is there once."""
+    """Accumulators by key; ids are in order. In an aggregated table each id occurs once."""
 
     ids: Ids
     rows: A
@@ -58,15 +58,15 @@ class Table(Generic[A]):
 
 
 def ordered(algebra: Algebra[A], ids: Ids, rows: A) -> Table[A]:
-    """A table of rows that come in any order; equal ids keep theirs."""
+    """A table of rows in any order; rows of equal ids keep theirs."""
     order = np.argsort(ids, kind="stable")
     if (order == np.arange(len(order))).all():
         return Table(ids, rows)
     return Table(ids[order], algebra.take(rows, order))
 
 
-def folded(algebra: Algebra[A], ids: Ids, rows: A) -> Table[A]:
-    """A table with one row for each id."""
+def aggregated(algebra: Algebra[A], ids: Ids, rows: A) -> Table[A]:
+    """A table with the rows of each id merged into one."""
     distinct, groups = np.unique(ids, return_inverse=True)
     if len(distinct) == len(ids):
         return ordered(algebra, ids, rows)
@@ -74,7 +74,7 @@ def folded(algebra: Algebra[A], ids: Ids, rows: A) -> Table[A]:
 
 
 def join(algebra: Algebra[A], tables: Sequence[Table[A] | None]) -> Table[A] | None:
-    """One table with all rows of an id merged, those of earlier tables first."""
+    """Merge all rows of an id, those of earlier tables first."""
     given = [table for table in tables if table is not None and len(table)]
     if len(given) < 2:
         return given[0] if given else None

@@ -31,8 +31,8 @@ from millstream.state.panes.state import PaneState
 from millstream.state.panes.tables import (
     Algebra,
     Table,
+    aggregated,
     chosen,
-    folded,
     join,
     only,
     ordered,
@@ -202,7 +202,7 @@ class _View(Generic[A]):
 
     def fold(self, start: int, new: Table[A]) -> None:
         """Merge rows into a pane."""
-        rows = folded(self._algebra, new.ids, new.rows)
+        rows = aggregated(self._algebra, new.ids, new.rows)
         old = only(self._algebra, self._pane(start), rows.ids)
         merged = join(self._algebra, [old, rows])
         assert merged is not None
@@ -262,7 +262,7 @@ class _View(Generic[A]):
             return None
         ids = np.concatenate([table.ids for table in tables])
         rows = self._algebra.concat([table.rows for table in tables])
-        gather = folded if self._algebra.merges else ordered
+        gather = aggregated if self._algebra.merges else ordered
         return gather(self._algebra, ids, rows)
 
     def write(self, fragment: PaneFragment[A], horizon: int, epoch: int) -> None:
