@@ -1,6 +1,6 @@
-"""What is checked about the arguments of streams, jobs and sources while they are described.
+"""Validation of the arguments of streams, jobs and sources.
 
-Every refusal names the job and the option, says what to do, and points at the user's line.
+Every error names the job, the option, a fix, and the user's line.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def check_jvm_step(
         )
     if output is not None:
         raise WorkflowError(
-            f"{kind} got output= beside a step of Spark, which knows its columns itself",
+            f"{kind} got output= beside a step of Spark, whose columns Spark knows",
             "leave output= out, or cast the columns in the step",
             place,
         )
@@ -87,7 +87,7 @@ def check_jvm_step(
 def check_predicate(predicate: object, place: Place) -> None:
     if isinstance(predicate, ArrowFunction | SqlStep | FrameStep):
         raise WorkflowError(
-            f"split got {shown(predicate)}, which is not asked about single records",
+            f"split got {shown(predicate)}, which is not a predicate of single records",
             "give a function of the record, or filter twice",
             place,
         )
@@ -120,7 +120,7 @@ def check_key(key: object, place: Place) -> None:
 
 
 def check_columns(key: object, time: object, map: object, name: str, place: Place) -> None:
-    """Refuse ``key`` and ``time`` where they would be ignored."""
+    """Reject ``key`` and ``time`` where they would be ignored."""
     if time is not None and (not isinstance(time, str) or not time):
         raise WorkflowError(
             f"job {name!r} has time={shown(time)}", "give the name of a column", place
@@ -189,7 +189,7 @@ def windowing_of(
     name: str,
     place: Place,
 ) -> Windowing | None:
-    """The windows of a job; without any, the options that go with them are refused."""
+    """The windows of a job; without any, their options are rejected."""
     if window is None:
         timed = {"lateness": lateness, "time=ms.processing_time": processing_time or None}
         for option, value in timed.items():

@@ -1,4 +1,4 @@
-"""A plan as text: what runs where, what is shared, and what is kept for how long."""
+"""A plan as text: stages, jobs, shared work, and state with its lifetime."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _WIDE = 9
 
 
 def explain(plan: Plan) -> str:
-    """The whole plan, for people."""
+    """The plan as text."""
     explained = _Explained(plan)
     parts = [explained.head(), explained.sources()]
     parts += [explained.stage(level) for level in range(max(plan.levels) + 1)]
@@ -87,7 +87,7 @@ class _Explained:
         return lines
 
     def _heads(self, level: int) -> Iterator[int]:
-        """Where data enter a stage, with something there to read them."""
+        """The vertices by which data enter a stage that reads them."""
         for at, vertex in enumerate(self._plan.vertices):
             enters = isinstance(vertex, SourceVertex | JobVertex | FusedVertex | SideVertex)
             inputs = [self._plan.levels[source] for source in self._plan.inputs[at]]
@@ -96,12 +96,12 @@ class _Explained:
                 yield at
 
     def _readers(self, at: int) -> list[int]:
-        """Who reads the stream; the sides of a job are streams of their own."""
+        """The vertices that read the stream; side outputs are streams of their own."""
         found = self._plan.consumers[at]
         return [c for c in found if not isinstance(self._plan.vertices[c], SideVertex)]
 
     def _tree(self, at: int, level: int, seen: set[int]) -> list[str]:
-        """The fused steps from a vertex on: a line as long as there is one reader."""
+        """The fused steps from a vertex on: one line while there is one reader."""
         vertex, line = self._plan.vertices[at], self._texts[at]
         if isinstance(vertex, SideVertex):
             line = f"{self._texts[self._plan.inputs[at][0]]}, {line}"
@@ -120,7 +120,7 @@ class _Explained:
         return [line, *(f"  {'→ ' if not n else '  '}{t}" for b in below for n, t in enumerate(b))]
 
     def _leaves(self, at: int, level: int) -> bool:
-        """Whether a stream ends here as far as this stage is concerned."""
+        """Whether a stream leaves this stage here."""
         vertex = self._plan.vertices[at]
         return isinstance(vertex, SinkVertex) or self._plan.levels[at] > level
 
@@ -161,10 +161,10 @@ class _Explained:
     def _time(self, job: JobVertex, timing: JobTiming) -> str:
         if timing.windowing.processing_time:
             return "of processing"
-        said = f"event time{'' if job.time is None else f' in column {job.time}'}"
+        time = f"event time{'' if job.time is None else f' in column {job.time}'}"
         origins = [f"{o.name} less {length_text(o.lateness)}" for o in timing.tracked]
         origins += [f"the watermark of {self._texts[o]}" for o in timing.inherited]
-        return f"{said}; watermark: {'least of ' if len(origins) > 1 else ''}{_listed(origins)}"
+        return f"{time}; watermark: {'least of ' if len(origins) > 1 else ''}{_listed(origins)}"
 
     def _fused(self, at: int, windowing: Windowing) -> Iterator[str]:
         for window, readers in zip(windowing.windows, self._plan.readers.get(at, ()), strict=False):
@@ -176,7 +176,7 @@ class _Explained:
         return ["sinks", *lines] if lines else []
 
     def shared(self) -> list[str]:
-        """What was written several times."""
+        """Steps and jobs that are shared."""
         lines = [
             f"  {self._texts[at]} ({place_text(self._plan.vertices[at].place)}) runs once, also "
             f"for {_listed([place_text(place) for place in places])}"
@@ -225,7 +225,7 @@ def _window_state(job: JobVertex, timing: JobTiming) -> str:
     lateness = max((origin.lateness for origin in timing.tracked), default=0)
     wait = f" and the lateness of {length_text(lateness)}" if lateness else ""
     if isinstance(job.reducer, JoinReducer):
-        # What has not met any is looked for again when its time is over.
+        # Values without a match are matched again when they expire.
         longest = job.reducer.reach * (2 if job.reducer.kept_sides else 1)
         return f"all values of both sides, for {length_text(longest)}{wait}"
     match timing.windowing.windows[0]:

@@ -16,20 +16,20 @@ import cloudpickle
 _STANDARD = tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib"))
 _SITES = {"site-packages", "dist-packages"}
 _OURS = Path(__file__).resolve().parent.parent
-# With a SPARK_HOME these are not in site-packages, and yet every worker has them.
+# With a SPARK_HOME these are not in site-packages, but every worker has them.
 _EVERYWHERE = {"pyspark", "py4j"}
 
 _OF_IMPORT = {"__builtins__", "__cached__", "__loader__", "__spec__"}
 
-# The register of what is pickled by value belongs to the process, not to the thread.
+# The registry of modules to pickle by value belongs to the process, not to the thread.
 _registering = RLock()
 
 
 def ship(value: Any) -> bytes:
-    """Pickle by value what comes from the user's own files, by name what is installed."""
+    """Pickle objects of the user's files by value, installed ones by name."""
     with _registering:
         registered = cloudpickle.list_registry_pickle_by_value()
-        # By name, as a module may be listed twice; and leaving alone what the user registered.
+        # By name, because a module may be listed twice; modules that the user registered stay.
         modules = {
             name: module
             for name, module in list(sys.modules.items())

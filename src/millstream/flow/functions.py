@@ -1,4 +1,4 @@
-"""The forms in which users hand over functions, and what is checked about them.
+"""The forms in which users pass functions, and their validation.
 
 A function is per record (a plain callable), per Arrow batch (``arrow``), or stays in the JVM
 (``sql``, ``dataframe``). This module owns the wrappers, the checks made while a workflow is
@@ -119,7 +119,7 @@ def _is_ours(module: str) -> bool:
 
 
 def original(function: object) -> object:
-    """Find what the user wrote, behind partials, methods, wrappers and callable objects."""
+    """Find the user's function inside of partials, methods, wrappers and callable objects."""
     while True:
         if isinstance(function, functools.partial):
             function = function.func
@@ -140,7 +140,7 @@ def _is_callable_object(value: object) -> bool:
 
 
 def place_of(function: object) -> Place | None:
-    """Say where a function was written; None for what was not written in Python."""
+    """The place where a function is defined; None if it is not written in Python."""
     code = getattr(original(function), "__code__", None)
     return Place(code.co_filename, code.co_firstlineno) if code is not None else None
 
@@ -153,7 +153,7 @@ def name_of(function: object) -> str:
 
 
 def check_callable(function: object, role: str, place: Place) -> None:
-    """Refuse what cannot be called."""
+    """Reject an object that cannot be called."""
     if not callable(function):
         raise WorkflowError(
             f"{role} got {shown(function)}, which cannot be called", "pass a function", place
@@ -161,9 +161,9 @@ def check_callable(function: object, role: str, place: Place) -> None:
 
 
 def check_arguments(function: Function, count: int, role: str, shape: str) -> None:
-    """Refuse a function that cannot be called with ``count`` positional arguments."""
+    """Reject a function that cannot be called with ``count`` positional arguments."""
     signature = _signature(function)
-    if signature is None:  # some built-ins have none; calling them will tell
+    if signature is None:  # some built-ins have none
         return
     try:
         signature.bind(*range(count))
@@ -176,7 +176,7 @@ def check_arguments(function: Function, count: int, role: str, shape: str) -> No
 
 
 def check_window_arguments(function: Function, count: int, role: str, shape: str) -> bool:
-    """Refuse a windowed reducer of the wrong shape; say whether it has a parameter ``window``."""
+    """Reject a windowed reducer of the wrong shape; whether it has a parameter ``window``."""
     signature = _signature(function)
     if signature is None:
         return False
@@ -194,7 +194,7 @@ def check_window_arguments(function: Function, count: int, role: str, shape: str
 
 
 def check_picklable(function: object, role: str) -> None:
-    """Refuse a function that cannot be shipped to the executors."""
+    """Reject a function that cannot be shipped to the executors."""
     try:
         ship(function)
     except Exception as problem:
@@ -215,6 +215,6 @@ def _signature(function: Function) -> inspect.Signature | None:
 
 
 def _users_place(function: object) -> Place:
-    """Where a function was written if the user wrote it, else where it was handed over."""
+    """The place where a function is defined if the user wrote it, else where it was passed."""
     own = place_of(function)
     return own if own is not None and is_users_file(own.file) else caller()

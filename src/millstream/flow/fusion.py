@@ -1,8 +1,8 @@
-"""Work that is written several times and done once: equal steps, equal maps, and shared panes.
+"""Sharing of equal work: equal steps and equal maps run once, and jobs with equal panes are fused.
 
-Functions are the same if they are one object, or if the bytes that would be shipped are equal;
-users' functions give the same for the same input, so nothing else can tell two of them apart.
-Sources are never merged, and neither are sinks: each was asked for by name.
+Functions are equal if they are one object, or if the bytes that would be shipped are equal; users'
+functions are deterministic, so equal bytes give equal results. Sources and sinks are never merged:
+each has a name.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _OF_JOB = ("map", "combine", "key", "time", "reducer", "key_type", "output", "du
 class Graph:
     """Vertices, every one after its inputs, and the positions of these.
 
-    ``merged`` says for a step where else it was written.
+    ``merged`` has the other places where a step was written.
     """
 
     vertices: tuple[Vertex, ...]
@@ -50,7 +50,7 @@ class Graph:
 
 
 class Sameness:
-    """Tells whether two options of vertices are the same, functions by what they are shipped as."""
+    """Compares options of vertices, functions by their shipped bytes."""
 
     def __init__(self) -> None:
         self._shipped: dict[int, tuple[object, bytes]] = {}
@@ -65,13 +65,13 @@ class Sameness:
         return self._bytes(one) == self._bytes(other)
 
     def _bytes(self, value: object) -> bytes:
-        if id(value) not in self._shipped:  # kept with the value, or its id could be given again
+        if id(value) not in self._shipped:  # with the value, or its id could be reused
             self._shipped[id(value)] = value, ship(value)
         return self._shipped[id(value)][1]
 
 
 def merge_steps(vertices: Sequence[Vertex], inputs: Inputs, same: Sameness) -> Graph:
-    """Make one vertex of steps that do the same with the same input."""
+    """Merge equal steps of the same input into one vertex."""
     kept: list[Vertex] = []
     of_kept: list[tuple[int, ...]] = []
     places: dict[int, tuple[Place, ...]] = {}
@@ -96,7 +96,7 @@ def merge_steps(vertices: Sequence[Vertex], inputs: Inputs, same: Sameness) -> G
 
 
 def _same_step(one: Vertex, other: Vertex, same: Sameness) -> bool:
-    """Whether two vertices of one kind that read the same do the same."""
+    """Whether two vertices of one kind and input are equal."""
     fields = ("kind", "function", "schema", "holds", "step", "side", "key", "time")
     return all(same(getattr(one, f, None), getattr(other, f, None)) for f in fields)
 
@@ -110,7 +110,7 @@ class _Group:
     late_read: bool
 
     def takes(self, windows: Sequence[Window], late_read: bool) -> bool:
-        # A value is late if all windows are closed; who reads such values gets those of its own.
+        # A value is late if all windows are closed; readers of late values need those of their job.
         alone = self.late_read or late_read
         return not alone or set(windows) == self.windows
 
@@ -123,8 +123,8 @@ class _Group:
 def fuse_jobs(graph: Graph, written: Sequence[str], same: Sameness) -> tuple[Graph, Readers]:
     """Fuse jobs that differ in their windows of time alone into the first of them.
 
-    That is the first in the order in which jobs were ``written``: state belongs to it, which a new
-    sink somewhere else should not change.
+    That is the first in the order in which jobs were ``written``: it owns the state, which a new
+    sink elsewhere should not change.
     """
     sides = [
         (vertex.side, inputs[0])
@@ -167,7 +167,7 @@ def _same_job(graph: Graph, one: int, other: int, same: Sameness) -> bool:
 
 
 def _together(graph: Graph, groups: Sequence[list[int]]) -> tuple[Graph, list[list[int]]]:
-    """Put the jobs of each group one behind the other, where the first of them is in the graph."""
+    """Order the jobs of each group one after the other, where the first of them is."""
     heads = {min(jobs): jobs for jobs in groups}
     moved = {at for jobs in groups for at in jobs}
     order: list[int] = []
@@ -212,7 +212,7 @@ def _windowing(vertex: Vertex) -> Windowing:
 
 
 def shared_maps(graph: Graph, same: Sameness) -> tuple[tuple[int, ...], ...]:
-    """The jobs that have one map on one stream: it need be run only once for each chunk."""
+    """The groups of jobs that have one map on one stream: it runs once for each chunk."""
     groups: list[list[int]] = []
     for at, job in enumerate(graph.vertices):
         if not isinstance(job, JobVertex) or job.map is None:

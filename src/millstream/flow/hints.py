@@ -1,6 +1,6 @@
 """From Python annotations and declared types to Arrow types.
 
-What cannot be told from an annotation is None, and is then inferred from the first epoch.
+A type that an annotation does not determine is None, and is inferred from the first epoch.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def arrow_type(hint: object) -> pa.DataType | None:
     if isinstance(hint, pa.DataType):
         return hint
     if isinstance(hint, type) and hint in _SCALARS:
-        # A datetime may be aware or naive: only the data can tell.
+        # A datetime may be aware or naive: that depends on the data.
         return None if hint is datetime.datetime else _SCALARS[hint]
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in _UNIONS:
@@ -64,7 +64,7 @@ def arrow_type(hint: object) -> pa.DataType | None:
 
 
 def key_type(hint: object, role: str, place: Place | None) -> pa.DataType | None:
-    """Translate the annotation of a key, refusing what can never be a key."""
+    """Translate the annotation of a key; reject types that cannot be keys."""
     hint = _plain(hint)
     if isinstance(hint, pa.DataType):
         try:
@@ -94,14 +94,14 @@ def declared_key_type(declared: object, role: str, place: Place) -> pa.DataType 
 
 
 def _plain(hint: object) -> object:
-    """Look behind the names that ``NewType`` gives."""
+    """The type that a ``NewType`` stands for."""
     while isinstance(hint, typing.NewType):
         hint = hint.__supertype__
     return hint
 
 
 def _only(args: tuple[object, ...]) -> object | None:
-    """The one type of a union beside None, if there is but one."""
+    """The single type of a union with None."""
     rest = [arg for arg in args if arg is not type(None)]
     return rest[0] if len(rest) == 1 else None
 
@@ -111,7 +111,7 @@ def _may_be_key(kind: object) -> bool:
         return True
     try:
         return any(issubclass(kind, key) or issubclass(key, kind) for key in _KEYS)
-    except TypeError:  # a protocol that cannot be asked
+    except TypeError:  # a protocol without runtime checks
         return True
 
 
@@ -125,24 +125,24 @@ def _not_a_key(hint: object, role: str, place: Place | None) -> WorkflowError:
 
 
 def yielded(function: object) -> object | None:
-    """The annotation of one item that a generator or list function gives, if any."""
+    """The annotation of one item of the results of a generator or list function, if any."""
     hint = returned(function)
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     return args[0] if origin in _STREAMS and args else None
 
 
 def returned(function: object) -> object | None:
-    """The annotation of what a function returns, if there is one that can be resolved."""
+    """The resolved annotation of the result of a function, if any."""
     target: Any = original(function)
 
     def only_return() -> None: ...
 
-    # Alone, because one parameter that cannot be resolved would spoil them all: types that are
+    # Alone, because one parameter that cannot be resolved would fail them all: types that are
     # imported for the type checker only are common there.
     try:
         only_return.__annotations__ = {"return": target.__annotations__["return"]}
         hints = typing.get_type_hints(only_return, target.__globals__)
-    except Exception:  # an annotation that cannot be resolved tells nothing
+    except Exception:  # an annotation that cannot be resolved
         return None
     return typing.cast("object | None", hints["return"])
 

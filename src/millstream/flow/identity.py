@@ -1,4 +1,4 @@
-"""What identifies a workflow to those who keep its state: names, and forms of reducers."""
+"""The identity of a workflow in its checkpoints: names, and forms of reducers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _form_of(reducer: Reducer) -> Form:
 
 
 def reducer_text(job: JobVertex) -> str:
-    """What tells reducers apart whose state differs; functions of one form may be exchanged."""
+    """A text that differs for reducers whose state differs; functions of one form may change."""
     match job.reducer:
         case StatefulReducer():
             return "a function (key, values, state)"
@@ -59,7 +59,7 @@ def reducer_text(job: JobVertex) -> str:
 
 
 def windows_text(job: JobVertex) -> str:
-    """The windows of a job, or nothing; state that is kept for some is of no use to others."""
+    """The windows of a job as text, or empty; state is valid for one set of windows."""
     if job.windowing is None:
         return ""
     by_clock = ", by processing time" if job.windowing.processing_time else ""

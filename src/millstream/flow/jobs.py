@@ -1,4 +1,4 @@
-"""Jobs: how ``map_reduce`` and its like are described, and what is checked about them."""
+"""Jobs: the options of ``map_reduce`` and ``reduce``, and their validation."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from millstream.flow.windows import ProcessingTime
 
 @dataclass(frozen=True, kw_only=True)
 class JobOptions:
-    """What a user has said of a job, unchecked."""
+    """The options of a job as the user gave them, not validated."""
 
     reduce: object
     map: Function | ArrowFunction | None = None
@@ -47,7 +47,7 @@ class JobOptions:
 
 
 def job_vertex(stream: Vertex, options: JobOptions, name: str, place: Place) -> JobVertex:
-    """The job that reduces a stream."""
+    """Validate the options of a job that reduces a stream."""
     key, time, map = options.key, options.time, options.map
     if map is not None:
         check_map(map, name, place)

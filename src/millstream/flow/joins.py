@@ -1,7 +1,6 @@
-"""Joins: how ``Stream.join`` is described, and what is checked about its arguments.
+"""Joins: the options of ``Stream.join``, and their validation.
 
-A join is a windowed job over a union of two streams. Before they meet, the records of each get
-their key and time, and say which side they are of.
+A join is a windowed job over a union of two streams, whose records are tagged with their side.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ if TYPE_CHECKING:
     from millstream.flow.workflow import Workflow
 
 COLUMNS = ("key", "left", "right", "time")
-"""What a join gives, if no function makes something else of it."""
+"""The columns of the results of a join without ``on_match``."""
 
 
 @dataclass(frozen=True, eq=False)
 class JoinSide(RecordStep):
-    """Makes ``(key, (side, value), time)`` of the records of one side of the join ``name``.
+    """Turns records of one side of the join ``name`` into ``(key, (side, value), time)``.
 
     Where ``key`` names columns, the value is the whole row.
     """
@@ -57,7 +56,7 @@ class JoinSide(RecordStep):
 
 @dataclass(frozen=True, kw_only=True)
 class JoinOptions:
-    """What a user has said of a join, unchecked."""
+    """The options of a join as the user gave them, not validated."""
 
     within: object = None
     window: object = None
@@ -77,7 +76,7 @@ class JoinOptions:
 def check_right(
     right: object, streams: type[Stream], workflow: Workflow, name: str, place: Place
 ) -> None:
-    """Refuse what a stream of a workflow cannot be joined with."""
+    """Reject an object that a stream of a workflow cannot be joined with."""
     if not isinstance(right, streams):
         raise WorkflowError(
             f"join {name!r} got {shown(right)}, which is not a stream",
@@ -96,7 +95,7 @@ def check_right(
 def join_vertex(
     left: Vertex, right: Vertex, options: JoinOptions, name: str, place: Place
 ) -> JobVertex:
-    """The job that joins two streams."""
+    """Validate the options of a join of two streams."""
     window = _window(options, name, place)
     sides = _sides(left, right, options, name, place)
     lateness = options.lateness

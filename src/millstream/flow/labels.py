@@ -1,4 +1,4 @@
-"""Short texts for the elements of a workflow, as people look for them in their own code."""
+"""Short texts for the elements of a workflow, with the names of the user's code."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def place_text(place: Place) -> str:
 
 
 def source_text(source: Source) -> str:
-    """What a source reads."""
+    """A source as text."""
     kind = type(source).__name__.removesuffix("Source").lower()
     match source:
         case FilesSource():
@@ -115,7 +115,7 @@ def source_text(source: Source) -> str:
 
 
 def sink_text(sink: Sink) -> str:
-    """Where a sink writes."""
+    """A sink as text."""
     kind = type(sink).__name__.removesuffix("Sink").lower()
     match sink:
         case FileSink():
@@ -129,7 +129,7 @@ def sink_text(sink: Sink) -> str:
 
 
 def reduce_text(reducer: Reducer) -> str:
-    """How a job reduces."""
+    """A reducer as text."""
     match reducer:
         case AggregateReducer(aggregates):
             return text_of(aggregates)
@@ -159,7 +159,7 @@ def map_text(map: Function | ArrowFunction | None) -> str:
 
 
 def key_text(job: JobVertex) -> str:
-    """How a job chooses the key."""
+    """The key of a job as text."""
     if isinstance(job.key, tuple):
         return f"columns {', '.join(job.key)}"
     if isinstance(job.key, str):

@@ -10,11 +10,11 @@ PathLike = str | os.PathLike[str]
 
 
 def path_text(path: PathLike) -> str:
-    """A path as text; what is no path is left to ``check_path``."""
+    """A path as text; other objects are rejected by ``check_path``."""
     return os.fspath(path) if isinstance(path, os.PathLike) else path
 
 
 def check_path(path: str) -> None:
-    """Refuse what is not a path."""
+    """Reject an object that is not a path."""
     if not isinstance(path, str) or not path:
         raise ConfigError(f"path must be a non-empty string or path, got {path!r}")

@@ -1,8 +1,8 @@
-"""The plan: a workflow that was checked as a whole and put in order.
+"""The plan: a workflow that was validated as a whole and sorted topologically.
 
-Names are resolved, cycles refused, what is written several times is merged (``sharing.py``), and
-every job gets its level: the number of shuffles between it and the sources. Vertices are known by
-their position in ``vertices`` from here on.
+Names are resolved, cycles rejected, equal work is merged (``fusion.py``), and every job gets its
+level: the number of shuffles between it and the sources. From here on vertices are identified by
+their position in ``vertices``.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ class Plan:
 
     @cached_property
     def levels(self) -> tuple[int, ...]:
-        """For each vertex, in which stage it runs: after how many shuffles.
+        """The stage of each vertex: the number of shuffles before it.
 
-        The sides of a job run where its map does, ahead of the shuffle, unless its reducer finds
-        what belongs there.
+        Side outputs of a job run where its map does, before the shuffle, unless its operator
+        decides what is late.
         """
         levels: list[int] = []
         for vertex, inputs in zip(self.vertices, self.inputs, strict=True):
@@ -78,7 +78,7 @@ class Plan:
 
     @cached_property
     def in_source_frame(self) -> tuple[bool, ...]:
-        """Which vertices stay in the streaming DataFrames, ahead of any Python."""
+        """Which vertices are part of the streaming DataFrames, before any Python."""
         flags: list[bool] = []
         for vertex, inputs in zip(self.vertices, self.inputs, strict=True):
             jvm = isinstance(vertex, SourceVertex | FrameVertex)
@@ -95,7 +95,7 @@ class Plan:
 
     @property
     def downstream(self) -> tuple[str, ...]:
-        """The names of the jobs that read what other jobs give."""
+        """The names of the jobs that read results of other jobs."""
         return tuple(job.name for at, job in self.jobs if self.levels[at] > 1)
 
     def fused_into(self, job: int) -> list[tuple[int, FusedVertex]]:
@@ -108,7 +108,7 @@ class Plan:
 
 
 def plan(workflow: Workflow) -> Plan:
-    """Check a workflow as a whole and put it in order."""
+    """Validate a workflow as a whole and sort its vertices."""
     known = workflow._vertices
     jobs = [vertex for vertex in known.values() if isinstance(vertex, JobVertex)]
     roots: list[Vertex] = [*workflow._sinks.values(), *jobs]
@@ -135,7 +135,7 @@ def plan(workflow: Workflow) -> Plan:
 
 
 def _in_order(roots: list[Vertex], known: Mapping[str, Vertex]) -> dict[Vertex, tuple[Vertex, ...]]:
-    """List what the roots need, every vertex after its inputs, and with them."""
+    """List the vertices that the roots need, each after its inputs, with those inputs."""
     done: dict[Vertex, tuple[Vertex, ...]] = {}
     for root in roots:
         path = [root]  # each reads the next; not recursive, as a path may be long
@@ -165,7 +165,7 @@ def _resolved(vertex: Vertex, known: Mapping[str, Vertex]) -> Vertex:
 
 def _cycle(path: list[Vertex], known: Mapping[str, Vertex]) -> WorkflowError:
     names = [vertex.name for vertex in reversed(path) if isinstance(vertex, JobVertex)]
-    # Only a name can refer to what comes later, so a cycle has at least one.
+    # Only a name can refer to a later vertex, so a cycle has at least one.
     reference = next(
         source
         for vertex in path

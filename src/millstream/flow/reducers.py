@@ -1,7 +1,7 @@
 """The forms of a reducer, as frozen descriptions.
 
 A stateful function, a combinable reducer (the user's own, or built in and vectorised), or an
-Arrow reducer. ``reducer_of`` turns what a user passed as ``reduce=`` into one of them.
+Arrow reducer. ``reducer_of`` recognises the form of ``reduce=``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Combinable(Protocol):
     """A reducer whose partial results merge, so that it is combined on the map side."""
 
     def zero(self) -> Any:
-        """Give the accumulator of no values."""
+        """The accumulator of no values."""
 
     def add(self, accumulator: Any, value: Any) -> Any:
         """Add one value; return the accumulator."""
@@ -42,7 +42,7 @@ class Combinable(Protocol):
         """Merge two accumulators; ``left`` holds the earlier values."""
 
     def result(self, accumulator: Any) -> Any:
-        """Give the result for an accumulator."""
+        """The result of an accumulator."""
 
 
 @dataclass(frozen=True)
@@ -120,10 +120,10 @@ class ArrowReducer:
 
 @dataclass(frozen=True)
 class JoinReducer:
-    """Pairs of values of two sides, or what ``on_match(key, left, right)`` makes of them.
+    """Pairs of values of two sides, or the outputs of ``on_match(key, left, right)``.
 
-    Values further apart than ``reach`` never meet. ``how`` says of which sides values are given
-    that have met none.
+    Values further apart than ``reach`` never match. ``how`` decides for which sides values without
+    a match are emitted.
     """
 
     reach: int
@@ -132,17 +132,17 @@ class JoinReducer:
 
     @property
     def kept_sides(self) -> tuple[bool, ...]:
-        """The sides whose values are given also if they have met none; True is the left one."""
+        """The sides whose values are emitted also without a match; True is the left one."""
         return {"inner": (), "left": (True,), "right": (False,), "outer": (True, False)}[self.how]
 
     @property
     def label(self) -> str:
-        """Its kind in words."""
+        """Its kind as text."""
         return {"inner": "join", "outer": "full outer join"}.get(self.how, f"{self.how} join")
 
     @property
     def pane(self) -> int:
-        """How much time is kept, and given up, together: of short reach, not too little."""
+        """The length of a pane, in which values expire together; at least a minimum."""
         return max(self.reach // 4, 1_000_000)
 
 

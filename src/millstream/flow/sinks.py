@@ -1,4 +1,4 @@
-"""Where a workflow writes: frozen descriptions of sinks, validated when they are made.
+"""Frozen descriptions of sinks, validated when they are made.
 
 Users make them with the functions of ``write.py``. Nothing is opened here and Spark is not
 imported: ``millstream.spark.sink_writers`` opens a sink when the workflow starts, and owns what
@@ -34,7 +34,7 @@ class ConsoleSink(Sink):
 
 @dataclass(frozen=True, kw_only=True)
 class CallbackSink(Sink):
-    """Hands the rows of an epoch to a function in the driver."""
+    """Calls a function in the driver with the rows of an epoch."""
 
     function: Callable[[list[Any], int], object]
 
@@ -44,7 +44,7 @@ class CallbackSink(Sink):
 
 @dataclass(frozen=True, kw_only=True)
 class ForeachBatchSink(Sink):
-    """Hands the DataFrame of an epoch to a function in the driver."""
+    """Calls a function in the driver with the DataFrame of an epoch."""
 
     function: Callable[[Any, int], object]
 

@@ -1,4 +1,4 @@
-"""What a workflow reads: frozen descriptions of sources, validated when they are made.
+"""Frozen descriptions of sources, validated when they are made.
 
 Users make them with the functions of ``read.py``. Nothing is opened here and Spark is not
 imported: ``millstream.spark.source_frames`` turns a description into a streaming DataFrame when the
@@ -134,7 +134,7 @@ class KafkaSource(Source):
 
 
 # Compared by identity: comparing two recordings row by row is never what a caller means, and
-# the copy that Spark reads is kept per description.
+# the copy that Spark reads is cached per description.
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ReplaySource(Source):
     """A recording, read again in the same order and, if asked, at a pace."""
@@ -206,7 +206,7 @@ class DataFrameSource(Source):
 
 
 def check_column(names: Sequence[str], wanted: str) -> None:
-    """Refuse a recording that has no column ``wanted``."""
+    """Reject a recording without a column ``wanted``."""
     if wanted not in names:
         raise ConfigError(f"the recording has no column {wanted!r}; it has {', '.join(names)}")
 

@@ -1,1 +1,1 @@
-"""Running a workflow's functions: map tasks on Spark's workers, reducing on the nodes."""
+"""Running a workflow's functions: map tasks on Spark's workers, operators on the nodes."""

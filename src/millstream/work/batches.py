@@ -1,4 +1,4 @@
-"""Joining columns and batches of one job, and reporting what does not fit together."""
+"""Concatenation of columns and batches of one job, with errors that name the job."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def needed_columns(
 ) -> dict[str, pa.Array]:
     """The value columns that aggregates read, over all batches."""
     names = column_names(batches)
-    if set(needed) <= set(names):  # else the aggregates say which column they miss
+    if set(needed) <= set(names):  # else the aggregates report the missing column
         names = [name for name in names if name in needed]
     return {
         name: concat_columns(job, name, [b.values.get(name) for b in batches]) for name in names
@@ -61,13 +61,13 @@ def concat_times(batches: list[KeyedBatch]) -> pa.Array | None:
 
 
 def concat_keys(job: JobVertex, parts: list[pa.Array]) -> pa.Array:
-    """Join key columns; they must be of one type, null aside."""
+    """Concatenate key columns; they must be of one type, except for null."""
     kind = one_key_type(job, parts)
     return pa.concat_arrays([part if part.type == kind else part.cast(kind) for part in parts])
 
 
 def concat_columns(job: JobVertex, name: str, parts: Sequence[pa.Array | None]) -> pa.Array:
-    """Join a value column of several batches; it must be in all of them, of types that fit."""
+    """Concatenate a value column of several batches, which all must have, of types that fit."""
     arrays = [part for part in parts if part is not None]
     if len(arrays) < len(parts):
         raise record_error(
@@ -96,7 +96,7 @@ def _several_types(
 
 
 def concat_batches(job: JobVertex, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    """Join batches of the same columns, whose types may differ by null, or as numbers."""
+    """Concatenate batches of the same columns, whose types may differ by null, or as numbers."""
     if len(batches) == 1:
         return batches[0]
     names = list(dict.fromkeys(name for batch in batches for name in batch.schema.names))

@@ -1,6 +1,6 @@
 """A chunk of a stream on its way through fused steps, as records or as a batch.
 
-Converting costs; so a chunk keeps the form it came in and changes it only when asked.
+Conversion is expensive; so a chunk is converted only on demand.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Chunk:
         self._batch = batch
         self.schema = schema
         self.time = time
-        # Whether it has Arrow types of its own. Not whether a batch is at hand: that depends on
-        # who else read the chunk.
+        # Whether it has Arrow types. Not whether it was converted to a batch: that depends on who
+        # else read the chunk.
         self.is_batch = batch is not None or schema is not None
 
     def records(self) -> Sequence[Any]:
@@ -45,7 +45,7 @@ class Chunk:
         return self._records
 
     def batch(self) -> pa.RecordBatch:
-        """The records as a batch that gives them back exactly."""
+        """The records as a batch that decodes to exactly the same records."""
         if self._batch is None:
             assert self._records is not None
             self._batch = encode_records(self._records, self.schema)
@@ -56,7 +56,7 @@ class Chunk:
         return plain_columns(self.batch())
 
     def part(self, start: int, stop: int) -> Chunk:
-        """Some of the records, one behind the other."""
+        """The records from one position to another."""
         if (start, stop) == (0, len(self)):
             return self
         if self._records is None:

@@ -55,7 +55,7 @@ class _ColumnOperator:
 
 
 class AggregateOperator(_ColumnOperator):
-    """Built-in aggregates: everything on whole columns."""
+    """Built-in aggregates, computed on columns."""
 
     def __init__(self, job: JobVertex, reducer: AggregateReducer, slots: int) -> None:
         super().__init__(job, slots, self._read)

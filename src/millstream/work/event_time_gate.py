@@ -59,7 +59,7 @@ class Admitted:
 
 
 class Gate:
-    """Lets the values of one windowed job in one map task through to its windows."""
+    """Admits the values of one windowed job in one map task to its windows."""
 
     def __init__(
         self, job: JobVertex, clock: JobClock, now: int, sides: Collection[Side] = ()
@@ -78,28 +78,28 @@ class Gate:
 
     @property
     def tallies(self) -> tuple[Tally, ...]:
-        """What was counted, one tally for each origin."""
+        """The counts, one tally for each origin."""
         return tuple(self._tallies[origin] for origin in sorted(self._tallies))
 
     def admit(
         self, values: Pairs | KeyedBatch, origin: int | None, time: int | None = None
     ) -> Admitted:
-        """Take some values of one origin; ``time`` is that of values without one of their own.
+        """Take some values of one origin; ``time`` is the time of values without one.
 
-        Values behind windows have no origin here: the windows' own watermark counts for them.
+        Results of windows have no origin here: the watermark of those windows applies to them.
         """
         self._check_names(values)
         times, untimed = self._times(values, time)
-        aside = {} if self._by_arrival else self._aside(times, untimed, origin)
+        rejected = {} if self._by_arrival else self._rejected(times, untimed, origin)
         taken = Timed(values, times)
-        if aside:
-            kept = ~np.logical_or.reduce(list(aside.values()))
+        if rejected:
+            kept = ~np.logical_or.reduce(list(rejected.values()))
             taken = Timed(_only(values, kept), times[kept])
         taken, maybe_late = self._separated(taken)
-        self._count(origin, taken.times, aside)
+        self._count(origin, taken.times, rejected)
         sides = {
             side: _side_chunk(values, times, mask, side)
-            for side, mask in aside.items()
+            for side, mask in rejected.items()
             if side in self._read
         }
         return Admitted(taken, sides, maybe_late)
@@ -137,8 +137,10 @@ class Gate:
             found = found.fill_null(0)
         return found.view(pa.int64()).to_numpy(), missing
 
-    def _aside(self, times: Ints, untimed: Bools | None, origin: int | None) -> dict[Side, Bools]:
-        """Which values go to which side; nothing where all are taken."""
+    def _rejected(
+        self, times: Ints, untimed: Bools | None, origin: int | None
+    ) -> dict[Side, Bools]:
+        """Which values go to which side output; empty if all are admitted."""
         limit = self._latest
         if origin is not None:
             limit = min(self._clock.limits.get(origin, limit), limit)
@@ -153,10 +155,10 @@ class Gate:
             found = {"late": late & ~untimed, "ahead": ahead & ~untimed, "untimed": untimed}
         return {side: mask for side, mask in found.items() if mask.any()}
 
-    def _count(self, origin: int | None, taken: Ints, aside: dict[Side, Bools]) -> None:
-        if origin is None or not (len(taken) or aside):
+    def _count(self, origin: int | None, taken: Ints, rejected: dict[Side, Bools]) -> None:
+        if origin is None or not (len(taken) or rejected):
             return
-        tally = Tally(origin, **{side: int(mask.sum()) for side, mask in aside.items()})
+        tally = Tally(origin, **{side: int(mask.sum()) for side, mask in rejected.items()})
         if len(taken):
             tally += Tally(origin, rows=len(taken), latest=int(taken.max()))
         known = self._tallies.get(origin)
@@ -174,12 +176,12 @@ class Gate:
 
 
 def runs_of(output: pa.RecordBatch, *, timed: bool) -> Iterator[tuple[int, Chunk]]:
-    """The results of each window in turn: which of the job's windows it is, and a chunk of them.
+    """The results of each window in turn: the number of the window, and a chunk of its results.
 
-    Chunks are ``timed`` where somebody asks for it; results of sessions, say, have times of their
-    own, and would all be chunks of their own.
+    Chunks have a time only if they are ``timed``: results of sessions have different times, and
+    each would be a chunk.
     """
-    if WINDOW not in output.schema.names:  # of a join, whose rows say their own time
+    if WINDOW not in output.schema.names:  # of a join, whose rows have a time column
         yield 0, Chunk(batch=output)
         return
     names = [name for name in output.schema.names if name not in (WINDOW, RESULT_TIME)]
@@ -227,7 +229,7 @@ def _side_chunk(values: Pairs | KeyedBatch, times: Ints, mask: Bools, side: Side
 def _triples(pairs: Pairs, times: Ints, side: Side) -> list[tuple[Any, ...]]:
     if side == "untimed":
         return [(item[0], item[1], None) for item in pairs.items]
-    if pairs.timed:  # as it was given: a datetime cannot tell every number of seconds
+    if pairs.timed:  # as given: a datetime cannot represent every number of seconds
         return list(pairs.items)
     return [
         (key, value, instant(time))

@@ -1,4 +1,4 @@
-"""Errors of users' functions and data, told in the user's terms."""
+"""Errors of users' functions and data, with the user's file, line, key or record."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _epoch(error: DataError) -> str:
 
 
 class RecordError(DataError):
-    """A user's function gave something of the wrong shape or type."""
+    """A user's function returned a value of the wrong shape or type."""
 
     def __init__(self, role: str, function: str, place: Place | None, what: str, fix: str) -> None:
         super().__init__(role, function, place, what, fix)
@@ -77,7 +77,7 @@ class RecordError(DataError):
 
 
 def record_error(role: str, function: object, what: str, fix: str) -> RecordError:
-    """A ``RecordError`` that points at a user's function (None for what is built in)."""
+    """A ``RecordError`` that points at a user's function (None for a built-in one)."""
     name = name_of(function) if function is not None else ""
     return RecordError(role, name, place_of(function), what, fix)
 
@@ -90,11 +90,12 @@ def user_error(
     *,
     record: str | None = None,
 ) -> UserFunctionError:
-    """Wrap what a user's function raised, pointing at the line that raised it."""
+    """Wrap an exception of a user's function, with the line that raised it."""
     frames = _user_frames(problem.__traceback__)
     # The user's line, not that of a library it called.
-    own = [frame for frame in frames if not _is_library(frame.filename)] or frames
-    place = Place(own[-1].filename, own[-1].lineno or 0) if own else place_of(function)
+    of_user = [frame for frame in frames if not _is_library(frame.filename)] or frames
+    last = of_user[-1] if of_user else None
+    place = place_of(function) if last is None else Place(last.filename, last.lineno or 0)
     trace = "".join(traceback.format_list(frames[-_TRACE_FRAMES:]))
     error = "".join(traceback.format_exception_only(problem)).strip()
     if len(error) > _ERROR_LENGTH:
@@ -103,7 +104,7 @@ def user_error(
 
 
 def _is_library(file: str) -> bool:
-    # Modules in Cython tell their own file names, relative to nothing that is known.
+    # Modules in Cython have relative file names.
     return file.startswith((*_INSTALLED, "<frozen ")) or file.endswith((".pyx", ".pxi"))
 
 
@@ -128,9 +129,9 @@ def calling(role: str, function: object) -> Iterator[None]:
 def calling_each(
     role: str, function: object, records: Sequence[Any], parts: Sequence[Any] | None = None
 ) -> Iterator[Iterator[Any]]:
-    """Go through records with a user's function; an error shows the record it was called with.
+    """Iterate over records with a user's function; an error shows the current record.
 
-    With ``parts``, what the function has given for each record, go through those instead: a
+    With ``parts``, the results of the function for each record, iterate over those instead: a
     generator runs only when it is read.
     """
     turn = iter(records if parts is None else parts)
@@ -139,7 +140,7 @@ def calling_each(
     except MillstreamError:
         raise
     except Exception as problem:
-        # The iterator knows how many are left, so that nothing has to be counted for each record.
+        # The iterator knows how many are left, so there is no counter per record.
         at = len(records) - length_hint(turn) - 1
         record = shown(records[at], _RECORD_LENGTH) if 0 <= at < len(records) else None
         raise user_error(role, function, problem, record=record) from problem

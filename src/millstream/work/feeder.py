@@ -1,8 +1,8 @@
-"""Feeding: how a reduce task hands its blocks to the nodes that own its slots.
+"""The feeder: sends the blocks of a reduce task to the nodes that own its slots.
 
-A refused or broken feed is tried again inside the task against the placement in force; it does
-not burn Spark's attempts. What ends the task is state that is lost, an error of the node itself,
-or a minute without success.
+A rejected or broken feed is retried inside the task with the current placement, without using up
+Spark's attempts. The task fails if state is lost, if the node reports an error, or after a minute
+without success.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Feeder:
     attempt: int
 
     def feed(self, job: int, slots: range, rows: pa.Table, read: bool) -> Iterator[pa.RecordBatch]:
-        """Feed the blocks of one shuffle partition; give the outputs, in the order of slots."""
+        """Feed the blocks of one shuffle partition; yields the outputs, in the order of slots."""
         start, deadline, failures = slots.start, self.net.now() + _GIVE_UP_AFTER, 0
         while start < slots.stop:
             owner, share = _share(self.record, range(start, slots.stop))
@@ -60,7 +60,7 @@ class Feeder:
                     owner, failures
                 )
                 failures = failures + 1 if cut_off else 0
-                deadline += self._look_again(owner, failures)
+                deadline += self._refresh(owner, failures)
                 continue
             start, deadline, failures = share.stop, self.net.now() + _GIVE_UP_AFTER, 0
             yield from outputs
@@ -97,32 +97,32 @@ class Feeder:
         return self.net.feed(primary, copies, rows, end_of(rows), abandoned)
 
     def _reaches(self, owner: NodeId, failures: int) -> bool:
-        """Whether a node whose feed broke off answers a ping: then it is the feed, not the link."""
+        """Whether a node whose feed broke answers a ping: then the link works."""
         try:
             self.net.call(self.record.addresses[owner], Ping(), ping_timeout(failures))
         except UnreachableError:
             return False
         return True
 
-    def _look_again(self, owner: NodeId, failures: int) -> float:
-        """Fetch the placement in force; gives how long the coordinator looked at the owner."""
+    def _refresh(self, owner: NodeId, failures: int) -> float:
+        """Fetch the current placement; returns how long the coordinator examined the owner."""
         began = self.net.now()
         if failures:
             self._suspect(owner, failures)
-        looked = self.net.now() - began
+        examined = self.net.now() - began
         before = self.record.placement.version
         self.record = fetch_record(self.net, self.coordinator, *self.record.at)
         if self.record.placement.version == before:
             self.net.sleep(_WAIT)
-        return looked
+        return examined
 
     def _suspect(self, owner: NodeId, failures: int) -> None:
-        """Returns when the node answers, or others own its slots; raises when state is lost."""
+        """Report a node; returns when it answers, or its slots are reassigned."""
         report = ReportUnreachable(owner, f"task {self.attempt}", failures)
         try:
             self.net.call(self.coordinator, report, REPORT_TIMEOUT)
         except UnreachableError as problem:
-            if not problem.timed_out:  # else it still waits for a node that is silent
+            if not problem.timed_out:  # else it is still waiting for the node to answer
                 raise
 
     def _header(self, job: int, slots: range, rows: pa.Table, read: bool) -> Feed:
@@ -157,7 +157,7 @@ def _share(record: EpochRecord, slots: range) -> tuple[NodeId, range]:
 def _cut(rows: pa.Table, share: range, *, counted: bool) -> pa.Table:
     """The part of every block that lies in a slot range.
 
-    One share tells how many values there are, and has the blocks without rows.
+    One share has the number of values, and the blocks without rows.
     """
     columns: dict[str, list[object]] = {name: [] for name in BLOCK_SCHEMA.names}
     for row in rows.to_pylist():

@@ -1,8 +1,8 @@
-"""Time, as an epoch record tells it to a windowed job, and as map tasks report it back.
+"""The event time of a windowed job in an epoch, and the tallies that map tasks report.
 
 All times are microseconds since 1970. A window closes in the epoch whose watermark has passed its
-end, and after that epoch's values were taken in; so a value is late only if all windows that it
-belongs to were closed in *earlier* epochs.
+end, after that epoch's values were reduced; so a value is late only if all windows that include it
+were closed in *earlier* epochs.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _TALLIES = b"millstream.tallies"
 
 @dataclass(frozen=True)
 class JobClock:
-    """What every copy and every replay of an epoch takes for the time of one job.
+    """The event time of one job in one epoch, the same for every copy and every replay.
 
     Windows that end by ``closed`` were closed in earlier epochs, those that end by ``watermark``
-    close in this one. An event time beyond the limit of its origin is too far ahead to be
-    believed. With ``folding``, values are folded into panes; else they are kept one by one. In
-    some epochs ``early`` results are due.
+    close in this one. An event time beyond the limit of its origin is rejected as too
+    far ahead. With ``folding``, values are aggregated in panes; else they are stored raw. In some
+    epochs ``early`` results are due.
     """
 
     closed: int = BEGINNING
@@ -37,10 +37,10 @@ class JobClock:
 
 @dataclass(frozen=True)
 class Tally:
-    """What the map tasks of one epoch counted of one origin of a job.
+    """Counts of the values of one origin of a job in the map tasks of one epoch.
 
-    ``rows`` were taken, and ``latest`` is the largest event time among them; those that were
-    ``late``, too far ``ahead`` or ``untimed`` were not.
+    ``rows`` were admitted to windows, and ``latest`` is the largest event time among them; those
+    that were ``late``, too far ``ahead`` or ``untimed`` were not.
     """
 
     origin: int

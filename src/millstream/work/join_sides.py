@@ -1,4 +1,4 @@
-"""The sides of a join on the map side: records get their key and time, and say their side."""
+"""The map side of a join: records get their key, time and side."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _EDGES = pa.array([FIRST, LAST]).cast(INSTANT)
 
 
 def run_side(step: JoinSide, chunk: Chunk) -> Iterator[Chunk]:
-    """Turn records into ``(key, (side, value))``, with a time if they have one of their own."""
+    """Turn records into ``(key, (side, value))``, with a time if they have one."""
     for values in keyed(step.keying, chunk):
         if isinstance(values, KeyedBatch):
-            # What names columns has rows, and those are taken as they are.
+            # With columns as keys, the value is the row.
             by_column = isinstance(step.key, str | tuple)
             found = _rows(step, chunk, values) if by_column else column_values(values)
             times = None if values.times is None else values.times.to_pylist()
@@ -35,7 +35,7 @@ def run_side(step: JoinSide, chunk: Chunk) -> Iterator[Chunk]:
 
 
 def _rows(step: JoinSide, chunk: Chunk, values: KeyedBatch) -> Sequence[Any]:
-    """The rows of a chunk; a time that no datetime can tell is None in them."""
+    """The rows of a chunk; a time that no datetime can represent is None in them."""
     if values.times is None or not chunk.is_batch:
         return chunk.records()
     beyond = pc.is_in(values.times, _EDGES)

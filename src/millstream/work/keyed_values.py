@@ -1,7 +1,7 @@
 """From chunks to keyed values: the map of a job and the choice of its key.
 
-Gives either pairs of Python objects or Arrow columns, whichever is at hand; the packers in
-``packing.py`` take both.
+The result is pairs of Python objects or Arrow columns, whichever needs no conversion; packers take
+both.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ from millstream.work.chunk import Chunk
 from millstream.work.failures import RecordError, calling_each, record_error
 from millstream.work.steps import call_arrow
 
-_PIECE = 128
+_CACHED_PAIRS = 128
 _NULL = pa.null()
 _MICROSECONDS = {"s": 1_000_000, "ms": 1000}
-# A string equals nothing but strings; if others are among them, the encoding finds them.
+# A string equals only strings; keys of other types among them fail in the encoding.
 _UNMISTAKABLE = (str, bytes)
-# What a dictionary groups as the encoding does, once it is known to be of one type.
+# Types that a dictionary groups as the encoding does, if all keys have one of them.
 _PLAIN_KINDS = frozenset({str, bytes, int, float, bool, date, datetime, tuple, type(None)})
 
 
@@ -74,12 +74,12 @@ class KeyedBatch:
 
     @property
     def nbytes(self) -> int:
-        """What keys and values take."""
+        """The size of keys and values in bytes."""
         return sum(int(column.nbytes) for column in (self.keys, *self.values.values()))
 
 
 def mapped(job: JobVertex, chunk: Chunk) -> Sequence[Any]:
-    """What the map of a job gives: batches, if it is an Arrow function, or records."""
+    """The results of the map of a job: batches of an Arrow function, or records."""
     if isinstance(job.map, ArrowFunction):
         return list(call_arrow(_role(job), job.map.function, chunk.plain()))
     return _map_records(job, chunk.records())
@@ -88,7 +88,7 @@ def mapped(job: JobVertex, chunk: Chunk) -> Sequence[Any]:
 def keyed(
     job: JobVertex, chunk: Chunk, given: Sequence[Any] | None = None
 ) -> Iterator[Pairs | KeyedBatch]:
-    """Run the map of a job and key what it gives; ``given`` if that is known already."""
+    """Run the map of a job and key its results, or those that are ``given``."""
     if isinstance(job.map, ArrowFunction):
         batches = call_arrow(_role(job), job.map.function, chunk.plain())
         for batch in batches if given is None else given:
@@ -101,14 +101,14 @@ def keyed(
         yield _from_batch(job, chunk.plain())
         return
     records = chunk.records() if given is None else given
-    # What goes into dictionaries is handed on in small pieces: the pairs of one piece stay in the
-    # processor's cache until they are grouped, which makes this loop a third faster. The times of
-    # windowed values are columns, where a large piece costs no more calls than a small one.
+    # Pairs that go into dictionaries are yielded in small batches, which stay in the processor's
+    # cache until they are grouped: that makes this loop a third faster. The times of windowed
+    # values are columns, where a large batch costs no more calls than a small one.
     in_python = isinstance(job.reducer, StatefulReducer | CombiningReducer) and not job.windowing
-    size = _PIECE if in_python else max(1, len(records))
+    size = _CACHED_PAIRS if in_python else max(1, len(records))
     for start in range(0, len(records), size):
-        piece = records[start : start + size]
-        yield from _keyed_records(job, _map_records(job, piece) if given is None else piece)
+        part = records[start : start + size]
+        yield from _keyed_records(job, _map_records(job, part) if given is None else part)
 
 
 def _role(job: JobVertex) -> str:
@@ -139,10 +139,10 @@ def _keyed_records(job: JobVertex, records: Sequence[Any]) -> Iterator[Pairs]:
 
 
 def _is_keyed(chunk: Chunk) -> bool:
-    """Whether the columns of a chunk say the key.
+    """Whether a chunk has a key column.
 
-    Pairs with pickled values do not count: spelled out in Arrow, the values would not come back
-    as they were.
+    Pairs with pickled values do not: converted to Arrow, the values would not come back as they
+    were.
     """
     if not chunk.is_batch:
         return False
@@ -179,10 +179,10 @@ _Kind = tuple[tuple[int, ...], type]
 
 
 class Uniform:
-    """What all keyed values of one packer must agree on, told of every batch of them.
+    """Checks that all keyed values of one packer have keys of one type, and all or none have times.
 
-    A dictionary takes 1, True and 1.0 for one key, so look at the types of all keys before
-    grouping. And a value without a time cannot stand beside values with one.
+    To a dictionary 1, True and 1.0 are one key, so the types of all keys are checked before
+    grouping.
     """
 
     def __init__(self, job: JobVertex) -> None:
@@ -192,9 +192,9 @@ class Uniform:
         self._timed: bool | None = None
 
     def checked(self, items: Sequence[tuple[Any, Any]], timed: bool) -> Sequence[tuple[Any, Any]]:
-        """Raise if the keys of these items, or their having times, do not go with the others.
+        """Raise if the keys of these items, or their having times, differ from the others.
 
-        Gives the items with keys that a dictionary can group: Python's own, every NaN the same.
+        Returns the items with keys that a dictionary can group: plain Python values, one NaN.
         """
         if self._timed is not None and timed != self._timed:
             raise _half_timed(self._job)
@@ -208,7 +208,7 @@ class Uniform:
         return list(zip(keys, map(itemgetter(1), items), strict=True))
 
     def keys(self, keys: Sequence[Any]) -> Sequence[Any]:
-        """The same for keys alone; they come back as they are if a dictionary can group them."""
+        """The same for keys alone; the same object if a dictionary can group them."""
         if not keys or type(keys[0]) in _UNMISTAKABLE:
             return keys
         kinds = _kinds(keys)
@@ -228,7 +228,7 @@ class Uniform:
 
 
 def _kinds(keys: Sequence[Any], at: tuple[int, ...] = ()) -> set[_Kind]:
-    """The types of keys, and of the items of tuples, each with its place in the key."""
+    """The types of keys, and of the items of tuples, each with its position in the key."""
     kinds = set(map(type, keys))
     found: set[_Kind] = {(at, kind) for kind in kinds}
     if tuple in kinds:
@@ -241,7 +241,7 @@ def _kinds(keys: Sequence[Any], at: tuple[int, ...] = ()) -> set[_Kind]:
 def one_key_type(
     job: JobVertex, columns: Sequence[pa.Array], known: pa.DataType = _NULL
 ) -> pa.DataType:
-    """The one type of a job's keys; null, also inside tuples, goes with any."""
+    """The common type of a job's keys; null, also inside tuples, fits any type."""
     for keys in columns:
         kind = known if keys.type == known else unify_nulls((known, keys.type))
         if kind is None:
@@ -264,7 +264,7 @@ def mixed_keys(job: JobVertex, key: str, found: str, known: str) -> RecordError:
 
 
 def encode_job_keys(job: JobVertex, keys: Sequence[Any]) -> pa.Array:
-    """Encode Python keys; a misfit is told with the job and the user's map."""
+    """Encode Python keys; an error names the job and the user's map."""
     try:
         return encode_keys(keys, job.key_type)
     except KeyTypeError as misfit:
@@ -317,7 +317,7 @@ def _from_batch(job: JobVertex, batch: pa.RecordBatch) -> KeyedBatch:
 
 
 def pair_columns(job: JobVertex, pairs: Pairs, *, with_values: bool = True) -> KeyedBatch:
-    """Spell pairs out as columns, for reducers that work on Arrow."""
+    """Convert pairs to columns, for reducers that work on Arrow."""
     columns = list(zip(*pairs.items, strict=True))
     keys = encode_job_keys(job, columns[0])
     times = encode_times(job, columns[2]) if pairs.timed else None
@@ -335,7 +335,7 @@ def _value_columns(job: JobVertex, values: Sequence[Any]) -> dict[str, pa.Array]
             f"gave values that Arrow cannot carry: {misfit}",
             "yield plain values, or use a reduce function",
         ) from None
-    # A value that is a pair has no key: its items are called like those of any other tuple.
+    # A value that is a pair has no key: its items are named like those of any other tuple.
     names = ["_1", "_2"] if shape_of(encoded.schema) == "pair" else batch.schema.names
     return dict(zip(names, batch.columns, strict=True))
 
@@ -355,7 +355,7 @@ def column_values(batch: KeyedBatch) -> list[Any]:
 def encode_times(job: JobVertex, times: Sequence[Any]) -> pa.Array:
     """Event times as UTC microseconds; a naive datetime is read as UTC, a number as seconds.
 
-    What no calendar has is at its edge.
+    Times beyond the range of datetimes are clipped to it.
     """
     try:
         return _instants(times)
@@ -388,10 +388,10 @@ def _is_time(time: Any) -> bool:
 def _time_column(job: JobVertex, column: pa.Array) -> pa.Array:
     try:
         if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
-            # Not safe: what a float cannot tell to the second is far beyond the calendar.
+            # Not safe: numbers that a float rounds to seconds are far beyond any datetime.
             seconds = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
             return _from_seconds(seconds)
-        # Not safe: what is finer than a microsecond is cut off.
+        # Not safe: fractions of a microsecond are cut off.
         return _in_calendar(_countable(column).cast(INSTANT, safe=False))
     except UNFIT:
         raise _bad_time(job, f"a column {job.time!r} of type {column.type}") from None
@@ -405,7 +405,7 @@ def _from_seconds(seconds: npt.NDArray[np.float64]) -> pa.Array:
 
 
 def _countable(column: pa.Array) -> pa.Array:
-    """Times in coarse units, of which none has more microseconds than a number can hold."""
+    """Times in coarse units, clipped so that their microseconds fit 64 bits."""
     if pa.types.is_date(column.type):
         column = column.cast(pa.timestamp("s" if pa.types.is_date32(column.type) else "ms"))
     scale = _MICROSECONDS.get(column.type.unit) if pa.types.is_timestamp(column.type) else None
@@ -434,7 +434,7 @@ def _bad_time(job: JobVertex, what: str) -> RecordError:
 
 
 def group(keys: pa.Array) -> tuple[npt.NDArray[np.int64], pa.Array]:
-    """Number the distinct keys: each row's group, and one row of every group."""
+    """Number the distinct keys: the group of each row, and the key of each group."""
     if not pa.types.is_struct(keys.type):
         encoded = keys.dictionary_encode(null_encoding="encode")
         return encoded.indices.to_numpy().astype(np.int64), encoded.dictionary

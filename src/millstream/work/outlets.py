@@ -1,4 +1,4 @@
-"""Following the consumers of a stream through fused steps to jobs, sinks and frames."""
+"""Pushing chunks through the fused steps behind a stream, to jobs, sinks and frames."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The program: what a plan leaves for the executors to run.
+"""The program: the part of a plan that executors run.
 
 A plan without its sources, sinks and frames: the user's functions, who reads whom, and in which
 stage and partition each job lives. It is pickled once per run.
@@ -38,12 +38,12 @@ UNION, SINK, FRAME, SOURCE = "union", "sink", "frame", "source"
 
 @dataclass(frozen=True)
 class Program:
-    """What runs in Python, by position in the plan.
+    """The elements that run in Python, by position in the plan.
 
-    ``origins`` says, for each vertex, where its rows get their event times from: the source or
-    the job without windows behind it; None behind windows. ``readers`` says, for a job that
-    reduces the windows of others along with its own, for which vertices each window is.
-    The jobs of a group in ``shared_maps`` have one map on one stream.
+    ``origins`` has, for each vertex, the origin of the event times of its rows: the source or the
+    job without windows upstream; None downstream of windows. ``readers`` has, for a job that
+    others are fused into, the vertices that each window is for. The jobs of a group in
+    ``shared_maps`` have one map on one stream.
     """
 
     workflow: str
@@ -75,7 +75,7 @@ class Program:
         return {job: group for group in self.shared_maps for job in group}
 
     def sides(self, job: int) -> dict[int, Side]:
-        """The vertices that read what the windows of a job do not take."""
+        """The side outputs of a job that are read."""
         found = ((at, self.elements[at]) for at in self.consumers[job])
         return {at: e.side for at, e in found if isinstance(e, SideVertex)}
 
@@ -91,17 +91,17 @@ class Program:
         return any(self.consumers[at] for at in fused)
 
     def readers_of(self, job: int, window: int) -> tuple[int, ...]:
-        """The vertices whose results one of a job's windows gives."""
+        """The vertices that get the results of one of a job's windows."""
         return self.readers[job][window] if job in self.readers else (job,)
 
     def gives_time(self, job: int) -> bool:
-        """Whether anybody may ask for the event times of a job's results."""
+        """Whether the event times of a job's results are read."""
         readers = {at for window in self.readers.get(job, ((job,),)) for at in window}
         return not readers.isdisjoint(self.timed_readers)
 
     @cached_property
     def timed_readers(self) -> frozenset[int]:
-        """The vertices behind which a windowed job may take the time of the rows that it reads."""
+        """The vertices upstream of a windowed job that reads the times of their rows."""
         found: set[int] = set()
         for at in reversed(range(len(self.elements))):
             for reader in self.consumers[at]:
@@ -123,7 +123,7 @@ class Program:
         return len(self.stages[stage]) * self.partitions
 
     def job_at(self, stage: int, partition: int) -> tuple[int, int]:
-        """The job, and its own partition number, behind a shuffle partition."""
+        """The job of a shuffle partition, and the number of the partition within the job."""
         return self.stages[stage][partition // self.partitions], partition % self.partitions
 
 
@@ -147,7 +147,7 @@ def _origin(plan: Plan, at: int) -> int | None:
     for origin in [at] if is_origin else origins_of(plan, at):
         vertex = plan.vertices[origin]
         if not isinstance(vertex, JobVertex) or vertex.windowing is None:
-            return origin  # of several, behind a step in the JVM, the first stands for all
+            return origin  # of several, upstream of a step in the JVM, the first is used for all
     return None
 
 

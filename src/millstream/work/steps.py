@@ -15,7 +15,7 @@ from millstream.work.failures import calling, calling_each, record_error
 
 
 def run_step(step: RecordStep | BatchStep, chunk: Chunk) -> Iterator[Chunk]:
-    """Apply one step to a chunk; what it gives has the chunk's time."""
+    """Apply one step to a chunk; the results have the chunk's time."""
     if isinstance(step, BatchStep):
         for batch in call_arrow("map", step.function, chunk.plain()):
             yield Chunk(batch=batch, time=chunk.time)
@@ -46,7 +46,7 @@ def run_step(step: RecordStep | BatchStep, chunk: Chunk) -> Iterator[Chunk]:
 
 
 def run_split(split: SplitVertex, chunk: Chunk) -> tuple[Chunk, Chunk]:
-    """The records for which the predicate holds, and the others; it is asked once for each."""
+    """The records for which the predicate holds, and the others; it is called once for each."""
     with calling_each("split", split.function, chunk.records()) as turn:
         held = [bool(split.function(record)) for record in turn]
     return _filtered(chunk, held), _filtered(chunk, [not holds for holds in held])

@@ -1,8 +1,8 @@
 """The values of each key of a unit, gathered from its blocks: some slots at a time.
 
 Blocks are ordered by slot, so that a share of the slots is a slice of each. A unit of a million
-keys is never one dictionary: to enlarge or free that one would stop all threads for a tenth of a
-second, and its memory would be needed at once.
+keys is never one dictionary: resizing or freeing that would stop all threads for a tenth of a
+second, and need all its memory at once.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from millstream.state.blocks import KEY, SLOT
 from millstream.work.keyed_values import one_key_type
 from millstream.work.packers.value_lists import decode_lists
 
-# A share has this many rows, if not a slot alone has more; of many blocks it has more, because
-# each slice of a block costs something.
+# The number of rows of a share, unless a single slot has more; the more blocks, the more rows,
+# because each slice of a block has a cost.
 _LEAST, _MOST = 16_384, 65_536
 _ROWS_OF_BLOCK = 1_024
 
@@ -33,7 +33,7 @@ def gathered(
     job: JobVertex, blocks: Sequence[pa.RecordBatch]
 ) -> Iterator[tuple[Groups, list[int]]]:
     """The values of each key, in the order of the blocks, and the keys' slots; share by share."""
-    # Keys of several types would meet in the dictionary: 1, True and 1.0 are one key to it.
+    # To a dictionary 1, True and 1.0 are one key.
     one_key_type(job, [block.column(KEY) for block in blocks])
     for share in _shares(blocks):
         yield _gather(share)
@@ -72,7 +72,9 @@ def _gather(blocks: Sequence[pa.RecordBatch]) -> tuple[Groups, list[int]]:
         of_block = block.column(SLOT).to_numpy().tolist()
         if groups.keys().isdisjoint(keys):
             fresh = dict(zip(keys, decode_lists(block), strict=True))
-            if len(fresh) == len(keys):  # no key comes twice, whose values must be joined
+            if len(fresh) == len(
+                keys
+            ):  # no key occurs twice, whose values would have to be concatenated
                 groups.update(fresh)
                 slots += of_block
                 continue

@@ -1,9 +1,9 @@
-"""How many bytes keyed values will take in a block, before they are in one.
+"""The size of keyed values in a block, estimated before they are packed.
 
-A block must stay far below 2 GiB, the end of Arrow's offsets and of Spark's rows, and what a map
-task groups must fit into its memory. Columns are weighed exactly, and so are texts and bytes; other
-Python values by samples, until they turn out to be heavy. A weight follows from the values alone:
-a task that runs again cuts its blocks at the same places.
+A block must stay far below 2 GiB, the limit of Arrow's offsets and of Spark's rows, and the values
+that a map task groups must fit into its memory. Columns are measured exactly, and so are strings
+and bytes; other Python values by samples, until they turn out to be large. The estimate depends on
+the values alone: a task that is retried cuts its blocks at the same positions.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _FIXED = frozenset({int, float, bool, type(None)})
 _SMALL = 256  # rows of a batch that is one of many
 _FEW = 64  # values of one batch, or items of one container, that are weighed as samples
 _ONE_IN = 16
-_HEAVY = 256  # on average: from there on, to weigh all of them costs little beside packing them
+_HEAVY = 256  # on average: measuring all of them then costs little compared with packing them
 _DEPTH = 4
 _value = itemgetter(1)
 
 
 class Weigher:
-    """Weighs what goes into one packer, and cuts what is too heavy for one block."""
+    """Measures the values for one packer, and cuts those that are too large for one block."""
 
     def __init__(
         self, job: JobVertex, *, limit: int = FLUSH_BYTES, largest: int = LARGEST_BYTES
@@ -49,7 +49,7 @@ class Weigher:
         self._batches = 0
 
     def parts(self, values: V) -> Iterator[tuple[V, int]]:
-        """The values with their weight, in parts that a block can take."""
+        """The values with their size, in parts that fit into a block."""
         batch = values.values if isinstance(values, Timed) else values
         rows = len(batch.keys) if isinstance(batch, KeyedBatch) else len(batch.items)
         if not rows:
@@ -117,7 +117,7 @@ def _slice(values: V, start: int, stop: int) -> V:
 
 
 def quick_weight(items: Sequence[tuple[Any, ...]]) -> int:
-    """What pairs take: all texts that are values, and samples of the rest."""
+    """The size of pairs: exact for strings as values, by samples for the rest."""
     rows = len(items)
     samples = items[:: max(_ONE_IN, rows // _FEW)]
     keys = sum([weight_of(item[0]) for item in samples])
@@ -130,12 +130,12 @@ def quick_weight(items: Sequence[tuple[Any, ...]]) -> int:
 
 
 def exact_weight(items: Sequence[tuple[Any, ...]]) -> int:
-    """What pairs take, each of them weighed."""
+    """The size of pairs, each of them measured."""
     return sum([weight_of(item[0]) + weight_of(item[1]) for item in items])
 
 
 def weight_of(value: Any, depth: int = _DEPTH) -> int:
-    """About what a Python value takes when it is serialised."""
+    """The approximate serialised size of a Python value."""
     if type(value) in _FIXED:
         return 8
     if isinstance(value, str):

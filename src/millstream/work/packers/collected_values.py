@@ -61,7 +61,7 @@ class CollectedValues:
         keys = self._uniform.keys(keys)
         try:
             return np.fromiter(map(self._ids.__getitem__, keys), np.int64, len(keys))
-        except TypeError:  # a key that cannot be hashed is no key: say which
+        except TypeError:  # report the key that cannot be hashed
             encode_job_keys(self._job, keys)
             raise
 

@@ -24,7 +24,7 @@ from millstream.work.packers.value_lists import encode_lists, with_lists
 
 
 class CombiningPacker:
-    """One accumulator of the user's own for every key."""
+    """Packs one accumulator for every key."""
 
     def __init__(self, job: JobVertex, reducer: CombiningReducer, slots: int) -> None:
         self._job = job
@@ -44,7 +44,7 @@ class CombiningPacker:
             for key, value in items:
                 found[key] = add(found[key] if key in found else zero(), value)
         except Exception as problem:
-            encode_job_keys(self._job, [key])  # a key that cannot be hashed is no key: say which
+            encode_job_keys(self._job, [key])  # report a key that cannot be hashed
             raise user_error(
                 f"add of the reducer of job {self._job.name!r}", add, problem, shown(key)
             ) from problem
@@ -60,7 +60,7 @@ class CombiningPacker:
 
 
 class WindowCombiningPacker:
-    """Accumulators of the user's own."""
+    """Packs accumulators of a windowed job: one for each row that ``placing`` makes."""
 
     def __init__(
         self, job: JobVertex, reducer: CombiningReducer, slots: int, placing: Placing

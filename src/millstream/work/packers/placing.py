@@ -28,7 +28,7 @@ Columns = Mapping[str, Ints]
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """The group of each row; and, of each group, the key and what a block says beside it."""
+    """The group of each row; and the key and further columns of each group."""
 
     groups: Ints
     keys: Ints
@@ -44,13 +44,13 @@ class Placed:
 
 
 class Placing(Protocol):
-    """How values are put together."""
+    """Decides which values share a row of a block, as a group."""
 
     def place_values(self, keys: Ints, times: Ints) -> Placed:
-        """Put single values together; groups are in the order of keys, and of time."""
+        """Group single values; groups are in the order of keys, and of time."""
 
     def place(self, keys: Ints, columns: Columns) -> Placed:
-        """Put rows together that hold several values each."""
+        """Group rows that hold several values each."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Panes:
         first = int(panes.min())
         width = int(panes.max()) - first + 1
         starts = None
-        if width > len(panes):  # times far apart: number those panes only that have values
+        if width > len(panes):  # times far apart: number only the panes that have values
             starts, panes = np.unique(panes, return_inverse=True)
             first, width = 0, len(starts)
         codes = keys * width
@@ -83,7 +83,7 @@ class Panes:
 
 @dataclass(frozen=True)
 class PaneOfEach:
-    """A group for each value, which says its pane."""
+    """A group for each value, with its pane."""
 
     pane: int
 
@@ -134,7 +134,7 @@ class Totals:
 
 @dataclass(frozen=True)
 class Each:
-    """A group for each value, which says its time."""
+    """A group for each value, with its time."""
 
     def place_values(self, keys: Ints, times: Ints) -> Placed:
         return self.place(keys, {LAST: times})
@@ -144,7 +144,7 @@ class Each:
 
 
 class Alone:
-    """A group for each value, which says its time, and which of all values it is."""
+    """A group for each value, with its time and its number."""
 
     def __init__(self) -> None:
         self._rows = 0
@@ -160,7 +160,7 @@ class Alone:
 
 @dataclass(frozen=True)
 class Keys:
-    """A group for each key, and nothing beside it."""
+    """A group for each key, without further columns."""
 
     def place_values(self, keys: Ints, times: Ints) -> Placed:
         return self.place(keys, {})
@@ -210,7 +210,7 @@ def _numbered(codes: Ints, bound: int) -> tuple[Ints, Ints]:
 def _reach(keys: Ints, last: Ints) -> Ints:
     """The largest of the times so far in each run of equal keys."""
     times, ranks = np.unique(last, return_inverse=True)
-    # Keys go up from run to run, so that in one number with the rank they begin each run anew.
+    # Keys increase from run to run, so the maximum of key and rank in one number restarts there.
     highest = np.maximum.accumulate(keys * len(times) + ranks)
     reach: Ints = times[highest % len(times)]
     return reach

@@ -1,4 +1,4 @@
-"""Rows as they are, for reduce functions over tables."""
+"""Raw rows, for reduce functions over tables."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The values of each key in a block: one list per row.
 
 Plain values of one type, and tuples of them, travel as an Arrow list column, other objects pickled
-by key. Where all values of a block are one and the same (the ones of a word count), only their
-numbers travel.
+by key. If all values of a block are equal (the ones of a word count), only their numbers
+travel.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _REPEATED = b"millstream.repeated"
 
 
 def only_value(values: list[Any]) -> bool:
-    """Whether a list of plain values holds just one, again and again."""
+    """Whether all values of a list are plain and equal."""
     # Types come first: to Python 1, True and 1.0 are equal, and a user's == may do anything.
     if not values or type(values[0]) not in _PLAIN or len(set(map(type, values))) > 1:
         return False
@@ -36,7 +36,7 @@ def only_value(values: list[Any]) -> bool:
 
 
 def encode_repeated(counts: Iterable[int], value: Any) -> tuple[pa.Field, pa.Array]:
-    """Encode, for every key, how often it has the one value."""
+    """Encode how often every key has the one value."""
     field = pa.field(VALUES, pa.int64(), metadata={_REPEATED: dumps(value)})
     return field, pa.array(list(counts), pa.int64())
 
@@ -55,7 +55,7 @@ def encode_lists(job: JobVertex, lists: list[list[Any]]) -> tuple[pa.Field, pa.A
 
 
 class _TooMuchError(Exception):
-    """Arrow needs several arrays for what must be one."""
+    """Arrow would need several arrays for one column."""
 
 
 def _one_array(array: pa.Array | pa.ChunkedArray) -> pa.Array:
@@ -87,7 +87,7 @@ def _encoded(job: JobVertex, lists: list[list[Any]]) -> tuple[pa.Field, pa.Array
 
 
 def _flat_column(values: Sequence[Any], kinds: set[type]) -> pa.Array | None:
-    """Values, or the items of tuples, as Arrow gives them back; nothing if it cannot."""
+    """Values, or the items of tuples, as Arrow decodes them exactly; None if it cannot."""
     if kinds != {tuple}:
         return _plain_column(values, kinds)
     if len(set(map(len, values))) > 1 or not values[0]:
@@ -115,13 +115,13 @@ def _flat_values(column: pa.Array) -> list[Any]:
 
 
 def offsets_of(lists: list[list[Any]]) -> pa.Array:
-    """The offsets of lists that are laid end to end."""
+    """The offsets of concatenated lists."""
     lengths = np.fromiter(map(len, lists), np.int64, len(lists))
     return pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
 
 
 def decode_lists(block: pa.RecordBatch) -> Iterator[list[Any]]:
-    """Give back the list of every row; each is the caller's own."""
+    """Decode the list of every row; the caller may change it."""
     field, column = block.schema.field(VALUES), block.column(VALUES)
     repeated = (field.metadata or {}).get(_REPEATED)
     if repeated is not None:

@@ -40,7 +40,7 @@ from millstream.work.packers.value_lists import (
 
 
 class ValuePacker:
-    """All values of a key as one list, for reduce functions."""
+    """Packs all values of a key as one list."""
 
     def __init__(self, job: JobVertex, slots: int) -> None:
         self._job = job
@@ -61,7 +61,7 @@ class ValuePacker:
             if stamps is None and self._add_repeated(items):
                 return
             self._add(items)
-        except TypeError:  # a key that cannot be hashed is no key: say which
+        except TypeError:  # report the key that cannot be hashed
             encode_job_keys(self._job, [key for key, _ in items])
             raise
         if stamps is not None:
@@ -71,7 +71,7 @@ class ValuePacker:
     def _add(self, items: Iterable[tuple[Any, ...]]) -> None:
         groups = self._groups
         if self._counts:
-            # The values before these were all one; from now on lists are kept.
+            # The values so far were all equal; from now on they are collected in lists.
             for key, number in self._counts.items():
                 groups[key].extend([self._repeated] * number)
             self._counts = Counter()
@@ -79,7 +79,7 @@ class ValuePacker:
             groups[key].append(value)
 
     def _add_repeated(self, items: Sequence[tuple[Any, ...]]) -> bool:
-        """Count the keys while all values are the same one: twice as fast as lists of it."""
+        """Count keys while all values are equal: twice as fast as collecting them in lists."""
         if self._groups or not items:
             return False
         values = list(map(itemgetter(1), items))
@@ -143,7 +143,7 @@ def _combined(job: JobVertex, groups: dict[Any, list[Any]]) -> dict[Any, list[An
 
 
 class WindowValuePacker:
-    """The values and their times as lists, for reduce functions."""
+    """Packs the values of a windowed job and their times as lists."""
 
     def __init__(self, job: JobVertex, slots: int, placing: Placing) -> None:
         self._job = job

@@ -1,1 +1,1 @@
-"""Reducers of windowed jobs, as nodes run them."""
+"""The operators of windowed jobs."""

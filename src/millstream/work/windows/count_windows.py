@@ -1,12 +1,12 @@
-"""Count windows: the last ``size`` values of a key, whenever it has got ``slide`` more.
+"""Count windows: the last ``size`` values of a key, after every ``slide`` values.
 
 The values of a key are numbered in the order of their arrival; bounds of windows are these
 numbers. A window that begins before the first value is shorter.
 
-Reducers that fold keep panes, each of as many values as the highest common factor of size and
-slide, in blocks as long as a window. A window is the end of one block and the beginning of the
-next; both are kept as running results, so each pane is merged a fixed number of times, however
-long windows are. Functions see whole values, which are kept as they are.
+Reducers that aggregate have panes, each of as many values as the greatest common divisor of size
+and slide, in blocks as long as a window. A window is the end of one block and the beginning of the
+next; both are stored as running results, so each pane is merged a fixed number of times, whatever
+the size. For functions, the values are stored raw.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ _ROLE = "role"
 _INDEX = "index"
 _FILLED = "filled"
 _COUNT = "count"
-# What a row is: the panes of the last block from one on; a pane of this block; all of them
-# together; or a pane that is not full.
+# The role of a row: the merged panes of the last block from one on; a pane of this block; all panes
+# of this block merged; or a pane that is not full.
 _SUFFIX, _PANE, _PREFIX, _PARTIAL = range(4)
 
 
 @dataclass(frozen=True)
 class _Blocks:
-    """Blocks of panes: how many panes a window and a slide have, and a pane values."""
+    """Blocks of panes: the panes of a window and of a slide, and the values of a pane."""
 
     span: int
     slide: int
     pane: int
 
     def of(self, index: Ints) -> Ints:
-        """The block that a pane is in."""
+        """The block of a pane."""
         return index // self.span
 
     def begins_late(self, index: Ints) -> Any:
@@ -62,11 +62,10 @@ class _Blocks:
 
 
 class CountOperator(RowOperator[A]):
-    """A job with count windows, and a reducer that folds.
+    """A job with count windows, and a reducer that aggregates.
 
-    Of each key there is the running result of this block, which also says how many panes the key
-    has had: ``index`` is the number of a pane. So a key is forgotten only by a time-to-live. All
-    its rows say the newest event time that it has had.
+    Each key has the running result of its block, whose ``index`` is the number of its last pane.
+    So a key is only removed by a time-to-live. All its rows have the latest event time of the key.
     """
 
     names = (_ROLE, _INDEX, _FILLED, LAST)
@@ -136,7 +135,7 @@ class CountOperator(RowOperator[A]):
         return ids, KeyRows(ids[kept.ids], columns, kept.rows), [closed]
 
     def _folded(self, came: KeyRows[A], done: Ints) -> KeyRows[A]:
-        """Panes of what a key had in an unfinished one and what came, after those that are done."""
+        """Panes of the unfinished one of a key and its new values, after its ``done`` ones."""
         algebra = self._form.algebra
         came = by_id(algebra, came)
         weights = came.columns[_FILLED]
@@ -173,7 +172,7 @@ class CountOperator(RowOperator[A]):
     def _closed(
         self, ids: Ids, running: KeyRows[A], ends: KeyRows[A], done: Ints, times: Ints
     ) -> Closed[A]:
-        """The windows that end with a pane which is full now; ``times`` are those of keys."""
+        """The windows that end with a pane that has become full; ``times`` are those of keys."""
         algebra, blocks = self._form.algebra, self._blocks
         end = running.columns[_INDEX] + 1
         at = np.flatnonzero((end > done[running.ids]) & (end % blocks.slide == 0))
@@ -182,7 +181,7 @@ class CountOperator(RowOperator[A]):
         head = np.flatnonzero((end % blocks.span != 0) & (end > blocks.span))
         if len(head):
             assert tails is not None and ends.rows is not None
-            # Panes are numbered from that on which no window of a key can begin any more.
+            # Panes are numbered relative to one before all windows that are still open.
             first = done - 2 * blocks.span
             width = int((running.columns[_INDEX] - first[running.ids]).max()) + 1
             known = ends.ids * width + ends.columns[_INDEX] - first[ends.ids]
@@ -195,7 +194,7 @@ class CountOperator(RowOperator[A]):
         return _in_time(algebra, starts, end * blocks.pane, table, times[keys])
 
     def _read(self, found: KeyRows[A]) -> Any:
-        """The result so far of the window that comes next; None if it has no values."""
+        """The result so far of the next window; None if it has no values."""
         algebra, blocks = self._form.algebra, self._blocks
         role, index = found.columns[_ROLE], found.columns[_INDEX]
         done = int(index[role == _PREFIX].max(initial=-1)) + 1
@@ -220,22 +219,22 @@ def _as(role: int, table: KeyRows[A]) -> KeyRows[A]:
 
 
 def _newest(keys: Ints, lasts: Ints, count: int) -> Ints:
-    """The newest event time of each key; keys are so many numbers from 0 on."""
+    """The latest event time of each key; keys are numbers below ``count``."""
     found = np.full(count, BEGINNING)
     np.maximum.at(found, keys, lasts)
     return found
 
 
 def _times(lasts: Ints, unit: UnitContext) -> Ints:
-    """The event times of results, by the newest of their keys."""
-    # Windows behind this job may have closed the time of values that were late.
+    """The event times of results, by the latest of their keys."""
+    # Windows downstream may have closed the time of late values.
     return np.maximum(lasts, (unit.clock or JobClock()).closed)
 
 
 def _in_time(
     algebra: Algebra[A], starts: Ints, ends: Ints, table: Table[A], times: Ints
 ) -> Closed[A]:
-    """Results in the order of time: those of one time go on together."""
+    """Results in the order of time: those of one time form one chunk."""
     order = np.argsort(times, kind="stable")
     if len(order):
         table = Table(table.ids[order], algebra.take(table.rows, order))
@@ -245,8 +244,8 @@ def _in_time(
 class CountListOperator(RowOperator[Objects]):
     """A job with count windows, and a function that sees all their values.
 
-    A key has one row: the values that windows to come need, the number of all it has had, and the
-    newest of their times.
+    A key has one row: the values that later windows need, the number of all its values, and the
+    latest of their times.
     """
 
     names = (_COUNT, LAST)
@@ -256,7 +255,7 @@ class CountListOperator(RowOperator[Objects]):
         self._window = _window_of(job)
 
     def _columns(self, block: pa.RecordBatch) -> dict[str, Any]:
-        times = block.column(TIMES).to_pylist()  # of each row at least one
+        times = block.column(TIMES).to_pylist()  # at least one for each row
         last = np.fromiter(map(max, times), np.int64, len(times))
         return {_COUNT: np.zeros(block.num_rows, np.int64), LAST: last}
 
@@ -284,7 +283,7 @@ class CountListOperator(RowOperator[Objects]):
         windows: list[Any] = []
         spans = zip(before.tolist(), counts.tolist(), rows.tolist(), strict=True)
         for key, (had, count, (values, times)) in enumerate(spans):
-            first = count - len(values)  # the number of the first value that is here
+            first = count - len(values)  # the number of the first stored value
             for start, end in self._window.bounds(had, count):
                 part = slice(start - first, end - first)
                 windows.append((values[part], times[part]))
@@ -299,7 +298,7 @@ class CountListOperator(RowOperator[Objects]):
         return ids, KeyRows(ids, {_COUNT: counts, LAST: lasts}, objects(kept)), [closed]
 
     def _read(self, found: KeyRows[Objects]) -> list[Any]:
-        """The values that are kept."""
+        """The stored values."""
         assert found.rows is not None
         [values] = self._form.algebra.values(found.rows)
         return list(values)

@@ -75,10 +75,10 @@ AnyWindow = Window | CountedWindow | EndlessWindow
 
 @dataclass(frozen=True)
 class Closed(Generic[A]):
-    """Windows with the rows of their keys; ``at`` is their place among the job's.
+    """Closed windows with the rows of their keys; ``at`` is their number among the job's.
 
-    Bounds hold for all rows, or each has one; those of global windows are None. Results have
-    a ``time``: that before the end, if it is None.
+    There is one bound for all rows, or one for each; those of global windows are None. The event
+    ``time`` of results is the microsecond before the end, if it is None.
     """
 
     at: int
@@ -108,17 +108,17 @@ class Closed(Generic[A]):
 
 
 class Form(Protocol[A]):
-    """How a reducer takes values in and gives results."""
+    """How a reducer reads blocks and computes results."""
 
     @property
     def algebra(self) -> Algebra[A]: ...
 
     @property
     def folds(self) -> bool:
-        """Whether values can be folded before their window is complete."""
+        """Whether values can be aggregated before their window is complete."""
 
     def read(self, block: pa.RecordBatch) -> A:
-        """The rows of a block, without keys and what is internal."""
+        """The rows of a block, without keys and internal columns."""
 
     def outputs(
         self, closed: Sequence[Closed[A]], keys: KeyIds, output: pa.Schema | None
@@ -280,7 +280,7 @@ class TableForm:
 
 
 class _Tables(TableAlgebra):
-    """Rows as they came, with errors that name the job."""
+    """Raw rows, with errors that name the job."""
 
     def __init__(self, job: JobVertex) -> None:
         self._job = job
@@ -360,7 +360,7 @@ class FunctionForm:
 
 
 def _windows(job: JobVertex, one: Closed[Any]) -> Iterator[AnyWindow]:
-    """The window of each row, as functions see it."""
+    """The window of each row, as it is passed to functions."""
     assert job.windowing is not None
     kind, timing = job.windowing.windows[0], one.timing
     if isinstance(kind, GlobalWindow):
@@ -374,7 +374,7 @@ def _windows(job: JobVertex, one: Closed[Any]) -> Iterator[AnyWindow]:
 
 
 def _bound(job: JobVertex, name: str, found: Ints) -> tuple[pa.Field, pa.Array]:
-    """A bound of windows as a column: a time, a position, or nothing for global windows."""
+    """A bound of windows as a column: a time, a number, or null for global windows."""
     assert job.windowing is not None
     kind = job.windowing.windows[0]
     if isinstance(kind, CountWindow):
@@ -391,7 +391,7 @@ def _rows(
     fields: list[pa.Field],
     columns: list[pa.Array],
 ) -> pa.RecordBatch:
-    """Results as rows: the key, what the reducer gave, and the window."""
+    """Results as rows: the key, the results of the reducer, and the window."""
     counts = [len(one.table) for one in closed]
     key = keys.column(np.concatenate([one.table.ids for one in closed]))
     starts = _bound(job, "window_start", np.concatenate([one.starts for one in closed]))
@@ -415,5 +415,5 @@ def _rows(
 
 
 def _marked(batch: pa.RecordBatch, windows: pa.Array, times: pa.Array) -> pa.RecordBatch:
-    """Outputs with what the stage behind them needs to know."""
+    """Outputs with the internal columns that the next stage needs."""
     return batch.append_column(WINDOW, windows).append_column(TIME, times)

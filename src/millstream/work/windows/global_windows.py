@@ -1,6 +1,6 @@
-"""Global windows: all values of a key since the first; a trigger says when to give their result.
+"""Global windows: all values of a key since the first; a trigger decides when results are emitted.
 
-A key gives at most one result in an epoch, and only if it has new values since the last one.
+A key has at most one result in an epoch, and only if it has new values since the last one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ A = TypeVar("A")
 class GlobalOperator(RowOperator[A]):
     """A job with global windows: a row for each key.
 
-    Beside it stand the number of values since the last result, and the newest of their times.
+    It has the number of values since the last result, and the latest of their times.
     """
 
     names = (COUNT, LAST)
@@ -52,17 +52,17 @@ class GlobalOperator(RowOperator[A]):
             return ids, totals, []
         counts, lasts = totals.columns[COUNT], totals.columns[LAST]
         fires = self._fires(counts, lasts, clock)
-        # Windows behind this job may have closed the time of values that were late.
+        # Windows downstream may have closed the time of late values.
         times = np.maximum(lasts, clock.closed)
         at = np.flatnonzero(fires)
-        at = at[np.argsort(times[at], kind="stable")]  # those of one time go on together
+        at = at[np.argsort(times[at], kind="stable")]  # those of one time form one chunk
         table = Table(totals.ids[at], self._form.algebra.take(totals.rows, at))
         closed = Closed(0, None, None, "on_time", table, times[at])
         columns = {COUNT: np.where(fires, 0, counts), LAST: np.where(fires, BEGINNING, lasts)}
         return ids, KeyRows(totals.ids, columns, totals.rows), [closed]
 
     def _fires(self, counts: Ints, lasts: Ints, clock: JobClock) -> Bools:
-        """Which keys give a result, by the number and the newest of their new values."""
+        """Which keys emit a result, by the number and the latest time of their new values."""
         if isinstance(self._trigger, EveryCount):
             return counts >= self._trigger.count
         if isinstance(self._trigger, EveryTime):

@@ -15,19 +15,19 @@ AT_ONCE = 1 << 16
 
 
 class Index:
-    """Rows of one side by key and time, for the search of those that meet others."""
+    """An index of the rows of one side by key and time."""
 
     def __init__(self, ids: Ints, times: Ints) -> None:
         self._times, ranks = np.unique(times, return_inverse=True)
         self._ids, numbers = np.unique(ids, return_inverse=True)
-        # A key and a time in one number. Ranks instead of times, as these could be too large.
+        # Key and time in one number; ranks of times, because times could be too large.
         self._width = len(self._times) + 1
         codes = numbers * self._width + ranks
         self._order = np.argsort(codes, kind="stable")
         self._codes = codes[self._order]
 
     def spans(self, window: JoinWindow, ids: Ints, times: Ints) -> tuple[Ints, Ints]:
-        """For each of some rows of the other side, between which places those lie that it meets."""
+        """For each of some rows of the other side, the range of index positions that match it."""
         numbers = np.searchsorted(self._ids, ids)
         known = np.zeros(len(ids), bool)
         inside = numbers < len(self._ids)
@@ -39,7 +39,7 @@ class Index:
         return np.where(known, start, 0), np.where(known, stop, 0)
 
     def pairs(self, start: Ints, stop: Ints) -> Iterator[tuple[Ints, Ints]]:
-        """The pairs that spans stand for, some at a time: which row, and which row here."""
+        """The pairs of such ranges, in batches: the row of the other side, and the row here."""
         counts = stop - start
         before = np.cumsum(counts)
         at = 0

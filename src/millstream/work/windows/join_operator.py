@@ -1,8 +1,8 @@
-"""Joins on a node: values of both sides wait in panes until none can come that they meet.
+"""The operator of joins: values of both sides are stored in panes while others may match them.
 
-In each epoch the new values meet each other and those that wait, so that a pair is given once,
-when the later of both has come. A value of an outer side that was alone until nothing more could
-come is found by looking once more at all that it could have met.
+In each epoch the new values are matched with each other and with the stored ones, so that a pair
+is emitted once, when the later of both has arrived. A value of an outer side that has no match when
+the watermark has passed is found by matching it again with all stored values.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class JoinOperator:
         self._pane = job.reducer.pane
         assert isinstance(window, TimeWindow | WithinWindow)
         self._window = window
-        # In windows that overlap, two values may meet in one that was closed before both had come.
+        # With overlapping windows, a common window may have closed before both values had arrived.
         self._overlap = isinstance(window, TimeWindow) and not window.is_tumbling
         self._algebra = SideAlgebra()
         self.state = JoinState(slots)
@@ -83,7 +83,7 @@ class JoinOperator:
         given = [block for block in blocks if block.num_rows]
         if not given:
             return None
-        # Keys of several types would meet in the dictionary: 1, True and 1.0 are one key to it.
+        # To a dictionary 1, True and 1.0 are one key.
         one_key_type(self._job, [block.column(KEY) for block in given])
         ids: list[Ids] = []
         times: list[npt.NDArray[np.int64]] = []
@@ -139,14 +139,14 @@ class JoinOperator:
                 )
 
     def _is_open(self, left: Side, right: Side, one: Ids, other: Ids) -> npt.NDArray[np.bool_]:
-        """Whether pairs had a window in common that was open when the later value came."""
+        """Whether pairs had a common window that was open when the later value arrived."""
         earlier = np.minimum(left.rows.times[one], right.rows.times[other])
         closed = np.maximum(left.rows.closed[one], right.rows.closed[other])
         found: npt.NDArray[np.bool_] = self._window.last_match(earlier) >= closed
         return found
 
     def _alone(self, new: Side | None, clock: JobClock, slots: range) -> Iterator[Found]:
-        """The values of outer sides that are done with now, and have met none."""
+        """The values of outer sides that expire now, without a match."""
         since, until = (self._window.open_from(at) for at in (clock.closed, clock.watermark))
         tables = [
             table for start in self._starts(since, until) for table in self.state.raw(start, slots)
@@ -165,7 +165,7 @@ class JoinOperator:
                 yield Found(one.ids, both[0], both[1], one.rows.times)
 
     def _unmatched(self, one: Side, new: Side | None, *, left: bool) -> Side | None:
-        """Those rows of one side that none of the other side have met."""
+        """The rows of one side without a match on the other side."""
         other = _only(self._joined(self._waiting(one), new), left=not left)
         alone = np.ones(len(one), bool)
         if other is not None:
@@ -179,7 +179,7 @@ class JoinOperator:
         return chosen(self._algebra, one, alone) if alone.any() else None
 
     def _waiting(self, table: Side) -> Side | None:
-        """What the state holds of the same keys, near enough in time to meet any of these."""
+        """The stored values of the same keys, near enough in time to match any of these."""
         times = np.array([table.rows.times.min(), table.rows.times.max()])
         since, until = (
             int(self._window.first_match(times)[0]),
@@ -198,7 +198,7 @@ class JoinOperator:
         return self._joined(*found)
 
     def _starts(self, since: int, until: int) -> list[int]:
-        """The panes that reach into [since, until), in order."""
+        """The panes that overlap [since, until), in order."""
         return sorted(s for s in self.state.starts if s + self._pane > since and s < until)
 
     def _joined(self, *tables: Side | None) -> Side | None:
@@ -213,7 +213,7 @@ class JoinOperator:
         needed = self._window.open_from(watermark)
         if needed in (BEGINNING, END):
             return needed
-        if self._kept_sides:  # whoever is still to be looked at may have met earlier ones
+        if self._kept_sides:  # values that expire later may have matched earlier ones
             needed = int(self._window.first_match(np.array([needed]))[0])
         return pane_start(needed, self._pane)
 

@@ -1,4 +1,4 @@
-"""What a join gives: rows of a key, both values and their time, or what a function makes of it."""
+"""The results of a join: rows of a key, both values and their time, or outputs of a function."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from millstream.work.function_outputs import encode_outputs, extend_outputs
 
 @dataclass(frozen=True)
 class Found:
-    """Pairs, by the numbers of their keys; a value that has met none has None beside it."""
+    """Pairs, by the numbers of their keys; the other value of one without a match is None."""
 
     ids: Ids
     left: Objects
@@ -44,7 +44,7 @@ class JoinResults:
     def batches(
         self, found: Sequence[Found], keys: KeyIds, output: pa.Schema | None
     ) -> list[pa.RecordBatch]:
-        """All that was found, in batches."""
+        """The results of all pairs, in batches."""
         if self._on_match is None:
             return [self._rows(one, keys, output) for one in found]
         made = (self._records(one, keys, output, self._on_match) for one in found)

@@ -1,6 +1,6 @@
-"""What windows have in common that are not cut out of time: sessions, counts, and global ones.
+"""The base of operators whose windows belong to single keys: sessions, counts, and global windows.
 
-Each key has some rows. An epoch reads those of the keys that it touches, and replaces them.
+Each key has some rows. An epoch reads the rows of the keys that it touches, and replaces them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _TOUCHED = "touched"
 class RowOperator(ABC, Generic[A]):
     """A job whose keys have rows; ``names`` are the columns beside their accumulators.
 
-    With a time-to-live, rows also say when their key last saw a value.
+    With a time-to-live, rows also have the time of their key's last value.
     """
 
     names: tuple[str, ...] = ()
@@ -47,9 +47,9 @@ class RowOperator(ABC, Generic[A]):
 
     @abstractmethod
     def _step(self, new: KeyRows[A], unit: UnitContext) -> tuple[Ids, KeyRows[A], list[Closed[A]]]:
-        """What an epoch does: the keys that it changes, all their rows, and what closes.
+        """The keys that an epoch changes, all their rows, and the windows that it closes.
 
-        The new rows are in the order in which they came.
+        The new rows are in the order of their arrival.
         """
 
     @abstractmethod
@@ -66,9 +66,9 @@ class RowOperator(ABC, Generic[A]):
         state = self.state
         state.compact_keys()
         given = [block for block in blocks if block.num_rows]
-        new, late = self._judged(self._taken(given), given, unit)
+        new, late = self._without_late(self._taken(given), given, unit)
         if new.rows is not None:
-            state.check(new.rows)  # here, as an epoch that is committed must not be refused
+            state.check(new.rows)  # here, because a committed epoch must not be rejected
         ids, rows, closed = self._step(new, unit)
         if self._ttl is not None:
             rows = self._with_touches(rows, new.ids, unit)
@@ -79,7 +79,7 @@ class RowOperator(ABC, Generic[A]):
         return Reduced(fragment, with_late(outputs, late.records), keys, late.tallies)
 
     def _known(self, ids: Ids, unit: UnitContext) -> KeyRows[A]:
-        """The rows of some keys, which are distinct and in order; of idle keys there are none."""
+        """The rows of some keys, which are distinct and in order; idle keys have none."""
         found = self.state.of(ids)
         if self._ttl is None:
             return found
@@ -88,29 +88,29 @@ class RowOperator(ABC, Generic[A]):
         return KeyRows(found.ids, {name: found.columns[name] for name in self.names}, found.rows)
 
     def _with_touches(self, rows: KeyRows[A], seen: Ids, unit: UnitContext) -> KeyRows[A]:
-        """Rows that say when their key last saw a value: now, or as they said before."""
+        """Rows with the time of their key's last value: now, or as before."""
         before = self.state.of(np.unique(rows.ids))
         touched = np.full(len(rows), unit.time, np.int64)
-        given = ~np.isin(rows.ids, seen)  # keys that only gave a result
+        given = ~np.isin(rows.ids, seen)  # keys that only emitted a result
         touched[given] = before.columns[_TOUCHED][np.searchsorted(before.ids, rows.ids[given])]
         return KeyRows(rows.ids, {**rows.columns, _TOUCHED: touched}, rows.rows)
 
     def _idle(self, unit: UnitContext, ttl: int) -> Ids:
-        """The keys that saw no value for longer than the time-to-live."""
+        """The keys without a value for longer than the time-to-live."""
         ids, [touched] = self.state.where(unit.slots, _TOUCHED)
         return np.unique(ids[touched < unit.time - ttl])
 
-    def _judged(
+    def _without_late(
         self, new: KeyRows[A], blocks: Sequence[pa.RecordBatch], unit: UnitContext
     ) -> tuple[KeyRows[A], LateValues]:
-        """The rows of blocks that windows take, and what becomes of the others."""
+        """The rows that windows include, and the late ones."""
         return new, LateValues()
 
     def _taken(self, given: Sequence[pa.RecordBatch]) -> KeyRows[A]:
-        """The rows of all blocks, behind each other."""
+        """The rows of all blocks, concatenated."""
         if not given:
             return no_rows(self.names)
-        # Keys of several types would meet in the dictionary: 1, True and 1.0 are one key to it.
+        # To a dictionary 1, True and 1.0 are one key.
         one_key_type(self._job, [block.column(KEY) for block in given])
         keys = self.state.keys
         ids = np.concatenate(

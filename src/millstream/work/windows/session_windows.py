@@ -1,8 +1,8 @@
 """Session windows: the values of a key that follow each other with less than a gap between.
 
-A session ends a gap after its last value; values just a gap apart are in two. New values join
-open sessions, and can make one of several. A session closes when the watermark has passed its end.
-A value is late if the session that it would be in, with all it can be joined with, was over before.
+A session ends a gap after its last value; values just a gap apart are in two. New values extend
+open sessions, and can merge several. A session closes when the watermark has passed its end. A
+value is late if its session, merged with all that it overlaps, was closed before.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from millstream.work.windows.forms import Closed, Form
 from millstream.work.windows.row_windows import RowOperator
 
 A = TypeVar("A")
-_NEWS = "news"
+_DIRTY = "news"  # as stored fragments call it
 
 
 class SessionOperator(RowOperator[A]):
     """A job with session windows: a row for each open session of a key.
 
-    ``dirty`` is 1 for those that have changed since early results were given.
+    ``dirty`` is 1 for those that have changed since the last early results.
     """
 
-    names = (START, LAST, _NEWS)
+    names = (START, LAST, _DIRTY)
 
     def __init__(self, job: JobVertex, form: Form[A]) -> None:
         super().__init__(job, form)
@@ -50,10 +50,10 @@ class SessionOperator(RowOperator[A]):
         return {
             START: block.column(START).to_numpy(),
             LAST: block.column(LAST).to_numpy(),
-            _NEWS: np.full(block.num_rows, self._windowing.early is not None, np.int64),
+            _DIRTY: np.full(block.num_rows, self._windowing.early is not None, np.int64),
         }
 
-    def _judged(
+    def _without_late(
         self, new: KeyRows[A], blocks: Sequence[pa.RecordBatch], unit: UnitContext
     ) -> tuple[KeyRows[A], LateValues]:
         origins, closed = origins_in(blocks), (unit.clock or JobClock()).closed
@@ -64,7 +64,7 @@ class SessionOperator(RowOperator[A]):
         return new.chosen(self._form.algebra, ~late), found
 
     def _late(self, new: KeyRows[A], maybe_late: Bools, closed: int) -> Bools:
-        """Which new rows are in sessions that were over before, with all that could be joined."""
+        """Which new rows are in sessions that were closed before, merged with all they overlap."""
         ids = np.unique(new.ids[maybe_late])
         mine = np.isin(new.ids, ids)
         known = self.state.of(ids)
@@ -87,15 +87,15 @@ class SessionOperator(RowOperator[A]):
         if not len(sessions):
             return ids, sessions, []
         over = sessions.columns[LAST] + self._gap <= clock.watermark
-        early = ~over & (sessions.columns[_NEWS] > 0) & clock.early
+        early = ~over & (sessions.columns[_DIRTY] > 0) & clock.early
         closed = [self._closed(sessions, over, "on_time"), self._closed(sessions, early, "early")]
-        dirty = np.where(early, 0, sessions.columns[_NEWS])
-        open_ = KeyRows(sessions.ids, {**sessions.columns, _NEWS: dirty}, sessions.rows)
+        dirty = np.where(early, 0, sessions.columns[_DIRTY])
+        open_ = KeyRows(sessions.ids, {**sessions.columns, _DIRTY: dirty}, sessions.rows)
         return ids, open_.chosen(algebra, ~over), closed
 
     def _due(self, clock: JobClock, slots: range) -> Ids:
-        """The keys with sessions that close or give early results, even if nothing comes."""
-        ids, [last, dirty] = self.state.where(slots, LAST, _NEWS)
+        """The keys with sessions that close or have early results, also without new values."""
+        ids, [last, dirty] = self.state.where(slots, LAST, _DIRTY)
         return ids[(last + self._gap <= clock.watermark) | ((dirty > 0) & clock.early)]
 
     def _merged(self, rows: KeyRows[A]) -> KeyRows[A]:
@@ -105,13 +105,13 @@ class SessionOperator(RowOperator[A]):
         ids, keys = np.unique(rows.ids, return_inverse=True)
         placed = Bursts(self._gap).place(keys, rows.columns)
         dirty = np.zeros(len(placed), np.int64)
-        np.maximum.at(dirty, placed.groups, rows.columns[_NEWS])
-        columns = {**placed.columns, _NEWS: dirty}
+        np.maximum.at(dirty, placed.groups, rows.columns[_DIRTY])
+        columns = {**placed.columns, _DIRTY: dirty}
         merged = self._form.algebra.merge(rows.rows, placed.groups, len(placed))
         return KeyRows(ids[placed.keys], columns, merged)
 
     def _closed(self, sessions: KeyRows[A], mask: Bools, timing: Timing) -> Closed[A]:
-        """Results in the order of time: those of one time go on together."""
+        """Results in the order of time: those of one time form one chunk."""
         at = np.flatnonzero(mask)
         at = at[np.argsort(sessions.columns[LAST][at], kind="stable")]
         assert sessions.rows is not None
@@ -120,7 +120,7 @@ class SessionOperator(RowOperator[A]):
         return Closed(0, starts, ends, timing, table)
 
     def _read(self, found: KeyRows[A]) -> dict[datetime, Any]:
-        """What each open session has, by its start."""
+        """The value of each open session, by its start."""
         assert found.rows is not None
         starts = map(instant, found.columns[START].tolist())
         return dict(zip(starts, self._form.algebra.values(found.rows), strict=True))

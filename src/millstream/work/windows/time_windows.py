@@ -1,8 +1,8 @@
-"""Sliding and tumbling windows: values go into panes, and windows are put together from panes.
+"""Sliding and tumbling windows: values are stored in panes, and windows are merged from panes.
 
-Windows close when the watermark has passed their end, after the values of that epoch were taken
-in. All windows of a job share its panes. Reducers that fold keep one row for each key and pane,
-and slide by two stacks; others, and those for which panes do not pay, keep every value.
+Windows close when the watermark has passed their end, after the values of that epoch were added.
+All windows of a job share its panes. Reducers that aggregate have one row for each key and pane,
+and slide by two stacks; others, and those for which panes do not pay, store raw values.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class TimeWindowOperator(Generic[A]):
         self._pane = job.windowing.pane
         self._by_two_stacks = job.windowing.by_two_stacks
         self.state = PaneState(form.algebra, slots)
-        self._tells_early = job.windowing.early is not None
+        self._has_early = job.windowing.early is not None
 
     def reduce(
         self, blocks: Sequence[pa.RecordBatch], unit: UnitContext
@@ -91,7 +91,7 @@ class TimeWindowOperator(Generic[A]):
         horizon = min(window.open_from(clock.watermark) for window in self._windows)
         known = state.dirty(unit.slots)
         dirty: DirtyPanes = {}
-        if unit.read and self._tells_early:
+        if unit.read and self._has_early:
             dirty = self._dirty(known, taken, horizon)
             if clock.early:
                 closed.extend(self._early(clock, view, dirty))
@@ -110,7 +110,7 @@ class TimeWindowOperator(Generic[A]):
         given = [block for block in blocks if block.num_rows]
         if not given:
             return {}
-        # Keys of several types would meet in the dictionary: 1, True and 1.0 are one key to it.
+        # To a dictionary 1, True and 1.0 are one key.
         one_key_type(self._job, [block.column(KEY) for block in given])
         algebra, keys = self._form.algebra, self.state.keys
         ids = np.concatenate(
@@ -118,7 +118,7 @@ class TimeWindowOperator(Generic[A]):
         )
         panes = np.concatenate([block.column(PANE).to_numpy() for block in given])
         rows = algebra.concat([self._form.read(block) for block in given])
-        self.state.check(rows)  # here, as an epoch that is committed must not be refused
+        self.state.check(rows)  # here, because a committed epoch must not be rejected
         order = np.lexsort((ids, panes))
         starts, cuts = np.unique(panes[order], return_index=True)
         found = {}
@@ -136,7 +136,7 @@ class TimeWindowOperator(Generic[A]):
         folds: bool,
         closed: list[Closed[A]],
     ) -> Slider[A] | None:
-        """Add the windows that close now; gives the stacks for those to come."""
+        """Add the windows that close now; returns the stacks for later ones."""
         algebra, size = self._form.algebra, window.size
         slides = folds and window in self._by_two_stacks
         ends = window.ends_within(clock.closed, clock.watermark, view.starts, self._pane)
@@ -155,11 +155,11 @@ class TimeWindowOperator(Generic[A]):
                 closed.append(Closed(at, end - size, end, "on_time", table))
         if slider is None or not slides:
             return None
-        # What no later window needs leaves the stacks as it leaves the state.
+        # Panes that no later window needs are removed from the stacks, as from the state.
         return slider.without_before(algebra, window.open_from(clock.watermark))
 
     def _dirty(self, known: DirtyPanes, taken: Mapping[int, Table[A]], horizon: int) -> DirtyPanes:
-        """What has come since early results were given, now and before, and is still needed."""
+        """The panes that have changed since the last early results, and are still needed."""
         dirty = dict(known)
         for start, table in taken.items():
             slots = self.state.keys.slots(table.ids)
@@ -167,7 +167,7 @@ class TimeWindowOperator(Generic[A]):
         return {start: slots for start, slots in dirty.items() if start >= horizon}
 
     def _early(self, clock: JobClock, view: _View[A], dirty: DirtyPanes) -> Iterator[Closed[A]]:
-        """The windows that are open, where they have something new."""
+        """The open windows that include dirty panes."""
         for at, window in enumerate(self._windows if dirty else ()):
             last = max(dirty) + window.size + window.slide
             for end in window.ends_within(clock.watermark, last, sorted(dirty), self._pane):
@@ -188,7 +188,7 @@ def _distinct(tables: Any) -> int:
 
 
 class _View(Generic[A]):
-    """The panes of a unit's slots: as they are committed, and what the epoch does to them."""
+    """The panes of a unit's slots: the committed ones, with the changes of the epoch."""
 
     def __init__(self, state: PaneState[A], algebra: Algebra[A], slots: range) -> None:
         self._state = state
@@ -201,7 +201,7 @@ class _View(Generic[A]):
         self.changed: dict[int, Ids] = {}
 
     def fold(self, start: int, new: Table[A]) -> None:
-        """Merge rows into a pane."""
+        """Aggregate rows into a pane."""
         rows = aggregated(self._algebra, new.ids, new.rows)
         old = only(self._algebra, self._pane(start), rows.ids)
         merged = join(self._algebra, [old, rows])
@@ -210,12 +210,12 @@ class _View(Generic[A]):
         self._note(start, rows.ids)
 
     def add(self, start: int, new: Table[A]) -> None:
-        """Add rows to a pane as they are."""
+        """Add raw rows to a pane."""
         self._added[start] = ordered(self._algebra, new.ids, new.rows)
         self._note(start, np.unique(new.ids))
 
     def compact(self) -> None:
-        """Fold all rows that were added as they are."""
+        """Aggregate all raw rows."""
         self._tight = True
         for start in sorted(self._state.starts):
             for table in self._state.raw(start, self._slots):
@@ -244,7 +244,7 @@ class _View(Generic[A]):
         return self._seen[start]
 
     def panes(self, start: int, end: int) -> list[tuple[int, Table[A]]]:
-        """The folded panes that start in [start, end), in order."""
+        """The aggregated panes that start in [start, end), in order."""
         found = ((at, self._pane(at)) for at in self._between(start, end))
         return [(at, table) for at, table in found if table is not None]
 
@@ -252,7 +252,7 @@ class _View(Generic[A]):
         return self.starts[bisect_left(self.starts, start) : bisect_left(self.starts, end)]
 
     def window(self, start: int, end: int) -> Table[A] | None:
-        """All rows of a window, merged by key if they can be."""
+        """All rows of a window, merged by key if possible."""
         tables: list[Table[A]] = []
         for at in self._between(start, end):
             pane = self._pane(at)
@@ -266,7 +266,7 @@ class _View(Generic[A]):
         return gather(self._algebra, ids, rows)
 
     def write(self, fragment: PaneFragment[A], horizon: int, epoch: int) -> None:
-        """Put into a fragment what later windows need."""
+        """Write the rows that later windows need to a fragment."""
         for start, table in self._touched.items():
             if start >= horizon or horizon <= BEGINNING:
                 fragment.panes[start] = self._state.as_part(table)
