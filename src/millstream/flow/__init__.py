@@ -1,1 +1,1 @@
-"""What users write: frozen descriptions of workflows, and the plan made of them."""
+"""Workflows as frozen descriptions, and the plan made of them."""

@@ -206,8 +206,8 @@ def check_picklable(function: object, role: str) -> None:
 
 
 def _signature(function: Function) -> inspect.Signature | None:
-    # A wrapper may take other arguments than what it wraps, so its own signature counts. One
-    # that has none, such as lru_cache, passes on what it is given.
+    # A wrapper may take other arguments than the function it wraps, so its signature counts. One
+    # without a signature, such as lru_cache, passes its arguments on.
     for follow in (False, True):
         with contextlib.suppress(Exception):
             return inspect.signature(function, follow_wrapped=follow)

@@ -1,6 +1,6 @@
-"""``ms.read``: what a workflow can read.
+"""``ms.read``: the sources of a workflow.
 
-Each function gives a description for ``workflow.source(name, ...)``; nothing is opened before the
+Each function returns a description for ``workflow.source(name, ...)``; nothing is opened before the
 workflow starts. Files end the run when they have been read, unless ``follow=True`` waits for new
 ones.
 """
@@ -103,7 +103,7 @@ def rate(rows_per_second: int = 1) -> RateSource:
 
 
 def socket(host: str, port: int) -> SocketSource:
-    """Read lines from a TCP server. A socket cannot be rewound: for trying out only.
+    """Read lines from a TCP server. A socket cannot be rewound: for experiments only.
 
     >>> lines = ms.read.socket("localhost", 9999)
     """
@@ -152,8 +152,8 @@ def kafka(
     """Read Kafka topics through Spark's connector, which is a package of its own.
 
     Rows have the columns ``key``, ``value`` (both binary), ``topic``, ``partition``, ``offset``
-    and ``timestamp``. ``start`` is for a workflow without a checkpoint; with one it resumes where
-    it was. With ``follow=False`` the run ends at the offsets that are newest at its start.
+    and ``timestamp``. ``start`` is for a workflow without a checkpoint; with one it resumes from
+    it. With ``follow=False`` the run ends at the offsets that are newest at its start.
     ``options`` are passed to the connector, such as ``{"kafka.security.protocol": "SSL"}``.
 
     >>> orders = ms.read.kafka("broker:9092", "orders", max_rows_per_epoch=100_000)
@@ -201,6 +201,6 @@ def _files(
 def _table_of(records: Sequence[Mapping[str, Any]]) -> pa.Table:
     if not isinstance(records, Sequence) or not all(isinstance(r, Mapping) for r in records):
         raise ConfigError("read.replay() takes a path, a pyarrow.Table or a list of dicts")
-    # pyarrow takes the columns from the first record only and drops the others in silence.
+    # pyarrow takes the columns of the first record and silently drops others.
     names = dict.fromkeys(name for record in records for name in record)
     return pa.table({name: [record.get(name) for record in records] for name in names})

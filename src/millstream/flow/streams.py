@@ -1,7 +1,7 @@
-"""Streams: what users compose.
+"""Streams and their steps, as frozen descriptions.
 
-Everything here is a frozen description; nothing runs while a workflow is built, and every
-mistake that can be seen without data is reported with the user's file and line.
+Nothing runs while a workflow is built; every error that needs no data is reported with the user's
+file and line.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Stream:
     def split(self, predicate: Function) -> tuple[Stream, Stream]:
         """Two streams: the records for which the predicate holds, and the others.
 
-        The predicate is asked once for each record.
+        The predicate is called once for each record.
 
         >>> large, small = orders.split(lambda order: order.amount > 100)
         """
@@ -147,7 +147,7 @@ class Stream:
         ttl: timedelta | None = None,
         output: Declared | None = None,
     ) -> JobStream:
-        """Add a job: ``map`` gives keyed values, ``combine`` thins them out, ``reduce`` folds.
+        """Add a job: ``map`` yields keyed values, ``combine`` pre-aggregates, ``reduce`` reduces them.
 
         A map function yields ``(key, value)`` pairs, in windows also ``(key, value, time)``.
         ``key`` names the key column(s) of an Arrow or SQL map (default ``key``), or is a function
@@ -197,20 +197,20 @@ class Stream:
         output: Declared | None = None,
         durable: bool = True,
     ) -> JobStream:
-        """Join with another stream: pairs of values that have one key and belong together in time.
+        """Join with another stream: pairs of values that have one key and match in time.
 
         Either their event times differ by ``within`` at most, or they lie in one ``window``. Each
-        pair is given once, as soon as both have come: a row of ``key``, ``left``, ``right`` and
-        ``time``, the later of both times; or what ``on_match(key, left, right)`` returns (a list
-        or generator: several records; None: nothing). ``how`` is "inner", "left", "right" or
-        "outer": a value of an outer side that met none is given once, with None for the other
+        pair is emitted once, as soon as both have arrived: a row of ``key``, ``left``, ``right``
+        and ``time``, the later of both times; or what ``on_match(key, left, right)`` returns (a
+        list or generator: several records; None: nothing). ``how`` is "inner", "left", "right" or
+        "outer": a value of an outer side without a match is emitted once, with None for the other
         side and its own time, when the watermark has passed its time by more than ``within``, or
         the end of its last window.
 
         Records are ``(key, value)`` or ``(key, value, time)``, or rows: then ``key`` names the key
         column(s), or is a function of the record, and ``time`` names the column of event times;
-        the value is the whole row. ``right_key`` and ``right_time`` say it for the right side
-        where it differs. A value behind the watermark (with a window: whose windows are closed)
+        the value is the whole row. ``right_key`` and ``right_time`` are for the right side, if
+        they differ. A value behind the watermark (with a window: whose windows are closed)
         goes to ``.late``, as ``(key, (side, value), time)``.
 
         >>> flow = ms.Workflow("clicks")
@@ -294,21 +294,21 @@ class Stream:
 
 
 class JobStream(Stream):
-    """The results of a job, and beside them what its windows could not take."""
+    """The results of a job, and its side outputs: values that its windows do not include."""
 
     @property
     def late(self) -> Stream:
-        """The values that came after all their windows were closed: ``(key, value, time)``."""
+        """The values that arrived after all their windows had closed: ``(key, value, time)``."""
         return self._side("late")
 
     @property
     def ahead(self) -> Stream:
-        """The values whose time was too far ahead to be believed: ``(key, value, time)``."""
+        """The values whose time is too far ahead of the clock: ``(key, value, time)``."""
         return self._side("ahead")
 
     @property
     def untimed(self) -> Stream:
-        """The values that had no time: ``(key, value, None)``."""
+        """The values without a time: ``(key, value, None)``."""
         return self._side("untimed")
 
     def _side(self, side: Side) -> Stream:
@@ -316,7 +316,7 @@ class JobStream(Stream):
         assert isinstance(job, JobVertex)
         if job.windowing is None:
             raise WorkflowError(
-                f"job {job.name!r} has no window, and so takes every value",
+                f"job {job.name!r} has no window, and so includes every value",
                 f"leave .{side} out, or give the job a window=",
                 place,
             )
@@ -343,9 +343,9 @@ class KeyedStream:
         ``time`` names the column of event times, or is ``ms.processing_time``; records that are
         pairs carry their time as ``(key, value, time)``. The watermark is ``lateness`` behind the
         event times (default: what the sources say); Flink calls this bounded out-of-orderness,
-        and Spark the delay of ``withWatermark``. ``early_every`` also gives results of windows
-        that are still open. ``panes`` says whether overlapping windows share partial results; by
-        default measured rates decide.
+        and Spark the delay of ``withWatermark``. ``early_every`` also emits results of windows
+        that are still open. ``panes`` decides whether overlapping windows share partial
+        results; by default measured rates decide.
 
         >>> flow = ms.Workflow("views")
         >>> views = flow.source("views", ms.read.json("views/", schema="user string, at timestamp"))
@@ -379,10 +379,10 @@ class KeyedStream:
 
         ``reduce`` is a function ``(key, values, state)`` that yields results, a built-in such as
         ``ms.count()``, a combinable reducer, or ``ms.arrow(function)``. ``combine(key, values)``
-        thins values out before the shuffle. ``ttl`` forgets keys that saw no value for that long.
-        ``output`` declares the columns of results, which otherwise come from annotations or the
-        first epoch. With ``durable=False`` the state is copied to peers but not put into the
-        store: after a restart it begins empty.
+        pre-aggregates values before the shuffle. ``ttl`` removes keys without a value for that
+        long. ``output`` declares the columns of results, which otherwise come from annotations or
+        the first epoch. With ``durable=False`` the state is replicated to peers but not written to
+        the store: after a restart it is empty.
 
         >>> def longest(user, orders, state):
         ...     state["most"] = max(state.get("most", 0), *(order.amount for order in orders))
@@ -426,13 +426,13 @@ class WindowedStream:
     ) -> JobStream:
         """Add a job that reduces the values of each window, once the watermark has passed its end.
 
-        ``reduce`` is a function ``(key, values)``, which is also given ``window=`` if it has a
-        parameter of that name; a built-in such as ``ms.count()``, whose results say the window's
+        ``reduce`` is a function ``(key, values)``, which also gets ``window=`` if it has a
+        parameter of that name; a built-in such as ``ms.count()``, whose results have the window's
         start and end; a combinable reducer; or ``ms.arrow(function)`` over the rows of all keys.
-        With ``ordered``, a function is given values in the order of their times. Jobs that differ
-        in their windows alone are reduced together, and so share panes; ``share=False`` keeps a
-        job to itself. ``ttl``, for count and global windows, forgets keys that saw no value for
-        that long, with what they had in unfinished windows. ``output`` and ``durable`` are as in
+        With ``ordered``, a function gets values in the order of their times. Jobs that differ in
+        their windows alone are fused, and so share panes; ``share=False`` prevents that. ``ttl``,
+        for count and global windows, removes keys without a value for that long, with their
+        unfinished windows. ``output`` and ``durable`` are as in
         ``KeyedStream.reduce``.
 
         >>> def busiest(user, views, window):

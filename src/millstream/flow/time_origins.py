@@ -1,8 +1,8 @@
-"""Where the event times of windowed jobs come from, according to a plan.
+"""The origins of the event times of windowed jobs in a plan.
 
-Followed back through steps and unions, the input of a windowed job ends at its origins. A source,
-or a job without windows, is *tracked*: map tasks measure the event times that it gives. A windowed
-job has a watermark already, which is *inherited*.
+Upstream of a windowed job, through steps and unions, are its origins. A source, or a job without
+windows, is *tracked*: map tasks measure the event times of its records. A windowed job has a
+watermark already, which is *inherited*.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from millstream.flow.windows import EveryTime, GlobalWindow, Windowing
 
 @dataclass(frozen=True)
 class Tracked:
-    """A source or a job without windows, and how event time goes on in it, in microseconds."""
+    """A source or a job without windows, and its event time options, in microseconds."""
 
     at: int
     name: str
@@ -30,10 +30,10 @@ class Tracked:
 
 @dataclass(frozen=True)
 class JobTiming:
-    """What the watermark of a windowed job depends on.
+    """The inputs of the watermark of a windowed job.
 
     Results of an inherited job may be older than its watermark by its delay. ``foldable`` are
-    jobs whose values could be folded into panes: windows of time, and a reducer that merges
+    jobs whose values can be aggregated in panes: windows of time, and a reducer that merges
     partial results.
     """
 
@@ -46,7 +46,7 @@ class JobTiming:
 
     @property
     def early(self) -> int | None:
-        """How often results are given while windows are open, by the clock."""
+        """The interval of results of open windows, by the clock."""
         for window in self.windowing.windows:
             if isinstance(window, GlobalWindow) and isinstance(window.trigger, EveryTime):
                 return window.trigger.length
@@ -54,7 +54,7 @@ class JobTiming:
 
     @property
     def is_measured(self) -> bool:
-        """Whether measured rates decide if values are folded."""
+        """Whether measured rates decide if values are aggregated in panes."""
         windowing = self.windowing
         return self.foldable and windowing.panes is None and windowing.paying_rate is not None
 
@@ -103,8 +103,8 @@ def _timing(plan: Plan, at: int, job: JobVertex, windowing: Windowing) -> JobTim
 def _delay(vertex: Vertex) -> int:
     """How far behind a job's watermark the times of its results may be.
 
-    Joins give each pair the time of a value, not the end of a window; and a value that has met
-    none is given when its time is long over.
+    A result of a join has the time of a value, not the end of a window; and a value without a
+    match is emitted long after its time.
     """
     if not isinstance(vertex, JobVertex) or not isinstance(vertex.reducer, JoinReducer):
         return 0
@@ -114,7 +114,7 @@ def _delay(vertex: Vertex) -> int:
 
 
 def origins_of(plan: Plan, job: int) -> list[int]:
-    """The sources and jobs that a job reads, through whatever lies between, in plan order."""
+    """The sources and jobs upstream of a job, with only steps between, in plan order."""
     found: set[int] = set()
     seen: set[int] = set()
     pending = list(plan.inputs[job])

@@ -1,7 +1,7 @@
 """The elements of a workflow's graph, as frozen descriptions.
 
-``workflow.py`` makes them from what users write, ``plan.py`` puts them in order; those that run
-a workflow only read them.
+``workflow.py`` and ``streams.py`` make them, ``plan.py`` sorts them; a running workflow only reads
+them.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ Side = Literal["late", "ahead", "untimed"]
 
 @dataclass(frozen=True)
 class SourceTiming:
-    """How event time goes on in a source, in microseconds.
+    """The event time options of a source, in microseconds.
 
     The watermark stays ``lateness`` behind the largest event time. After ``idle`` without data the
     source no longer holds others back. A value that is more than ``max_ahead`` ahead of the clock
-    is not believed.
+    is rejected.
     """
 
     lateness: int = 0
@@ -70,7 +70,7 @@ class BatchStep(Vertex):
 
 @dataclass(frozen=True, eq=False)
 class SplitVertex(Vertex):
-    """A predicate that is asked once for each record; its readers are ``BranchVertex``."""
+    """A predicate that is called once for each record; its readers are ``BranchVertex``."""
 
     function: Function = field(default=bool)
 
@@ -129,12 +129,12 @@ class FusedVertex(Vertex):
 
 @dataclass(frozen=True, eq=False)
 class SideVertex(Vertex):
-    """The values that a windowed job could not take, as a stream of ``(key, value, time)``."""
+    """A side output of a windowed job: values that its windows do not include, with key and time."""
 
     side: Side = "late"
 
     def is_behind(self, job: Vertex) -> bool:
-        """Whether the reducer of its job finds the values, and not the map."""
+        """Whether the operator of its job decides which values these are, and not the map."""
         windowing = job.windowing if isinstance(job, JobVertex) else None
         return self.side == "late" and windowing is not None and windowing.is_merging
 

@@ -192,7 +192,7 @@ Trigger = EveryCount | EveryTime | OnWatermark
 
 @dataclass(frozen=True)
 class GlobalWindow(_Timeless):
-    """All values of a key, from the first on; a trigger says when their result is given."""
+    """All values of a key, from the first on; a trigger decides when results are emitted."""
 
     trigger: Trigger
 
@@ -202,7 +202,7 @@ class GlobalWindow(_Timeless):
 
 @dataclass(frozen=True)
 class WithinWindow:
-    """Of joins: values of both sides whose times differ by so much at most."""
+    """Of joins: pairs of values whose times differ by a length at most."""
 
     length: int
 
@@ -237,10 +237,10 @@ Window = TimeWindow | SessionWindow | CountWindow | GlobalWindow | WithinWindow
 
 @dataclass(frozen=True)
 class Windowing:
-    """The windows of a job, and what belongs to them.
+    """The windows of a job, and their options.
 
-    ``lateness`` is None where sources say it. ``early`` gives results of open windows that often.
-    ``panes`` is None where measured rates decide.
+    ``lateness`` is None for that of the sources. ``early`` is the interval of early results.
+    ``panes`` is None if measured rates decide.
     """
 
     windows: tuple[Window, ...]
@@ -255,12 +255,12 @@ class Windowing:
 
     @cached_property
     def time_windows(self) -> tuple[TimeWindow, ...]:
-        """Its windows, if they are of time alone."""
+        """Its sliding and tumbling windows."""
         return tuple(w for w in self.windows if isinstance(w, TimeWindow))
 
     @cached_property
     def pane(self) -> int:
-        """The highest common factor of all sizes and slides."""
+        """The greatest common divisor of all sizes and slides."""
         return reduce(gcd, (n for w in self.time_windows for n in (w.size, w.slide)))
 
     @property
@@ -270,7 +270,7 @@ class Windowing:
 
     @property
     def is_merging(self) -> bool:
-        """Whether windows grow with their values, so that only their reducer knows what is late."""
+        """Whether windows grow with their values: then only their operator knows what is late."""
         sessions = any(isinstance(window, SessionWindow) for window in self.windows)
         return sessions and not self.processing_time
 
@@ -291,15 +291,16 @@ class Windowing:
 
     @property
     def by_two_stacks(self) -> tuple[TimeWindow, ...]:
-        """Those that overlap and have more than two panes; fewer are as quickly joined."""
+        """Those that overlap and have more than two panes; fewer are as quickly merged."""
         return tuple(w for w in self.time_windows if w.size > max(w.slide, 2 * self.pane))
 
     @property
     def paying_rate(self) -> float | None:
-        """From how many values of a key in a second on panes pay; None if no value is used twice.
+        """The rate, in values of a key per second, above which panes pay; None without overlap.
 
-        A second of windows costs all values that they have, or else every value once and the panes
-        that they have. Of one window: t (size - slide) > size / pane, the rule of the C-MR thesis.
+        Without panes, each value is added to every window that includes it; with panes, it is
+        added once, and each window merges its panes. For one window: t (size - slide) > size /
+        pane, the rule of the C-MR thesis.
         """
         windows = self.time_windows
         again = sum(w.size / w.slide for w in windows) - 1
@@ -345,7 +346,7 @@ def tumbling(size: timedelta) -> TimeWindow:
 
 
 def session(gap: timedelta) -> SessionWindow:
-    """A window for each burst of a key's values: it ends when nothing came for ``gap``.
+    """A window for each burst of a key's values: it ends after ``gap`` without a value.
 
     >>> str(ms.session(timedelta(minutes=30)))
     'session, gap 30m'
@@ -366,7 +367,7 @@ def count_window(size: int, slide: int | None = None) -> CountWindow:
 
 
 def global_window(trigger: Trigger) -> GlobalWindow:
-    """All values of a key since the first; ``trigger`` says when to give their result.
+    """All values of a key since the first; ``trigger`` decides when results are emitted.
 
     >>> ms.global_window(ms.every(100))
     GlobalWindow(trigger=EveryCount(count=100))
@@ -388,7 +389,7 @@ def every(amount: int | timedelta) -> EveryCount | EveryTime:
 
 
 def on_watermark() -> OnWatermark:
-    """Fire when the watermark has passed all values that a key has got.
+    """Fire when the watermark has passed all values of a key.
 
     >>> newest = ms.global_window(ms.on_watermark())
     """
@@ -396,7 +397,7 @@ def on_watermark() -> OnWatermark:
 
 
 def as_windows(given: object) -> tuple[Window, ...]:
-    """What a user passed as ``window=``: one window, or several of time."""
+    """Validate ``window=``: one window, or several of time."""
     several = list(given) if isinstance(given, Sequence) else [given]
     windows = [w for w in several if isinstance(w, Window)]
     if len(windows) < len(several) or not windows:
@@ -413,7 +414,7 @@ def as_windows(given: object) -> tuple[Window, ...]:
 
 
 def length_text(length: int) -> str:
-    """A length of time as people write it: ``1h30m``, ``250ms``."""
+    """A length of time as text: ``1h30m``, ``250ms``."""
     text = ""
     for unit, size in (("d", 86_400_000_000), ("h", 3_600_000_000), ("m", 60_000_000)):
         count, length = divmod(length, size)

@@ -1,6 +1,6 @@
-"""Workflows: what users write, from sources to sinks.
+"""Workflows: graphs of sources, jobs and sinks.
 
-``streams.py`` has the steps between; ``plan.py`` checks the whole and puts it in order.
+``streams.py`` has the steps between; ``plan.py`` validates and sorts the graph.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Workflow:
         """Add a source: one of ``ms.read``, or any Spark streaming DataFrame.
 
         For windows: the watermark stays ``lateness`` behind the largest event time; a source
-        without data for ``idle_after`` does not hold other sources back, and its watermark goes on
-        with the clock; a value more than ``max_ahead`` ahead of the clock is set aside.
+        without data for ``idle_after`` does not hold other sources back, and its watermark advances
+        with the clock; a value more than ``max_ahead`` ahead of the clock goes to ``.ahead``.
 
         >>> views = flow.source("views", ms.read.rate(), lateness=timedelta(seconds=10))
         """
@@ -75,7 +75,7 @@ class Workflow:
         return Stream(self, NamedVertex(place, (), name=name))
 
     def explain(self) -> str:
-        """The plan as text: stages, jobs, windows and panes, what is shared and what is kept.
+        """The plan as text: stages, jobs, windows and panes, shared work and state.
 
         >>> orders.sink("copy", ms.write.parquet("copy/"))
         >>> flow.explain().splitlines()[0]

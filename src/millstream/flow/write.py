@@ -1,6 +1,6 @@
-"""``ms.write``: where the results of a workflow can go.
+"""``ms.write``: the sinks of a workflow.
 
-Each function gives a description for ``stream.sink(name, ...)``. File sinks are exactly-once; the
+Each function returns a description for ``stream.sink(name, ...)``. File sinks are exactly-once; the
 others see the number of each epoch, and may see an epoch again after a failure.
 """
 
@@ -48,7 +48,7 @@ def csv(path: PathLike, *, header: bool = True) -> CsvSink:
 def console(*, rows: int = 20) -> ConsoleSink:
     """Print the first ``rows`` rows of every epoch.
 
-    All output of an epoch is collected in the driver: for looking at small results.
+    All output of an epoch is collected in the driver: for small results.
 
     >>> sink = ms.write.console(rows=5)
     """

@@ -1,1 +1,1 @@
-"""Keys, hashes, slots and who owns them."""
+"""Keys, hashes, slots and their owners."""

@@ -1,6 +1,6 @@
 """A placement as text, for logs and for the status of a run.
 
-This module owns the picture only; what it shows is :mod:`millstream.ring.placement`.
+The data are in :mod:`millstream.ring.placement`.
 """
 
 from __future__ import annotations
@@ -49,9 +49,11 @@ def _bar(owned: SlotMask, fed: SlotMask, width: int) -> str:
     columns = min(width, owned.size)
     edges = np.arange(columns) * owned.size // columns
     lengths = np.diff(edges, append=owned.size)
-    own, copy = (np.add.reduceat(mask.astype(np.int64), edges) for mask in (owned, fed))
-    # A single slot still shows: what a node owns must not vanish in the picture.
-    cells = np.select([2 * own >= lengths, own > 0, copy > 0], ["#", "+", "-"], ".")
+    owned_slots, copied = (np.add.reduceat(mask.astype(np.int64), edges) for mask in (owned, fed))
+    # A single slot is still visible: owned slots must not vanish.
+    cells = np.select(
+        [2 * owned_slots >= lengths, owned_slots > 0, copied > 0], ["#", "+", "-"], "."
+    )
     return "".join(cells.tolist())
 
 

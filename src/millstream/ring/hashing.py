@@ -1,7 +1,6 @@
 """The hash of a key and its slot: the same number in Python and in Spark SQL.
 
-This module owns the agreement with ``xxhash64(col)`` of Spark SQL (seed 42, read as signed) for
-canonical columns. Nulls leave the seed as it is, and the fields of a struct are chained: the hash
+The hash equals ``xxhash64(col)`` of Spark SQL (seed 42, read as signed) for canonical columns. Nulls leave the seed as it is, and the fields of a struct are chained: the hash
 of one is the seed of the next. Canonical keys come from :mod:`millstream.ring.keys`.
 """
 
@@ -99,7 +98,7 @@ def _hash(array: pa.Array, seeds: _Words) -> _Words:
 
 
 def _hash_flat(array: pa.Array, seeds: _Words) -> _Words:
-    """Hash a column that is no struct; what null rows get is of no meaning."""
+    """Hash a column that is no struct; the hashes of null rows are meaningless."""
     type = array.type
     if type in (STRING, BINARY):
         return _hash_bytes(array, seeds)

@@ -1,7 +1,7 @@
 """Key columns that arrive as Arrow, from Spark or from the user, made canonical.
 
-This module owns the vectorised casts; no Python object is made per row. Python keys are the
-business of :mod:`millstream.ring.keys`.
+The casts are vectorised; no Python object is made per row. Python keys are converted by
+:mod:`millstream.ring.keys`.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ def canonical_floats(array: pa.Array) -> pa.Array:
 def _canonical_struct(array: pa.StructArray, target: pa.DataType) -> pa.Array:
     if target.num_fields == 0:
         return array
-    # flatten, unlike field, nulls what a null parent hides, which may be out of range.
+    # flatten, unlike field, makes children of null parents null; they may be out of range.
     children = [canonical_column(child) for child in array.flatten()]
     mask = array.is_null().cast(BOOL)
     return pa.StructArray.from_arrays(children, fields=list(target), mask=mask)
 
 
 def _check_range(numbers: pa.Array, target: pa.DataType, first: int, last: int) -> None:
-    # Python's datetimes cannot hold other years, so such a key could never be handed out.
+    # Python's datetimes cannot hold other years, so such a key could never be decoded.
     bounds = pc.min_max(numbers)
     low, high = bounds["min"].as_py(), bounds["max"].as_py()
     if low is not None and not first <= low <= high <= last:

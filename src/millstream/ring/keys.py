@@ -1,4 +1,4 @@
-"""Canonical keys: the one form in which a key is hashed, compared, stored and handed out.
+"""Canonical keys: the one form in which a key is hashed, compared, stored and returned.
 
 This module owns the conversion between Python keys and canonical Arrow arrays, in which ``1``,
 ``True`` and ``1.0`` are three keys, ``-0.0`` is ``0.0``, every NaN is the same NaN, and an aware
@@ -145,7 +145,7 @@ def _encode_tuples(keys: Sequence[object], target: pa.DataType) -> pa.Array:
             encode_keys(column, field.type) for column, field in zip(columns, target, strict=True)
         ]
     except KeyTypeError:
-        for key in keys:  # name the whole key, not only its item
+        for key in keys:  # the error names the tuple, not only its item
             canonical_key(key, target)
         raise
     mask = None if whole else pa.array([key is None for key in keys], BOOL)
@@ -239,7 +239,7 @@ def _to_date(key: object) -> object:
 def _to_local(key: object) -> object:
     if not isinstance(key, dt.datetime) or key.tzinfo is not None:
         raise bad_key(key, LOCAL)
-    # fold says nothing once there is no zone; equal datetimes must be one key.
+    # fold has no meaning without a zone; equal datetimes must be one key.
     return _plain_datetime(key, LOCAL).replace(fold=0)
 
 

@@ -14,7 +14,7 @@ SlotMask: TypeAlias = npt.NDArray[np.bool_]
 
 
 def mask_of(slots: range, size: int) -> SlotMask:
-    """The mask of one run of slots, out of so many."""
+    """The mask of one run of slots, of the given size."""
     mask = np.zeros(size, dtype=bool)
     mask[slots.start : slots.stop] = True
     return mask

@@ -1,9 +1,8 @@
-"""The placement: who owns each slot and who else is fed copies of it, in one version.
+"""The placement: the owner of each slot and the nodes that receive copies of it, in one version.
 
-This module owns that one fact and the ways to ask for it. A ring alone does not tell: while slots
-move or copies are made anew, nodes are fed that are nobody's regular backups. Choosing backups is
-left to :mod:`millstream.ring.zones`, deciding who is fed when to the coordinator, and showing it
-to :mod:`millstream.ring.drawing`.
+A ring alone is not enough: while slots are moved or re-replicated, nodes receive copies that are
+nobody's regular backups. Backups are chosen in :mod:`millstream.ring.zones`; the coordinator
+decides who receives copies when.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ class Placement:
     def of(cls, ring: Ring, copies: Mapping[NodeId, SlotMask]) -> Placement:
         """Return the placement where each node gets copies of the slots that its mask names.
 
-        What a node owns itself is left out. The copies of a slot are in order clockwise from its
+        Slots that a node owns are left out. The copies of a slot are in order clockwise from its
         owner; nodes that are not in the ring come last, by name.
         """
         for node, mask in copies.items():
@@ -85,7 +84,7 @@ class Placement:
             chosen = np.flatnonzero(fed[:, start]).tolist()
             owner = int(ring.table[start])
             # Clockwise, first those behind the owner in ring.nodes, then those before it; never
-            # the owner, whose own bits say nothing.
+            # the owner, whose bits are ignored.
             after = [at for at in chosen if at < len(inside) and inside[at] > owner]
             before = [at for at in chosen if at < len(inside) and inside[at] < owner]
             outside = [at for at in chosen if at >= len(inside)]
@@ -106,7 +105,7 @@ class Placement:
 
     @cached_property
     def nodes(self) -> tuple[NodeId, ...]:
-        """All that own or copy something: those of the ring clockwise, then the others by name."""
+        """All nodes with slots or copies: those of the ring clockwise, then the others by name."""
         copying = {node for _, nodes in self.arcs for node in nodes}
         return (*self.ring.nodes, *sorted(copying - set(self.ring.nodes)))
 
@@ -147,18 +146,18 @@ class Placement:
         ]
 
     def fed(self, node: NodeId) -> SlotMask:
-        """Return of which slots the node gets copies."""
+        """Return the slots of which the node gets copies."""
         lengths = np.diff([*(start for start, _ in self.arcs), self.ring.slots])
         return np.repeat(np.array([node in nodes for _, nodes in self.arcs], np.bool_), lengths)
 
     def owned(self, node: NodeId) -> SlotMask:
-        """Return which slots the node owns: none, if it is not in the ring."""
+        """Return the slots that the node owns: none, if it is not in the ring."""
         if node not in self.ring.nodes:
             return np.zeros(self.ring.slots, np.bool_)
         return np.asarray(self.ring.table == self.ring.nodes.index(node))
 
     def held(self, node: NodeId) -> SlotMask:
-        """Return which slots the node owns or gets copies of."""
+        """Return the slots that the node owns or gets copies of."""
         return self.owned(node) | self.fed(node)
 
     def at(self, version: int) -> Placement:
@@ -171,7 +170,7 @@ class Placement:
 
     @cached_property
     def _all_shares(self) -> tuple[Share, ...]:
-        """All slots in shares: cut from tokens and arcs, without a look at single slots."""
+        """All slots in shares, computed from tokens and arcs, not from single slots."""
         # Slots before the first token belong to the last one; dict() lets a token at 0 win.
         owners = dict([(0, self.ring.tokens[-1][1]), *self.ring.tokens])
         copies = dict(self.arcs)

@@ -1,8 +1,7 @@
-"""The ring: which node owns which slot, in one version.
+"""The ring: the owner of each slot, in one version; and the slots of shuffle partitions.
 
-This module owns the assignment and its changes, and the cut of the slots into shuffle partitions.
-Deciding when to change the ring is left to the policies, copying state to the coordinator and the
-nodes, and the hashing of keys to slots to :mod:`millstream.ring.hashing`.
+Keys are hashed to slots in :mod:`millstream.ring.hashing`. When the ring changes, and how state is
+copied, is decided by the coordinator.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ Slot = NewType("Slot", int)
 
 
 class RingError(MillstreamError):
-    """A change or a question that this ring cannot take."""
+    """A change or a look-up that is not possible with this ring."""
 
     def __init__(self, what: str, fix: str) -> None:
         super().__init__(what, fix)

@@ -1,8 +1,8 @@
-"""What scalars of numpy and pandas say, as Python's own values.
+"""Scalars of numpy and pandas as plain Python values.
 
 ``np.int64(1)`` is the int 1, ``np.datetime64("2024-02-29")`` a date, a ``Timestamp`` of pandas a
-datetime, and what says that it is missing (NaT, NA) is None. A scalar that no value of Python
-equals, such as a time with nanoseconds, stays as it is. pandas is recognised by name: it is not
+datetime, and a missing value (NaT, NA) is None. A scalar that equals no value of Python, such as
+a time with nanoseconds, is not converted. pandas is recognised by name: it is not
 imported here.
 """
 
@@ -24,7 +24,7 @@ _DATES = (dt.date, dt.datetime)
 
 
 def plain_value(value: Any) -> Any:
-    """A scalar of numpy or pandas as Python's own; anything else as it is."""
+    """A scalar of numpy or pandas as a plain Python value; any other value unchanged."""
     kind: type = type(value)
     convert = conversion(kind)
     return value if convert is None else convert(value)
@@ -32,7 +32,7 @@ def plain_value(value: Any) -> Any:
 
 @lru_cache(maxsize=1024)
 def conversion(kind: type) -> _Convert | None:
-    """The function that makes Python's own value of a scalar of this type; None: it is plain."""
+    """The function that converts scalars of this type; None if they are plain Python values."""
     if issubclass(kind, np.generic):
         return next((convert for base, convert in _NUMPY if issubclass(kind, base)), None)
     if kind.__module__.partition(".")[0] == "pandas":
@@ -77,8 +77,8 @@ def _missing(value: Any) -> None:
     return None
 
 
-# The unbound methods return a plain value also for a subclass. A longdouble says more than a
-# float can. Order matters: timedelta64 is a signed integer to numpy.
+# The unbound methods return a plain value also for a subclass. A longdouble is more
+# precise than a float. Order matters: timedelta64 is a signed integer to numpy.
 _NUMPY: tuple[tuple[type, _Convert | None], ...] = (
     (np.longdouble, None),
     (np.clongdouble, None),

@@ -1,7 +1,7 @@
-"""Large tables a stride at a time.
+"""Processing large tables in strides, to release the interpreter lock.
 
-Python lets other threads run between two calls, never inside of one that makes, looks up or pickles
-objects: over a million of them it would hold the interpreter for a tenth of a second and more.
+Python switches threads between two calls, never inside of one that makes, looks up or pickles
+objects: over a million of them it would hold the lock for a tenth of a second and more.
 """
 
 from __future__ import annotations

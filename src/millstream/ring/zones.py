@@ -1,8 +1,7 @@
-"""Fault zones: which nodes fail together, and so which of them may back up which.
+"""Fault zones: which nodes fail together; the order of the first ring and the choice of backups.
 
-This module owns where nodes lie, the order of the first ring and the choice of backups. Who owns
-a slot is left to :mod:`millstream.ring.ring`, and who is fed copies of it, which also depends on
-what is being copied at the moment, to :mod:`millstream.ring.placement`.
+The owners of slots are in :mod:`millstream.ring.ring`; the nodes that receive copies, which also
+depend on the copying in progress, in :mod:`millstream.ring.placement`.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ from millstream.ring.ring import NodeId, Ring
 
 @dataclass(frozen=True)
 class Domain:
-    """Where a node can fail together with others.
+    """The zone, host and executor of a node.
 
-    A host is one only within its zone, and an executor within its host: nodes in different zones
-    share nothing, whatever the other names say. So zones can be tried out on one machine.
+    Hosts are distinct in different zones, and executors on different hosts, also if they have the
+    same name. So zones can be simulated on one machine.
     """
 
     zone: str
@@ -59,7 +58,7 @@ def backups_of(
 
 
 def shortage(domains: Iterable[Domain], replicas: int) -> str | None:
-    """Return what the copies cannot protect against, for a log; None if all is as it should be.
+    """Return what the copies do not protect against, for a log; None if there is nothing.
 
     There is one domain per node, so equal ones count.
     """
@@ -82,7 +81,7 @@ def shortage(domains: Iterable[Domain], replicas: int) -> str | None:
     if zones >= needed:
         return None
     if hosts == 1:
-        # The usual case on a laptop: true, but nothing that anybody has to mend.
+        # The usual case on a laptop: no warning.
         what = "processes" if executors == 1 else "executors or processes"
         return f"all nodes are on one host: copies protect against the loss of {what} only"
     there = "all nodes are in 1 zone" if zones == 1 else f"the nodes are in {zones} zones"
