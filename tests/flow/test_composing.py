@@ -143,7 +143,7 @@ def test_a_union_of_a_source_and_a_job_is_as_late_as_the_job(flow: Workflow, lin
     ]
 
 
-def test_what_a_job_gets_through_a_led_one_has_the_leaders_watermark(
+def test_results_of_a_fused_job_have_the_watermark_of_the_job_it_is_fused_into(
     flow: Workflow, lines: Stream
 ) -> None:
     for name, size in (("a", MINUTE), ("b", 2 * MINUTE)):

@@ -233,7 +233,7 @@ shared
         (None, median, "hold all values: a function reduces them, not partial results"),
     ],
 )
-def test_the_rule_for_panes_is_told(panes: bool | None, reduce: object, line: str) -> None:
+def test_the_rule_for_panes_is_explained(panes: bool | None, reduce: object, line: str) -> None:
     flow = Workflow("w")
     keyed = flow.source("in", ms.read.rate()).flat_map(reading).key_by()
     keyed.window(ms.sliding(HOUR, 5 * MINUTE), panes=panes).reduce("n", reduce)
@@ -251,14 +251,14 @@ def test_the_rule_for_panes_is_told(panes: bool | None, reduce: object, line: st
     ],
     ids=str,
 )
-def test_the_state_of_each_window_is_told(window: object, state: str) -> None:
+def test_the_state_of_each_window_is_explained(window: object, state: str) -> None:
     flow = Workflow("w")
     flow.source("in", ms.read.rate()).map_reduce("n", map=reading, reduce=ms.count(), window=window)
 
     assert f"    state    {state}\n" in flow.explain()
 
 
-def test_a_function_without_a_name_is_told_by_its_line() -> None:
+def test_a_function_without_a_name_is_identified_by_its_line() -> None:
     flow = Workflow("w")
     nameless = lambda record: record  # noqa: E731
     flow.source("in", ms.read.rate()).map(nameless).sink("out", ms.write.console())
@@ -267,7 +267,7 @@ def test_a_function_without_a_name_is_told_by_its_line() -> None:
     assert f"in → map <lambda> (test_explaining.py:{line}) → sink out" in flow.explain()
 
 
-def test_a_stream_that_two_paths_reach_is_told_once() -> None:
+def test_a_stream_that_two_paths_reach_is_printed_once() -> None:
     flow = Workflow("w")
     source = flow.source("in", ms.read.rate())
     source.map(parse).union(source.filter(is_paid)).map(customer).sink("out", ms.write.console())
@@ -299,7 +299,7 @@ def test_explaining_and_drawing_do_not_need_spark() -> None:
     ],
     ids=lambda windows: ", ".join(map(str, windows)),
 )
-def test_the_rate_that_is_told_is_the_one_that_decides(windows: tuple[TimeWindow, ...]) -> None:
+def test_the_explained_rate_is_the_one_that_decides(windows: tuple[TimeWindow, ...]) -> None:
     windowing = Windowing(windows)
     rate = windowing.paying_rate
     assert rate is not None

@@ -195,7 +195,7 @@ def test_a_module_known_by_two_names_is_shipped(
     assert cloudpickle.loads(ship(users.by_module))("a") == "A!"
 
 
-def test_a_module_that_is_not_known_by_its_own_name_does_not_stand_in_the_way(
+def test_a_module_under_another_name_is_ignored(
     users: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     stray = ModuleType("stray_module_of_user")
@@ -227,7 +227,7 @@ def test_threads_ship_at_the_same_time(users: ModuleType) -> None:
     assert min(sizes) > 5 * by_name
 
 
-def test_the_users_modules_are_told_from_the_rest(users: ModuleType) -> None:
+def test_the_users_modules_are_recognised(users: ModuleType) -> None:
     assert is_users(users)
     assert is_users(sys.modules[__name__])
     for module in (json, np, pytest, cloudpickle, millstream, sys, sys.modules["__main__"]):

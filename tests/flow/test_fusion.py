@@ -287,7 +287,7 @@ def test_results_of_a_fused_job_reach_its_consumers_and_no_others(
     assert planned.levels[at(planned, "behind")] == 2
 
 
-def test_a_led_job_is_still_found_by_name(flow: Workflow, lines: Stream) -> None:
+def test_a_fused_job_is_still_found_by_name(flow: Workflow, lines: Stream) -> None:
     keep(flow.stream("b"), "out")
     windowed(lines, "a", ms.tumbling(HOUR))
     windowed(lines, "b", ms.tumbling(MINUTE))
@@ -298,7 +298,7 @@ def test_a_led_job_is_still_found_by_name(flow: Workflow, lines: Stream) -> None
     assert len(planned.jobs) == 1
 
 
-def test_three_jobs_share_one_leader(flow: Workflow, lines: Stream) -> None:
+def test_three_jobs_are_fused_into_one(flow: Workflow, lines: Stream) -> None:
     for name, window in (("a", MINUTE), ("b", HOUR), ("c", MINUTE)):
         windowed(lines, name, ms.tumbling(window))
 
@@ -370,7 +370,7 @@ def test_a_job_whose_late_values_are_read_shares_only_equal_windows(
     assert planned.readers == {a: ((a, c),), b: ((b,), (d,))}
 
 
-def test_nobody_joins_with_more_windows_once_late_values_are_read(
+def test_jobs_with_more_windows_are_not_fused_once_late_values_are_read(
     flow: Workflow, lines: Stream
 ) -> None:
     windowed(lines, "a", ms.tumbling(MINUTE))
@@ -391,7 +391,7 @@ def test_jobs_on_different_streams_are_reduced_apart(flow: Workflow, lines: Stre
     assert len(plan(flow).jobs) == 2
 
 
-def test_the_job_that_was_written_first_leads_whatever_reads_it(
+def test_jobs_are_fused_into_the_one_written_first_whatever_reads_it(
     flow: Workflow, lines: Stream
 ) -> None:
     windowed(lines, "a", ms.tumbling(MINUTE))
@@ -413,7 +413,7 @@ def test_the_job_that_was_written_first_leads_whatever_reads_it(
     assert of_other == at(planned, "other")
 
 
-def test_what_a_led_job_does_not_take_comes_from_its_leader(flow: Workflow, lines: Stream) -> None:
+def test_fused_jobs_have_the_same_side_outputs(flow: Workflow, lines: Stream) -> None:
     windowed(lines, "a", ms.tumbling(MINUTE))
     keep(windowed(lines, "b", ms.tumbling(HOUR)).untimed, "untimed")
 

@@ -318,11 +318,11 @@ def test_annotations_that_are_no_strings_are_read_as_well() -> None:
     "function",
     [with_missing_result, without_annotation, nothing, len, str, Custom, Custom(), None, 7],
 )
-def test_an_annotation_that_is_absent_or_cannot_be_resolved_tells_nothing(function: object) -> None:
+def test_a_missing_or_unresolvable_annotation_is_ignored(function: object) -> None:
     assert hints.yielded(function) is None
 
 
-def test_a_local_class_in_an_annotation_tells_nothing() -> None:
+def test_a_local_class_in_an_annotation_is_ignored() -> None:
     class Local:
         pass
 

@@ -123,7 +123,7 @@ def test_what_reads_a_join_waits_for_results_behind_its_watermark(
     assert of_next.delays == {of_join.job: delay}
 
 
-def test_the_plan_tells_of_joins() -> None:
+def test_the_plan_explains_joins() -> None:
     flow, a, b = streams()
     a.join(b, "both", how="left", within=MINUTE, on_match=total)
 

@@ -85,6 +85,6 @@ def test_what_is_not_a_path_is_refused(make: Any, path: object) -> None:
         make(path)
 
 
-def test_csv_has_a_header_unless_told() -> None:
+def test_csv_has_a_header_by_default() -> None:
     assert write.csv("out").header
     assert not write.csv("out", header=False).header

@@ -157,7 +157,7 @@ def test_only_windows_have_sides(stream: Stream) -> None:
 
 
 @pytest.mark.parametrize("option", ["lateness", "idle_after", "max_ahead"])
-def test_what_a_source_says_of_time_is_checked(option: str) -> None:
+def test_event_time_options_of_a_source_are_validated(option: str) -> None:
     flow = Workflow("w")
     with pytest.raises(WorkflowError, match=f"{option} is") as caught:
         flow.source("rows", ms.read.rate(), **{option: -SECOND})

@@ -34,7 +34,7 @@ by_name = [repr(scalar) for scalar, _ in SAID]
 
 
 @pytest.mark.parametrize(("scalar", "said"), SAID, ids=by_name)
-def test_a_scalar_is_what_it_says(scalar: Any, said: Any) -> None:
+def test_a_scalar_becomes_a_plain_value(scalar: Any, said: Any) -> None:
     found = plain_value(scalar)
 
     assert found == said
@@ -42,7 +42,7 @@ def test_a_scalar_is_what_it_says(scalar: Any, said: Any) -> None:
 
 
 @pytest.mark.parametrize(("scalar", "said"), SAID, ids=by_name)
-def test_a_key_that_is_a_scalar_is_the_key_that_it_says(scalar: Any, said: Any) -> None:
+def test_a_scalar_key_equals_its_plain_value(scalar: Any, said: Any) -> None:
     for key, expected in ((scalar, said), (("a", scalar), ("a", said))):
         encoded = encode_keys([key, expected])
 

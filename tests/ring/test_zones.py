@@ -247,7 +247,7 @@ def test_a_node_with_several_arcs_has_one_set_of_backups() -> None:
         (["z1", "z2", "z1", "z3"], 2),
     ],
 )
-def test_nothing_is_said_if_there_are_zones_enough(places: list[str], replicas: int) -> None:
+def test_there_is_no_warning_with_enough_zones(places: list[str], replicas: int) -> None:
     assert shortage(placed(*places).values(), replicas) is None
 
 

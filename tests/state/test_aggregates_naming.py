@@ -38,7 +38,7 @@ EVERY = {
 }
 
 
-def test_a_set_is_told_as_a_user_would_write_it() -> None:
+def test_a_set_as_text_is_what_a_user_would_write() -> None:
     assert text_of(aggregate(n=count(), avg=mean("temp"))) == "n=count(), avg=mean(column='temp')"
     assert text_of(as_set(top_k(3))) == "value=top_k(k=3, largest=True)"
 

@@ -247,7 +247,7 @@ def test_a_snapshot_and_what_comes_after_it_make_a_copy(
 @forms
 @few
 @given(data=st.data(), slots=MASKS)
-def test_slots_that_were_dropped_begin_anew_and_the_others_stay(
+def test_dropped_slots_are_empty_and_the_others_stay(
     form: Form, data: st.DataObject, slots: set[int]
 ) -> None:
     fragments = form.fragments(data)
@@ -424,7 +424,7 @@ def test_a_key_has_one_change_in_a_merged_fragment(
     assert not merged.plain.get(0)
 
 
-def test_a_merged_fragment_tells_only_the_last_visit_of_a_key() -> None:
+def test_a_merged_fragment_has_only_the_last_visit_of_a_key() -> None:
     visits = [{0: ["a", "b"]}, {0: ["b"], 1: ["c"]}, {1: ["c"]}]
 
     merged = merge_keyed([KeyedFragment(visits=[(t, v)]) for t, v in enumerate(visits)])

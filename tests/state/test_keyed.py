@@ -159,7 +159,7 @@ def test_what_was_written_can_be_mutated_until_the_call_ends_and_not_after() -> 
     assert master.get(0, "k") == {"v": [1, 2], "inner": {"x": [1, 2]}}
 
 
-def test_a_lent_copy_that_the_user_kept_does_not_reach_the_committed_state() -> None:
+def test_a_copy_that_the_user_kept_does_not_reach_the_committed_state() -> None:
     master = state_of(seen=[1])
     state = view(master)
     kept = state["seen"]
@@ -270,7 +270,7 @@ def test_an_entry_written_and_deleted_after_clear_leaves_nothing() -> None:
     assert master.count(ALL) == 0
 
 
-def test_state_can_be_written_while_it_is_gone_through() -> None:
+def test_state_can_be_written_while_it_is_iterated() -> None:
     state = view(state_of(a=1, b=2, c=3))
 
     for name in state:
@@ -303,7 +303,7 @@ def test_the_usual_methods_of_a_mapping_work() -> None:
 
 
 @pytest.mark.parametrize("base", [None, {"n": 1}])
-def test_scalars_of_numpy_and_pandas_are_kept_as_what_they_say(base: Any) -> None:
+def test_scalars_of_numpy_and_pandas_are_stored_as_plain_values(base: Any) -> None:
     views: list[View] = [KeyView(base), {} if base is None else dict(base)]
     for view in views:
         view["n"], view["x"] = np.int64(2), np.float32(0.5)
@@ -684,7 +684,7 @@ def test_a_fragment_that_was_applied_does_not_change_with_the_state() -> None:
     assert fragment == some_of_everything()
 
 
-def test_a_key_is_odd_only_as_long_as_it_has_a_mutable_value_or_many_entries() -> None:
+def test_a_key_is_on_the_slow_path_while_it_has_a_mutable_value_or_many_entries() -> None:
     state = KeyedState()
     state.apply(some_of_everything())
 

@@ -18,7 +18,7 @@ print(type(value).__name__, value.n, value.doubled())
 """
 
 
-def test_odd_values_come_back_as_they_were() -> None:
+def test_unusual_values_survive_pickling() -> None:
     assert same([loads(dumps(value)) for value in ODD], ODD)
 
 

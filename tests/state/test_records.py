@@ -191,7 +191,7 @@ def test_what_arrow_cannot_carry_is_named(values: list[Any]) -> None:
     assert caught.value.column == "value"
 
 
-def test_odd_values_keep_their_shape_beside_plain_ones() -> None:
+def test_pickled_values_keep_their_shape_beside_plain_ones() -> None:
     records = [(1, value) for value in ODD]
 
     batch = encode_records(records)
@@ -216,7 +216,7 @@ NUMPY = [
 ]
 
 
-def test_scalars_of_numpy_and_pandas_travel_as_what_they_say() -> None:
+def test_scalars_of_numpy_and_pandas_travel_as_plain_values() -> None:
     batch = encode_records(NUMPY)
 
     assert batch.schema.types == [
@@ -237,7 +237,7 @@ def test_scalars_of_numpy_and_pandas_travel_as_what_they_say() -> None:
     assert decode_records(batch)[1]["t"] is None
 
 
-def test_scalars_of_numpy_fit_the_declared_type_that_they_say() -> None:
+def test_scalars_of_numpy_fit_the_declared_type_of_their_value() -> None:
     schema = pa.schema([("key", pa.string()), ("value", pa.float64())])
 
     assert round_trip([("a", np.float64(1.5)), ("b", np.int64(2))], schema) == [

@@ -162,7 +162,7 @@ ACTS: tuple[Callable[[Any], None], ...] = (
     suppress_health_check=[HealthCheck.too_slow],
 )
 @given(data=st.data())
-def test_spilling_shows_to_nobody(table: ColdTable, data: st.DataObject) -> None:
+def test_spilling_is_invisible_to_readers(table: ColdTable, data: st.DataObject) -> None:
     pool = data.draw(st.sampled_from(POOLS))
     slot_of = {key: at % SLOTS for at, key in enumerate(pool)}
     twins = Twins(Spilling(data.draw(st.sampled_from([1, TINY])), tables(table)))
@@ -331,7 +331,7 @@ class LimitedTable:
             raise StoreFullError("no space")
 
 
-def test_a_disk_that_is_full_takes_nothing_away_and_brings_nothing_back() -> None:
+def test_a_full_disk_loses_no_key_and_restores_no_removed_one() -> None:
     table = LimitedTable()
     spilling = Spilling(TINY, lambda job: table)
     state, plain = spilling.state(0), KeyedState()

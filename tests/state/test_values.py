@@ -75,7 +75,7 @@ def test_values_of_one_plain_type_travel_as_arrow(values: list[Any], expected: p
 
 
 @pytest.mark.parametrize("time", [NOON, NOON.replace(tzinfo=dt.UTC)])
-def test_datetimes_travel_as_arrow_and_bind_nobody(time: dt.datetime) -> None:
+def test_datetimes_travel_as_arrow_and_may_mix_with_other_types(time: dt.datetime) -> None:
     field, column = encode_column("x", [time, None])
 
     assert pa.types.is_timestamp(field.type)

@@ -115,7 +115,7 @@ def test_a_row_of_a_side_can_be_unpacked_as_key_value_and_time() -> None:
     assert (key, value, time) == ("a", 1, at(3))
 
 
-def test_sides_that_nobody_reads_are_counted_only() -> None:
+def test_unread_side_outputs_are_only_counted() -> None:
     job = windowed()
     gate = Gate(job, CLOCK, 0, ["ahead"])
 
@@ -140,7 +140,7 @@ def test_times_come_back_as_they_were_given() -> None:
 
 
 @pytest.mark.parametrize("window", [TEN, ms.session(dt.timedelta(1)), ms.count_window(2)], ids=str)
-def test_times_that_no_datetime_can_tell_are_never_taken(window: Window) -> None:
+def test_times_beyond_datetimes_are_never_admitted(window: Window) -> None:
     job = windowed(window)
     gate = Gate(job, JobClock(limits={SOURCE: END}), 0)
 
@@ -179,7 +179,7 @@ def bounds(window: Window, time: int) -> list[int]:
     ],
     ids=str,
 )
-def test_values_are_taken_if_datetimes_can_tell_all_their_windows(window: Window) -> None:
+def test_values_are_admitted_if_datetimes_represent_all_their_windows(window: Window) -> None:
     job = windowed(window)
     gate = Gate(job, JobClock(limits={SOURCE: END}), 0)
     steps = [0, 1, 9_999_999, 10_000_000, 419_999_999, DAY - 1, DAY, 4 * DAY, 7 * DAY, 14 * DAY]
@@ -207,7 +207,7 @@ def at_noon() -> int:
 
 @pytest.mark.parametrize("window", [TEN, ms.session(dt.timedelta(1)), ms.count_window(2)], ids=str)
 @pytest.mark.parametrize("far", [float("inf"), 1e14, 1.7e18])
-def test_numbers_that_no_timestamp_can_tell_are_late_or_ahead(window: Window, far: float) -> None:
+def test_numbers_beyond_timestamps_are_late_or_ahead(window: Window, far: float) -> None:
     job = windowed(window)
     gate = Gate(job, JobClock(limits={SOURCE: END}), 0, SIDES)
 
@@ -419,7 +419,7 @@ def test_results_are_handed_on_window_by_window_with_their_time() -> None:
     assert found[0][1].batch().schema.metadata == {b"kept": b"yes"}
 
 
-def test_results_whose_time_nobody_asks_for_stay_together() -> None:
+def test_results_without_readers_of_their_time_form_one_chunk() -> None:
     columns = {"key": list("abc"), WINDOW: np.array([0, 0, 1], np.int32), TIME: [9, 19, 19]}
 
     found = list(runs_of(pa.record_batch(columns), timed=False))

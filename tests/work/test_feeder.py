@@ -177,7 +177,7 @@ def test_every_owner_is_fed_its_slots_and_outputs_come_in_the_order_of_slots(sce
     assert scene.unreachable == []
 
 
-def test_the_header_says_all_that_a_node_must_know(world: World) -> None:
+def test_the_header_has_all_that_a_node_needs(world: World) -> None:
     schema = pa.schema([("n", pa.int64())])
     clock = JobClock(3, 4, {0: 9}, folding=False)
     scene = Scene(
@@ -270,7 +270,7 @@ def test_copies_are_fed_only_where_backups_keep_logs(world: World) -> None:
     assert copies == [False, False, True, True, True]
 
 
-def test_a_backup_that_is_gone_does_not_hold_up_a_feed(world: World) -> None:
+def test_a_dead_backup_does_not_delay_a_feed(world: World) -> None:
     scene = Scene(world, placed([ME], 0, other=ALL), logs=True)
     world.crash(OTHER)
 
@@ -290,7 +290,7 @@ def test_the_end_marker_does_not_depend_on_the_order_of_rows() -> None:
 # -- feeds that fail -------------------------------------------------------------------------
 
 
-def test_a_task_whose_node_dies_goes_on_against_the_new_owner(scene: Scene) -> None:
+def test_a_task_whose_node_dies_retries_with_the_new_owner(scene: Scene) -> None:
     scene.world.crash(OTHER)
     scene.on_unreachable = lambda: scene.now_owned_by(placed([ME, THIRD], 1))
 
@@ -309,7 +309,7 @@ def test_what_was_fed_already_is_not_fed_again_after_a_takeover(scene: Scene) ->
     assert scene.fed() == {ME: [LOW], THIRD: [HIGH]}
 
 
-def test_the_coordinator_is_told_how_often_in_a_row_a_node_could_not_be_reached(
+def test_a_report_has_the_number_of_consecutive_failures_to_reach_a_node(
     scene: Scene,
 ) -> None:
     def on_unreachable() -> None:
@@ -365,7 +365,7 @@ def test_after_a_minute_without_success_a_task_gives_up(scene: Scene) -> None:
     assert 60.0 < scene.world.now < 63.0
 
 
-def test_every_success_begins_the_minute_anew(scene: Scene) -> None:
+def test_every_success_restarts_the_timeout(scene: Scene) -> None:
     for node in (ME, OTHER):
         scene.nodes[node].always = FeedRefusedError("not yet", stale=False)
         scene.world.at(45.0 * (1 + (node == OTHER)), clearing(scene.nodes[node]))
@@ -446,7 +446,7 @@ def test_the_time_in_which_the_coordinator_looks_at_a_node_does_not_count(scene:
     assert scene.world.now > 150.0
 
 
-def test_a_driver_that_is_gone_ends_the_task(scene: Scene) -> None:
+def test_a_dead_driver_ends_the_task(scene: Scene) -> None:
     scene.world.crash(ME)
     scene.world.crash("driver")
 

@@ -97,7 +97,7 @@ def test_errors_name_the_join_and_the_side() -> None:
         tagged(Chunk(records=["a"]), key=lambda record: record.nothing)
 
 
-def test_a_value_behind_the_watermark_is_late_and_says_its_side() -> None:
+def test_a_value_behind_the_watermark_is_late_and_has_its_side() -> None:
     job = join_of(WithinWindow(60_000_000))
     gate = Gate(job, JobClock(closed=1000, watermark=2000), 0, ["late"])
     items = [("a", ("left", 1), 0.000999), ("a", ("right", 2), 0.001)]
@@ -108,7 +108,7 @@ def test_a_value_behind_the_watermark_is_late_and_says_its_side() -> None:
     assert list(admitted.sides["late"].records()) == items[:1]
 
 
-def test_results_of_a_join_go_on_in_one_chunk() -> None:
+def test_results_of_a_join_form_one_chunk() -> None:
     rows = pa.record_batch({"key": ["a", "b"], "time": [1, 2]})
 
     [(window, chunk)] = runs_of(rows, timed=True)

@@ -116,7 +116,7 @@ def test_every_form_does_what_a_dictionary_would_over_several_epochs(
         max_size=8,
     )
 )
-def test_keys_idle_for_longer_than_their_time_to_live_start_anew(
+def test_keys_idle_for_longer_than_their_time_to_live_expire(
     form: str, epochs: list[tuple[int, list[tuple[Any, int]]]]
 ) -> None:
     job = replace(JOBS[form], ttl=timedelta(seconds=TTL))
@@ -301,7 +301,7 @@ def test_a_copy_that_gets_deltas_merged_deltas_or_a_snapshot_holds_the_same(
 
 
 @forms
-def test_what_was_dropped_is_gone_and_the_other_slots_stay(form: str) -> None:
+def test_dropped_slots_are_empty_and_the_others_stay_unchanged(form: str) -> None:
     running = Running(JOBS[form])
     running.epoch([(str(number), 1) for number in range(40)])
     half = np.arange(SLOTS) < SLOTS // 2
@@ -388,7 +388,7 @@ def test_mutation_without_writing_back_is_kept_from_epoch_to_epoch() -> None:
     assert running.state() == {"a": {"seen": [1, 2, 3]}}
 
 
-def test_an_output_that_does_not_fit_is_told_with_its_key() -> None:
+def test_an_output_of_a_wrong_type_is_reported_with_its_key() -> None:
     schema = pa.schema([("key", pa.string()), ("value", pa.int64())])
 
     def reduce(key: str, values: list[Any], state: Any) -> Iterator[Any]:

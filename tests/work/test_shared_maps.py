@@ -99,7 +99,7 @@ def test_the_sides_of_a_split_keep_types_and_time() -> None:
     assert (held.time, others.time) == (5, 5)
 
 
-def test_a_predicate_that_fails_is_told_as_a_split() -> None:
+def test_an_error_of_a_predicate_names_the_split() -> None:
     split = SplitVertex(HERE, function=lambda record: record.missing)
 
     with pytest.raises(UserFunctionError, match="split"):
@@ -165,7 +165,7 @@ def test_a_shared_arrow_map_runs_once() -> None:
     assert len(counting.calls) == 1
 
 
-def test_what_a_shared_map_gave_is_kept_no_longer_than_its_chunk_is_read() -> None:
+def test_results_of_a_shared_map_are_dropped_after_the_last_reader() -> None:
     program, jobs = shared(pairs, ms.count(), ms.sum())
     maps = SharedMaps(program.map_sharers)
     (first, job), (last, _) = jobs
@@ -182,7 +182,7 @@ def test_a_map_that_no_other_job_has_is_left_to_the_job() -> None:
     assert SharedMaps(program.map_sharers).results(at, job, Chunk(records=[1])) is None
 
 
-def test_led_jobs_are_no_jobs_of_the_program() -> None:
+def test_fused_jobs_are_no_jobs_of_the_program() -> None:
     def build(stream: ms.Stream) -> None:
         for minutes in (1, 5):
             window = ms.tumbling(minutes * ms.flow.windows.MICROSECOND * 60_000_000)

@@ -147,7 +147,7 @@ class Stream:
         ttl: timedelta | None = None,
         output: Declared | None = None,
     ) -> JobStream:
-        """Add a job: ``map`` yields keyed values, ``combine`` pre-aggregates, ``reduce`` reduces them.
+        """Add a job: ``map`` yields keyed values, ``combine`` pre-aggregates them.
 
         A map function yields ``(key, value)`` pairs, in windows also ``(key, value, time)``.
         ``key`` names the key column(s) of an Arrow or SQL map (default ``key``), or is a function

@@ -129,7 +129,7 @@ class FusedVertex(Vertex):
 
 @dataclass(frozen=True, eq=False)
 class SideVertex(Vertex):
-    """A side output of a windowed job: values that its windows do not include, with key and time."""
+    """A side output of a windowed job: ``(key, value, time)`` of values that no window includes."""
 
     side: Side = "late"
 

@@ -1,7 +1,8 @@
 """The hash of a key and its slot: the same number in Python and in Spark SQL.
 
-The hash equals ``xxhash64(col)`` of Spark SQL (seed 42, read as signed) for canonical columns. Nulls leave the seed as it is, and the fields of a struct are chained: the hash
-of one is the seed of the next. Canonical keys come from :mod:`millstream.ring.keys`.
+The hash equals ``xxhash64(col)`` of Spark SQL (seed 42, read as signed) for canonical columns.
+Nulls leave the seed as it is, and the fields of a struct are chained: the hash of one is the seed
+of the next. Canonical keys come from :mod:`millstream.ring.keys`.
 """
 
 from __future__ import annotations

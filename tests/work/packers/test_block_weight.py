@@ -154,7 +154,7 @@ def test_a_few_large_values_among_many_small_ones_are_not_missed() -> None:
     assert len(found.flushes) >= 6
 
 
-def test_what_is_folded_counts_with_its_accumulators_only() -> None:
+def test_aggregated_values_count_with_their_accumulators_only() -> None:
     found = sent([(n % 10, "x" * 1000) for n in range(1000)], reduce=ms.count())
 
     assert len(found.flushes) == 1
@@ -188,7 +188,7 @@ def test_times_are_cut_with_their_values() -> None:
 
 
 @pytest.mark.parametrize("form", ["pairs", "columns"])
-def test_a_value_that_no_block_can_hold_is_told_with_its_job_and_key(form: str) -> None:
+def test_a_value_too_large_for_a_block_is_reported_with_job_and_key(form: str) -> None:
     pairs = [("light", "x"), ("heavy", "x" * 5000), ("light", "x")]
     values: Pairs | KeyedBatch = Pairs(pairs, False)
     if form == "columns":

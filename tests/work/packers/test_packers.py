@@ -263,7 +263,7 @@ def test_values_of_one_plain_type_are_not_pickled() -> None:
         assert not is_pickled(block.schema.field("values"))
 
 
-def test_values_that_cannot_be_pickled_are_told_with_the_job() -> None:
+def test_an_error_of_pickling_names_the_job() -> None:
     with pytest.raises(RecordError, match="map of job 'job' gave values that cannot be pickled"):
         blocks_of_pairs(job_of(nothing), [("k", threading.Lock())])
 
@@ -590,7 +590,7 @@ def test_values_without_a_time_beside_values_with_one_are_refused(form: str) -> 
             blocks_of(job_of(FORMS[form]), *order)
 
 
-def test_what_is_no_time_is_told_with_the_job() -> None:
+def test_an_invalid_time_is_reported_with_the_job() -> None:
     with pytest.raises(RecordError, match="map of job 'job' gave 'noon'"):
         blocks_of_pairs(job_of(nothing), [("a", 1, "noon")])
 

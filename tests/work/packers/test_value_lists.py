@@ -69,7 +69,7 @@ def test_every_list_is_the_callers_own() -> None:
     assert second == [(1, 2)]
 
 
-def test_scalars_of_numpy_arrive_as_what_they_say_and_are_not_pickled() -> None:
+def test_scalars_of_numpy_arrive_as_plain_values_and_are_not_pickled() -> None:
     found = block([[np.int64(1), 2], [], [np.int8(3)]])
 
     assert not is_pickled(found.schema.field(VALUES))

@@ -292,7 +292,7 @@ def test_times_before_1970_belong_to_the_pane_that_began_before_them() -> None:
     ]
 
 
-def test_a_burst_goes_on_while_less_than_a_gap_lies_between() -> None:
+def test_a_burst_continues_while_values_are_less_than_a_gap_apart() -> None:
     job = windowed("function", ms.session(micros(5)))
 
     block = block_of(job, as_pairs([("a", 1, 9), ("a", 2, 0), ("a", 3, 4), ("a", 4, 14)]))
@@ -304,7 +304,7 @@ def test_a_burst_goes_on_while_less_than_a_gap_lies_between() -> None:
     ]
 
 
-def test_bursts_that_were_folded_apart_join_where_a_later_value_lies_between() -> None:
+def test_separate_bursts_merge_if_a_later_value_lies_between() -> None:
     job = windowed("aggregate", ms.session(micros(5)))
 
     with folding_every(2):

@@ -110,14 +110,14 @@ def test_a_function_of_a_join_that_changes_values_changes_no_state() -> None:
     ],
     ids=repr,
 )
-def test_what_nobody_can_change_is_handed_out_as_it_is(value: Any) -> None:
+def test_immutable_values_are_passed_without_copying(value: Any) -> None:
     assert private_copy(value) is value
 
 
 @pytest.mark.parametrize(
     "value", [[1], {"n": 1}, (1, [2]), Pair([1], 2), Noted(1, 2), row_type(("id",))([1])], ids=repr
 )
-def test_what_somebody_could_change_is_copied(value: Any) -> None:
+def test_mutable_values_are_copied(value: Any) -> None:
     found = private_copy(value)
 
     assert found is not value and found == value and type(found) is type(value)

@@ -86,7 +86,7 @@ def test_functions_see_all_values_as_they_came(trigger: Trigger, seed: int) -> N
     assert Counter(rig.results) == Counter(wanted)
 
 
-def test_a_key_is_kept_and_shown() -> None:
+def test_the_state_of_a_key_is_readable() -> None:
     rig = Rig(job_of(ms.sum(), GlobalWindow(EveryCount(2))), random.Random(1), nodes=1)
     rig.run([("a", 5, 1), ("b", 25, 4)], 0)
     rig.run([("a", 6, 2)], 100)
@@ -102,7 +102,7 @@ def test_values_of_another_type_are_refused_even_if_they_are_of_other_keys() -> 
         rig.run([("b", 6, "text")], 0)
 
 
-def test_what_nobody_reads_is_not_given_but_kept() -> None:
+def test_unread_results_are_not_emitted_but_the_state_is_updated() -> None:
     job = job_of(ms.sum(), GlobalWindow(EveryCount(2)))
     owner = window_operator(job, SLOTS)
     [block] = block_of(job, [("a", 5, 1), ("a", 6, 2)], True)

@@ -64,7 +64,7 @@ def _sums(wanted: Counter[tuple[Any, ...]]) -> Counter[tuple[Any, ...]]:
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("reduce", [ms.sum(), joined], ids=["aggregate", "function"])
 @pytest.mark.parametrize("window", [CountWindow(3, 3), GlobalWindow(EveryCount(3))], ids=str)
-def test_a_key_that_was_idle_for_too_long_begins_anew(
+def test_an_expired_key_starts_with_empty_state(
     reduce: object, window: CountWindow | GlobalWindow, seed: int
 ) -> None:
     run(reduce, window, seed)

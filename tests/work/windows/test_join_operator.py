@@ -63,7 +63,7 @@ def test_large_results_come_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("how", "reach"), [("inner", 10), ("left", 20), ("outer", 20)])
-def test_what_nothing_can_meet_any_more_is_given_up(how: JoinKind, reach: int) -> None:
+def test_values_that_cannot_match_any_more_are_dropped(how: JoinKind, reach: int) -> None:
     rig = JoinRig(join_of(WithinWindow(10 * UNIT), how=how), random.Random(1))
     for now in range(200):
         rows = [("a", now * UNIT, (side, now)) for side in ("left", "right")]

@@ -144,7 +144,7 @@ def slot_of(key: str) -> int:
 
 @pytest.mark.parametrize("seed", range(15))
 @pytest.mark.parametrize("windows", WINDOWS, ids=str)
-def test_early_results_tell_what_is_new_whoever_has_the_slots(
+def test_early_results_cover_dirty_panes_whichever_node_owns_the_slots(
     windows: tuple[TimeWindow, ...], seed: int
 ) -> None:
     rng = random.Random(f"{seed} {windows}")
@@ -180,14 +180,14 @@ def with_news(*epochs: int) -> tuple[Any, list[Any]]:
     return node, fragments
 
 
-def test_an_epoch_without_values_says_nothing_of_news_that_wait() -> None:
+def test_an_epoch_without_values_does_not_repeat_dirty_panes() -> None:
     node, _ = with_news(0)
     unit = UnitContext(range(SLOTS), 0, None, True, JobClock(-100, -100), 1)
 
     assert not node.reduce([], unit).fragment
 
 
-def test_merged_fragments_tell_news_once() -> None:
+def test_merged_fragments_list_dirty_panes_once() -> None:
     node, fragments = with_news(0, 1, 11, 12)
     merged = node.state.merge([node.state.merge(fragments[:2]), node.state.merge(fragments[2:])])
 
@@ -199,7 +199,7 @@ def test_merged_fragments_tell_news_once() -> None:
     }
 
 
-def test_news_go_when_nobody_asks_for_early_results_any_more() -> None:
+def test_dirty_panes_are_dropped_without_early_results() -> None:
     node, _ = with_news(0)
     other = window_operator(job_of(ms.sum(), TimeWindow(10, 10)), SLOTS)
     other.state.apply(node.state.snapshot(range(SLOTS)))
@@ -209,7 +209,7 @@ def test_news_go_when_nobody_asks_for_early_results_any_more() -> None:
     assert not other.state.snapshot(range(SLOTS))
 
 
-def test_news_go_with_slots_that_move_or_are_dropped() -> None:
+def test_dirty_panes_move_and_are_dropped_with_their_slots() -> None:
     rig = Rig(job_of(ms.sum(), TimeWindow(10, 10), early=5), random.Random(1), nodes=1)
     rig.run([("a", 1, 7)], -100)
     [owner] = rig.owners
@@ -292,7 +292,7 @@ def test_a_function_over_tables_must_give_a_table() -> None:
         rig.run([("a", 5, 1)], 100)
 
 
-def test_rows_of_tables_are_shown_as_they_came() -> None:
+def test_rows_of_tables_are_read_as_they_arrived() -> None:
     job = job_of(ms.arrow(totals), TimeWindow(10, 10))
     rig = Rig(job, random.Random(1), nodes=1, pack=packed)
     rig.run([("a", 5, 1), ("a", 7, 2)], 0)
@@ -301,7 +301,7 @@ def test_rows_of_tables_are_shown_as_they_came() -> None:
     assert [(row["value"], micros(row["time"])) for row in shown[EPOCH]] == [(1, 5), (2, 7)]
 
 
-def test_nothing_is_kept_once_all_windows_are_closed() -> None:
+def test_the_state_is_empty_once_all_windows_are_closed() -> None:
     rig = Rig(job_of(ms.count(), TimeWindow(30, 10)), random.Random(1), nodes=1)
     rig.run([("a", 5, 1), ("b", 25, 1)], 0)
     [owner] = rig.owners
