@@ -18,9 +18,9 @@ from millstream.state.values import (
     encode_column,
     is_pickled,
     may_mix_types,
-    shown,
     unify,
     unify_nulls,
+    value_text,
 )
 from tests.state.python_values import ODD, Level, nested, same, scalars, untimed
 
@@ -166,7 +166,7 @@ def test_the_error_of_a_misfit_survives_pickling() -> None:
 
 
 def test_long_values_are_shown_short() -> None:
-    text = shown("a" * 1000)
+    text = value_text("a" * 1000)
 
     assert len(text) < 100
     assert text.endswith("… (str)")

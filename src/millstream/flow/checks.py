@@ -35,7 +35,7 @@ from millstream.flow.windows import (
     Windowing,
     as_windows,
 )
-from millstream.state.values import shown
+from millstream.state.values import value_text
 from millstream.times import micros
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
@@ -46,7 +46,7 @@ Declared: TypeAlias = "Mapping[str, object] | pa.Schema"
 def check_name(name: object, kind: str, place: Place) -> None:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise WorkflowError(
-            f"{shown(name)} is not a name for a {kind}",
+            f"{value_text(name)} is not a name for a {kind}",
             "use letters, digits, '_', '-' and '.', starting with a letter or digit",
             place,
         )
@@ -61,7 +61,7 @@ def as_source(source: object, name: str, place: Place) -> Source:
         except WorkflowError as problem:
             raise WorkflowError(problem.what, problem.fix, place) from None
     raise WorkflowError(
-        f"source {name!r} got {shown(source)}, which is not a source",
+        f"source {name!r} got {value_text(source)}, which is not a source",
         "use a function of ms.read, such as ms.read.text, or a Spark streaming DataFrame",
         place,
     )
@@ -87,7 +87,7 @@ def check_jvm_step(
 def check_predicate(predicate: object, place: Place) -> None:
     if isinstance(predicate, ArrowFunction | SqlStep | FrameStep):
         raise WorkflowError(
-            f"split got {shown(predicate)}, which is not a predicate of single records",
+            f"split got {value_text(predicate)}, which is not a predicate of single records",
             "give a function of the record, or filter twice",
             place,
         )
@@ -111,7 +111,7 @@ def check_key(key: object, place: Place) -> None:
         return
     if not callable(key):
         raise WorkflowError(
-            f"key got {shown(key)}",
+            f"key got {value_text(key)}",
             "give a column name, a tuple of column names, or a function of the record",
             place,
         )
@@ -123,7 +123,7 @@ def check_columns(key: object, time: object, map: object, name: str, place: Plac
     """Reject ``key`` and ``time`` where they would be ignored."""
     if time is not None and (not isinstance(time, str) or not time):
         raise WorkflowError(
-            f"job {name!r} has time={shown(time)}", "give the name of a column", place
+            f"job {name!r} has time={value_text(time)}", "give the name of a column", place
         )
     if isinstance(map, ArrowFunction):
         if callable(key):
@@ -163,7 +163,7 @@ def check_ttl(ttl: object, name: str, place: Place) -> timedelta | None:
         return None
     if not isinstance(ttl, timedelta) or ttl <= timedelta(0):
         raise WorkflowError(
-            f"job {name!r} has ttl={shown(ttl)}", "give a positive datetime.timedelta", place
+            f"job {name!r} has ttl={value_text(ttl)}", "give a positive datetime.timedelta", place
         )
     return ttl
 
@@ -173,7 +173,7 @@ def as_span(name: str, length: object, place: Place, *, zero: bool = False) -> i
     if not isinstance(length, timedelta) or length < shortest:
         what = "of 0 or more" if zero else "longer than 0"
         raise WorkflowError(
-            f"{name} is {shown(length)}", f"give a datetime.timedelta {what}", place
+            f"{name} is {value_text(length)}", f"give a datetime.timedelta {what}", place
         )
     return micros(length)
 
@@ -205,7 +205,7 @@ def windowing_of(
     for option, flag in {"ordered": ordered, "panes": panes}.items():
         if flag not in (None, True, False):
             raise WorkflowError(
-                f"job {name!r} has {option}={shown(flag)}", "give True or False", place
+                f"job {name!r} has {option}={value_text(flag)}", "give True or False", place
             )
     if early_every is not None and not isinstance(windows[0], TimeWindow | SessionWindow):
         raise WorkflowError(
@@ -260,7 +260,7 @@ def check_windowed(
 def check_flag(option: str, value: object, name: str, place: Place) -> bool:
     if not isinstance(value, bool):
         raise WorkflowError(
-            f"job {name!r} has {option}={shown(value)}", "give True or False", place
+            f"job {name!r} has {option}={value_text(value)}", "give True or False", place
         )
     return value
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from millstream.errors import Place, WorkflowError
 from millstream.flow.function_shipping import is_users_file, ship
-from millstream.state.values import shown
+from millstream.state.values import value_text
 
 Function = Callable[..., Any]
 Key = str | tuple[str, ...] | Function
@@ -84,7 +84,7 @@ def sql(*expressions: str, where: str | None = None) -> SqlStep:
     for text in (*expressions, *([] if where is None else [where])):
         if not isinstance(text, str) or not text.strip():
             raise WorkflowError(
-                f"ms.sql got {shown(text)} where a Spark SQL expression is expected",
+                f"ms.sql got {value_text(text)} where a Spark SQL expression is expected",
                 "give each expression as a non-empty string",
                 place,
             )
@@ -156,7 +156,7 @@ def check_callable(function: object, role: str, place: Place) -> None:
     """Reject an object that cannot be called."""
     if not callable(function):
         raise WorkflowError(
-            f"{role} got {shown(function)}, which cannot be called", "pass a function", place
+            f"{role} got {value_text(function)}, which cannot be called", "pass a function", place
         )
 
 

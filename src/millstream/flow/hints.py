@@ -19,7 +19,7 @@ from millstream.errors import Place, WorkflowError
 from millstream.flow.functions import original
 from millstream.ring.key_types import struct_of
 from millstream.ring.keys import KeyTypeError, canonical_type
-from millstream.state.values import shown
+from millstream.state.values import value_text
 
 _SCALARS: dict[Any, pa.DataType] = {
     str: pa.string(),
@@ -191,7 +191,7 @@ def declared_schema(declared: object, place: Place) -> pa.Schema:
             fields.append(pa.field(name, column))
         return pa.schema(fields)
     raise WorkflowError(
-        f"output= got {shown(declared)}",
+        f"output= got {value_text(declared)}",
         "give a pyarrow.Schema or a mapping such as {'word': str, 'n': int}",
         place,
     )

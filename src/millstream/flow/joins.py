@@ -25,7 +25,7 @@ from millstream.flow.functions import Function, check_arguments, check_callable,
 from millstream.flow.reducers import JoinKind, JoinReducer
 from millstream.flow.vertices import JobVertex, RecordStep, UnionVertex, Vertex
 from millstream.flow.windows import TimeWindow, Windowing, WithinWindow
-from millstream.state.values import shown
+from millstream.state.values import value_text
 
 if TYPE_CHECKING:
     from millstream.flow.streams import Stream
@@ -79,7 +79,7 @@ def check_right(
     """Reject an object that a stream of a workflow cannot be joined with."""
     if not isinstance(right, streams):
         raise WorkflowError(
-            f"join {name!r} got {shown(right)}, which is not a stream",
+            f"join {name!r} got {value_text(right)}, which is not a stream",
             "pass the stream of the right side",
             place,
         )
@@ -123,7 +123,7 @@ def _sides(
     right_time = time if options.right_time is None else options.right_time
     if options.by_arrival and right_time is not None:
         raise WorkflowError(
-            f"join {name!r} has time=ms.processing_time and right_time={shown(right_time)}",
+            f"join {name!r} has time=ms.processing_time and right_time={value_text(right_time)}",
             "leave right_time= out: both sides go by the same time",
             place,
         )
@@ -140,7 +140,7 @@ def _sides(
 def _how(given: object, name: str, place: Place) -> JoinKind:
     if given not in get_args(JoinKind):
         raise WorkflowError(
-            f"join {name!r} has how={shown(given)}",
+            f"join {name!r} has how={value_text(given)}",
             f"give one of {', '.join(map(repr, get_args(JoinKind)))}",
             place,
         )
@@ -161,7 +161,7 @@ def _window(options: JoinOptions, name: str, place: Place) -> TimeWindow | Withi
         if isinstance(window, TimeWindow):
             return window
         raise WorkflowError(
-            f"join {name!r} has window={shown(window)}",
+            f"join {name!r} has window={value_text(window)}",
             "give ms.tumbling(...) or ms.sliding(...), or within=timedelta(...) instead",
             place,
         )

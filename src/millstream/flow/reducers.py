@@ -23,7 +23,7 @@ from millstream.flow.functions import (
 )
 from millstream.state.aggregates import Aggregate, AggregateSet, as_set, count
 from millstream.state.blocks import KEY
-from millstream.state.values import shown
+from millstream.state.values import value_text
 
 JoinKind = Literal["inner", "left", "right", "outer"]
 
@@ -187,7 +187,7 @@ def reducer_of(given: object, job: str, *, windowed: bool = False) -> Reducer:
         return CombiningReducer(given)
     if isinstance(given, type) or not callable(given):
         raise WorkflowError(
-            f"job {job!r} got reduce={shown(given)}, which is not a reducer",
+            f"job {job!r} got reduce={value_text(given)}, which is not a reducer",
             f"pass a function {shape}, an object with zero, add, merge and result, "
             "a built-in such as ms.count(), or ms.arrow(function)",
             caller(),

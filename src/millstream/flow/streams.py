@@ -49,7 +49,7 @@ from millstream.flow.vertices import (
 )
 from millstream.flow.windows import ProcessingTime, TimeWindow, Window
 from millstream.state.aggregates import Aggregate, aggregate
-from millstream.state.values import shown
+from millstream.state.values import value_text
 
 if TYPE_CHECKING:
     from millstream.flow.workflow import Workflow
@@ -122,7 +122,7 @@ class Stream:
         for other in others:
             if not isinstance(other, Stream):
                 raise WorkflowError(
-                    f"union got {shown(other)}, which is not a stream", "pass streams", place
+                    f"union got {value_text(other)}, which is not a stream", "pass streams", place
                 )
             if other._workflow is not self._workflow:
                 raise WorkflowError(
@@ -250,7 +250,7 @@ class Stream:
         self._workflow._check_free(name, "sink", place)
         if not isinstance(sink, Sink):
             raise WorkflowError(
-                f"sink {name!r} got {shown(sink)}, which is not a sink",
+                f"sink {name!r} got {value_text(sink)}, which is not a sink",
                 "use a function of ms.write, such as ms.write.parquet",
                 place,
             )

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from millstream.node.held_units import Block
-from millstream.ring.key_types import shown_key
+from millstream.ring.key_types import key_text
 from millstream.ring.keys import decode_keys
 from millstream.state.blocks import KEY, TIME, WINDOW, Origin, from_bytes
 from millstream.state.values import unify_nulls
@@ -62,7 +62,7 @@ def key_type_in(batches: Sequence[pa.RecordBatch]) -> pa.DataType | None:
 def key_in(batches: Sequence[pa.RecordBatch]) -> str:
     """One of the keys in a unit's blocks, for error messages."""
     columns = (batch.column(KEY) for batch in batches if batch.num_rows)
-    return next((shown_key(decode_keys(column.slice(0, 1))[0]) for column in columns), "")
+    return next((key_text(decode_keys(column.slice(0, 1))[0]) for column in columns), "")
 
 
 def shown_part(schema: pa.Schema) -> pa.Schema:

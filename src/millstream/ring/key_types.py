@@ -73,14 +73,14 @@ class KeyTypeError(MillstreamError):
         )
 
 
-def shown_key(key: object) -> str:
+def key_text(key: object) -> str:
     """A key as errors show it."""
     return _short.repr(key)
 
 
 def bad_key(key: object, expected: pa.DataType, why: str = "") -> KeyTypeError:
     """Return the error for a key that does not fit the expected type."""
-    return KeyTypeError(shown_key(key), describe(expected), why or describe_key(key))
+    return KeyTypeError(key_text(key), describe(expected), why or describe_key(key))
 
 
 def describe(type: pa.DataType) -> str:
@@ -155,7 +155,7 @@ def infer_type(keys: Sequence[object]) -> pa.DataType:
     if base is dt.datetime:
         return LOCAL if first.tzinfo is None else INSTANT  # type: ignore[attr-defined]
     if base is None:
-        raise KeyTypeError(shown_key(first), "one of the types of keys", describe_key(first))
+        raise KeyTypeError(key_text(first), "one of the types of keys", describe_key(first))
     return _TYPE_OF_BASE[base]
 
 

@@ -30,7 +30,7 @@ from millstream.spark.conform import SinkTypeError, conform
 from millstream.state.blocks import from_bytes, to_bytes
 from millstream.state.collector import freeze_loaded, without_collector
 from millstream.state.records import decode_records, plain_columns
-from millstream.state.values import ValueTypeError, shown
+from millstream.state.values import ValueTypeError, value_text
 from millstream.wire.blocks import BLOCK_SCHEMA, MARK
 from millstream.wire.calls import Endpoint, call
 from millstream.wire.epoch_record import EpochRecord, ReportFailure
@@ -280,7 +280,7 @@ def _plain_rows(batch: pa.RecordBatch, reader: str) -> pa.RecordBatch:
     try:
         return plain_columns(batch)
     except ValueTypeError as misfit:
-        record = shown(decode_records(batch)[misfit.row])
+        record = value_text(decode_records(batch)[misfit.row])
         raise SinkTypeError(reader, f"{misfit.column} {misfit.expected}", record) from None
 
 

@@ -24,7 +24,7 @@ from millstream.state.values import (
     encode_column,
     is_pickled,
     plain_scalars,
-    shown,
+    value_text,
 )
 
 _SHAPE = b"millstream.shape"
@@ -180,11 +180,11 @@ def _plain(name: str, values: Sequence[Any], *, key: bool = False) -> pa.Array:
         try:
             pa.array([value])
         except UNFIT:
-            raise ValueTypeError(name, expected, shown(value), row) from None
+            raise ValueTypeError(name, expected, value_text(value), row) from None
     given = [(row, value) for row, value in enumerate(values) if value is not None]
     first = type(given[0][1])
     row, other = next(found for found in given if type(found[1]) is not first)
-    raise ValueTypeError(name, first.__name__, shown(other), row)
+    raise ValueTypeError(name, first.__name__, value_text(other), row)
 
 
 def _structs(values: Sequence[Any], kinds: set[type], *, key: bool = False) -> pa.Array | None:

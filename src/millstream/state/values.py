@@ -88,7 +88,7 @@ def _pickled(name: str, row: int, value: Any) -> bytes:
         return dumps(value)
     except Exception as problem:  # whatever a user's __reduce__ raises
         raise ValueTypeError(
-            name, f"anything that pickles ({problem})", shown(value), row
+            name, f"anything that pickles ({problem})", value_text(value), row
         ) from None
 
 
@@ -139,7 +139,7 @@ def _is_changed(value: Any, declared: pa.DataType) -> bool:
 
 def _misfit(name: str, values: Sequence[Any], declared: pa.DataType) -> ValueTypeError:
     row = next(row for row, value in enumerate(values) if not _fits(value, declared))
-    return ValueTypeError(name, str(declared), shown(values[row]), row)
+    return ValueTypeError(name, str(declared), value_text(values[row]), row)
 
 
 def _fits(value: Any, declared: pa.DataType) -> bool:
@@ -150,7 +150,7 @@ def _fits(value: Any, declared: pa.DataType) -> bool:
     return not _is_changed(value, declared)
 
 
-def shown(value: object, limit: int = 80) -> str:
+def value_text(value: object, limit: int = 80) -> str:
     """A value and its type, short enough for a message."""
     try:
         text = repr(value)

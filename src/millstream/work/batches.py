@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pyarrow as pa
 
 from millstream.flow.vertices import JobVertex
-from millstream.ring.key_types import shown_key
+from millstream.ring.key_types import key_text
 from millstream.ring.keys import decode_keys
 from millstream.state.aggregates.errors import AggregateError, SumOverflowError
 from millstream.state.aggregates.grouping import Ints
@@ -33,7 +33,7 @@ def aggregating(
         problem.job = job.name
         if keys is not None and isinstance(problem, SumOverflowError):
             at = problem.group if of_groups is None else int(of_groups[problem.group])
-            problem.key = shown_key(decode_keys(keys.slice(at, 1))[0])
+            problem.key = key_text(decode_keys(keys.slice(at, 1))[0])
         raise
 
 

@@ -19,7 +19,7 @@ from millstream.ring.keys import KeyTypeError, canonical_column, decode_keys
 from millstream.state.blocks import KEY, SLOT
 from millstream.state.column_fragments import ColumnFragment, widened_types
 from millstream.state.columns import ColumnState, Read, rows_as_dicts
-from millstream.state.values import ValueTypeError, shown
+from millstream.state.values import ValueTypeError, value_text
 from millstream.work.batches import aggregating, as_batch, concat_batches, concat_keys
 from millstream.work.failures import calling, record_error
 from millstream.work.keyed_values import group
@@ -158,7 +158,7 @@ class ArrowOperator(_ColumnOperator):
             raise record_error(
                 self._role,
                 self._function,
-                f"returned {shown(result)}",
+                f"returned {value_text(result)}",
                 "return two tables: the new state rows, and the outputs or None",
             )
         state, outputs = (as_batch(part) for part in result)
@@ -166,7 +166,7 @@ class ArrowOperator(_ColumnOperator):
             raise record_error(
                 self._role,
                 self._function,
-                f"returned the outputs {shown(result[1])}",
+                f"returned the outputs {value_text(result[1])}",
                 "return them as a pyarrow.Table or RecordBatch, or None",
             )
         if state is None or KEY not in state.schema.names:

@@ -13,7 +13,7 @@ from typing import Any
 
 from millstream.errors import DataError, MillstreamError, Place
 from millstream.flow.functions import name_of, place_of
-from millstream.state.values import shown
+from millstream.state.values import value_text
 
 _PACKAGE = f"{Path(__file__).parent.parent}/"
 _INSTALLED = tuple(
@@ -142,5 +142,5 @@ def calling_each(
     except Exception as problem:
         # The iterator knows how many are left, so there is no counter per record.
         at = len(records) - length_hint(turn) - 1
-        record = shown(records[at], _RECORD_LENGTH) if 0 <= at < len(records) else None
+        record = value_text(records[at], _RECORD_LENGTH) if 0 <= at < len(records) else None
         raise user_error(role, function, problem, record=record) from problem

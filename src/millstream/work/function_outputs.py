@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from millstream.state.records import encode_records
-from millstream.state.values import ValueTypeError, shown
+from millstream.state.values import ValueTypeError, value_text
 from millstream.work.failures import record_error
 
 
@@ -34,6 +34,6 @@ def encode_outputs(
         raise record_error(
             role,
             function,
-            f"gave a wrong type for key {shown(key_of(misfit.row))}: {misfit}",
+            f"gave a wrong type for key {value_text(key_of(misfit.row))}: {misfit}",
             "give values of that type, or declare output=",
         ) from None

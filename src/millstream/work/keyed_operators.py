@@ -26,7 +26,7 @@ from millstream.state.key_view import (
 )
 from millstream.state.keyed import KeyedState
 from millstream.state.keyed_fragments import KeyedFragment
-from millstream.state.values import shown
+from millstream.state.values import value_text
 from millstream.work.failures import user_error
 from millstream.work.function_outputs import encode_outputs, extend_outputs
 from millstream.work.unit import Reduced, UnitContext, ttl_of
@@ -168,7 +168,7 @@ class FunctionOperator(_KeyedOperator):
                 ends.append(len(outputs))
         except Exception as problem:
             raise user_error(
-                f"reducer of job {self._job.name!r}", function, problem, shown(key)
+                f"reducer of job {self._job.name!r}", function, problem, value_text(key)
             ) from problem
 
 
@@ -215,7 +215,7 @@ class CombiningOperator(_KeyedOperator):
                     fragment.other[slot][key] = change
         except Exception as problem:
             raise user_error(
-                f"reducer of job {self._job.name!r}", called, problem, shown(key)
+                f"reducer of job {self._job.name!r}", called, problem, value_text(key)
             ) from problem
 
     def _read(self, entries: Entries) -> Any:

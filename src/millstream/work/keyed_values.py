@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from millstream.flow.functions import ArrowFunction
 from millstream.flow.reducers import CombiningReducer, StatefulReducer
 from millstream.flow.vertices import JobVertex
-from millstream.ring.key_types import INSTANT, describe, shown_key, struct_of
+from millstream.ring.key_types import INSTANT, describe, key_text, struct_of
 from millstream.ring.keys import (
     NAN,
     KeyTypeError,
@@ -39,8 +39,8 @@ from millstream.state.values import (
     ValueTypeError,
     decode_column,
     is_pickled,
-    shown,
     unify_nulls,
+    value_text,
 )
 from millstream.times import FIRST, LAST
 from millstream.work.chunk import Chunk
@@ -161,7 +161,7 @@ def _as_pairs(job: JobVertex, items: Sequence[Any]) -> Pairs:
     raise record_error(
         f"{'input' if job.map is None else 'map'} of job {job.name!r}",
         job.map,
-        f"yielded {shown(wrong)}, which is not a (key, value) pair",
+        f"yielded {value_text(wrong)}, which is not a (key, value) pair",
         "yield tuples (key, value) or (key, value, timestamp)",
     )
 
@@ -246,7 +246,7 @@ def one_key_type(
         kind = known if keys.type == known else unify_nulls((known, keys.type))
         if kind is None:
             key = next(key for key in decode_keys(keys) if key is not None)
-            raise mixed_keys(job, shown_key(key), describe(keys.type), describe(known))
+            raise mixed_keys(job, key_text(key), describe(keys.type), describe(known))
         known = kind
     return known
 
@@ -361,7 +361,7 @@ def encode_times(job: JobVertex, times: Sequence[Any]) -> pa.Array:
         return _instants(times)
     except UNFIT:
         wrong = next((time for time in times if not _is_time(time)), None)
-        what = "numbers beside datetimes" if wrong is None else shown(wrong)
+        what = "numbers beside datetimes" if wrong is None else value_text(wrong)
         raise _bad_time(job, what) from None
 
 

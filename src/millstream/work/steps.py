@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from millstream.flow.functions import Function
 from millstream.flow.vertices import BatchStep, RecordStep, SplitVertex
-from millstream.state.values import ValueTypeError, shown
+from millstream.state.values import ValueTypeError, value_text
 from millstream.work.chunk import Chunk
 from millstream.work.failures import calling, calling_each, record_error
 
@@ -76,6 +76,6 @@ def call_arrow(role: str, function: Function, batch: pa.RecordBatch) -> Iterator
             raise record_error(
                 role,
                 function,
-                f"gave {shown(item)} where a pyarrow.RecordBatch is expected",
+                f"gave {value_text(item)} where a pyarrow.RecordBatch is expected",
                 "return a RecordBatch or a Table, or yield several",
             )

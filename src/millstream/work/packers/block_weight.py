@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from millstream.flow.vertices import JobVertex
 from millstream.ring.keys import decode_keys
-from millstream.state.values import shown
+from millstream.state.values import value_text
 from millstream.work.event_time_gate import Timed
 from millstream.work.failures import RecordError, record_error
 from millstream.work.keyed_values import KeyedBatch, Pairs
@@ -90,7 +90,7 @@ class Weigher:
 
     def _too_large(self, batch: Pairs | KeyedBatch, weight: int) -> RecordError:
         key = decode_keys(batch.keys)[0] if isinstance(batch, KeyedBatch) else batch.items[0][0]
-        return too_large(self._job, f"a value of {weight:,} bytes for the key {shown(key)}")
+        return too_large(self._job, f"a value of {weight:,} bytes for the key {value_text(key)}")
 
 
 def too_large(job: JobVertex, what: str) -> RecordError:

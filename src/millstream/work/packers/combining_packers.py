@@ -14,7 +14,7 @@ from millstream.flow.reducers import CombiningReducer
 from millstream.flow.vertices import JobVertex
 from millstream.state.aggregates.grouping import Ints
 from millstream.state.blocks import KEY, SLOT, keys_in_order
-from millstream.state.values import shown
+from millstream.state.values import value_text
 from millstream.work.failures import user_error
 from millstream.work.keyed_values import KeyedBatch, Pairs, Uniform, encode_job_keys
 from millstream.work.packers.aggregate_packer import FOLD_ROWS
@@ -46,7 +46,7 @@ class CombiningPacker:
         except Exception as problem:
             encode_job_keys(self._job, [key])  # report a key that cannot be hashed
             raise user_error(
-                f"add of the reducer of job {self._job.name!r}", add, problem, shown(key)
+                f"add of the reducer of job {self._job.name!r}", add, problem, value_text(key)
             ) from problem
 
     def flush(self) -> pa.RecordBatch | None:
@@ -130,4 +130,4 @@ class WindowCombiningPacker:
     def _error(self, part: str, function: object, problem: Exception, number: int) -> Exception:
         key = self._collected.key(number)
         role = f"{part} of the reducer of job {self._job.name!r}"
-        return user_error(role, function, problem, shown(key))
+        return user_error(role, function, problem, value_text(key))

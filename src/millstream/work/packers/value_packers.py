@@ -18,7 +18,7 @@ import pyarrow as pa
 from millstream.flow.vertices import JobVertex
 from millstream.state.aggregates.grouping import Ints, stable_order
 from millstream.state.blocks import KEY, SLOT, keys_in_order
-from millstream.state.values import shown
+from millstream.state.values import value_text
 from millstream.work.failures import user_error
 from millstream.work.keyed_values import (
     KeyedBatch,
@@ -137,7 +137,7 @@ def _combined(job: JobVertex, groups: dict[Any, list[Any]]) -> dict[Any, list[An
                 found[key] = kept
         except Exception as problem:
             raise user_error(
-                f"combine of job {job.name!r}", combine, problem, shown(key)
+                f"combine of job {job.name!r}", combine, problem, value_text(key)
             ) from problem
     return found
 

@@ -34,7 +34,7 @@ from millstream.state.panes.algebras import (
 )
 from millstream.state.panes.keys import KeyIds
 from millstream.state.panes.tables import Algebra, Table
-from millstream.state.values import ValueTypeError, encode_column, shown
+from millstream.state.values import ValueTypeError, encode_column, value_text
 from millstream.times import instant
 from millstream.work.batches import aggregating, as_batch, concat_batches
 from millstream.work.failures import calling, record_error, user_error
@@ -273,7 +273,7 @@ class TableForm:
             raise record_error(
                 self._role,
                 self._function,
-                f"returned {shown(result)}",
+                f"returned {value_text(result)}",
                 "return the outputs of the window as a pyarrow.Table or RecordBatch, or None",
             )
         return batch
@@ -349,7 +349,7 @@ class FunctionForm:
             try:
                 extend_outputs(records, function(key, self._in_order(values, times), **window))
             except Exception as problem:
-                raise user_error(self._role, function, problem, shown(key)) from problem
+                raise user_error(self._role, function, problem, value_text(key)) from problem
             yield key, time
 
     def _in_order(self, values: list[Any], times: list[int]) -> list[Any]:

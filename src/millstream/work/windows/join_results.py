@@ -19,7 +19,7 @@ from millstream.state.blocks import KEY
 from millstream.state.immutable import private_copy
 from millstream.state.panes.algebras import Objects
 from millstream.state.panes.keys import Ids, KeyIds
-from millstream.state.values import ValueTypeError, encode_column, shown
+from millstream.state.values import ValueTypeError, encode_column, value_text
 from millstream.work.failures import record_error, user_error
 from millstream.work.function_outputs import encode_outputs, extend_outputs
 
@@ -86,7 +86,7 @@ class JoinResults:
                 extend_outputs(records, function(key, private_copy(left), private_copy(right)))
                 ends.append(len(records))
         except Exception as problem:
-            raise user_error(role, function, problem, shown(key)) from problem
+            raise user_error(role, function, problem, value_text(key)) from problem
         if not records:
             return None
         return encode_outputs(
