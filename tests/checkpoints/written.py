@@ -23,7 +23,7 @@ from millstream.checkpoints.records import Part, base_key, compressed, delta_key
 from millstream.flow.vertices import JobVertex
 from millstream.ring.keys import infer_type
 from millstream.stores.store import Store
-from millstream.work.keyed_values import Pairs as Keyed
+from millstream.work.keyed_batches import Pairs as Keyed
 from millstream.work.operators import operator_for
 from millstream.work.packers.packer import packer_for
 from millstream.work.unit import ReduceOperator, UnitContext

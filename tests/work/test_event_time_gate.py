@@ -19,7 +19,8 @@ from millstream.work.chunk import Chunk
 from millstream.work.event_time_gate import Admitted, Gate, runs_of
 from millstream.work.failures import RecordError
 from millstream.work.job_clock import JobClock, Tally
-from millstream.work.keyed_values import KeyedBatch, Pairs, keyed
+from millstream.work.keyed_batches import KeyedBatch, Pairs
+from millstream.work.keyed_values import keyed
 from tests.state.python_values import untimed
 from tests.work.running import job_of
 

@@ -17,7 +17,7 @@ from millstream.work.event_time_gate import Gate, runs_of
 from millstream.work.failures import RecordError, UserFunctionError
 from millstream.work.job_clock import JobClock, Tally
 from millstream.work.join_sides import run_side
-from millstream.work.keyed_values import Pairs
+from millstream.work.keyed_batches import Pairs
 from tests.work.windows.join_rig import join_of
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)

@@ -16,15 +16,8 @@ from millstream.ring.keys import decode_keys, encode_keys
 from millstream.state.records import encode_records
 from millstream.work.chunk import Chunk
 from millstream.work.failures import RecordError, UserFunctionError
-from millstream.work.keyed_values import (
-    KeyedBatch,
-    Pairs,
-    column_values,
-    encode_times,
-    group,
-    keyed,
-    pair_columns,
-)
+from millstream.work.keyed_batches import KeyedBatch, Pairs
+from millstream.work.keyed_values import column_values, encode_times, group, keyed, pair_columns
 from tests.ring.key_strategies import columns
 from tests.state.python_values import Basket, Point, same, untimed
 from tests.work.running import job_of

@@ -14,7 +14,8 @@ from millstream.flow.vertices import JobVertex, SplitVertex
 from millstream.flow.workflow import Workflow
 from millstream.work.chunk import Chunk
 from millstream.work.failures import UserFunctionError
-from millstream.work.keyed_values import KeyedBatch, Pairs, keyed
+from millstream.work.keyed_batches import KeyedBatch, Pairs
+from millstream.work.keyed_values import keyed
 from millstream.work.outlets import push
 from millstream.work.program import Program, program_of
 from millstream.work.shared_maps import SharedMaps

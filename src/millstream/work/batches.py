@@ -15,7 +15,8 @@ from millstream.state.aggregates.grouping import Ints
 from millstream.state.blocks import KEY
 from millstream.state.values import unify
 from millstream.work.failures import RecordError, calling, record_error
-from millstream.work.keyed_values import KeyedBatch, one_key_type
+from millstream.work.keyed_batches import KeyedBatch
+from millstream.work.keyed_values import one_key_type
 
 
 @contextmanager

@@ -9,36 +9,26 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from itertools import compress, pairwise
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from millstream.flow.functions import ArrowFunction
 from millstream.flow.vertices import JobVertex, Side
 from millstream.ring.key_types import INSTANT
+from millstream.state.aggregates.grouping import Bools, Ints
 from millstream.state.blocks import KEY, WINDOW
 from millstream.state.blocks import TIME as RESULT_TIME
 from millstream.times import instant
 from millstream.work.chunk import Chunk
 from millstream.work.failures import RecordError, record_error
 from millstream.work.job_clock import JobClock, Tally
-from millstream.work.keyed_values import KeyedBatch, Pairs, encode_times
-
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
+from millstream.work.keyed_batches import KeyedBatch, Pairs, Timed
+from millstream.work.keyed_values import encode_times
 
 TIME = "time"
-
-
-@dataclass(frozen=True, slots=True)
-class Timed:
-    """Keyed values with the event time of each, in microseconds."""
-
-    values: Pairs | KeyedBatch
-    times: Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +84,7 @@ class Gate:
         taken = Timed(values, times)
         if rejected:
             kept = ~np.logical_or.reduce(list(rejected.values()))
-            taken = Timed(_only(values, kept), times[kept])
+            taken = taken.filter(kept)
         taken, maybe_late = self._separated(taken)
         self._count(origin, taken.times, rejected)
         sides = {
@@ -113,12 +103,12 @@ class Gate:
         records = None
         if "late" in self._read:
             records = _side_chunk(taken.values, times, mask, "late")
-        maybe_late = MaybeLate(Timed(_only(taken.values, mask), times[mask]), records)
-        return Timed(_only(taken.values, ~mask), times[~mask]), maybe_late
+        maybe_late = MaybeLate(taken.filter(mask), records)
+        return taken.filter(~mask), maybe_late
 
     def _times(self, values: Pairs | KeyedBatch, time: int | None) -> tuple[Ints, Bools | None]:
         """The time of each value, and which have none."""
-        count = _length(values)
+        count = len(values)
         if self._by_arrival:
             return np.full(count, self._now, np.int64), None
         if isinstance(values, KeyedBatch):
@@ -198,23 +188,8 @@ def runs_of(output: pa.RecordBatch, *, timed: bool) -> Iterator[tuple[int, Chunk
             yield int(windows[start]), Chunk(batch=rows.slice(start, stop - start), time=time)
 
 
-def _length(values: Pairs | KeyedBatch) -> int:
-    return len(values.keys) if isinstance(values, KeyedBatch) else len(values.items)
-
-
-def _only(values: Pairs | KeyedBatch, mask: Bools) -> Pairs | KeyedBatch:
-    if isinstance(values, Pairs):
-        return Pairs(list(compress(values.items, mask.tolist())), values.timed)
-    kept = pa.array(mask)
-    return KeyedBatch(
-        values.keys.filter(kept),
-        {name: column.filter(kept) for name, column in values.values.items()},
-        None if values.times is None else values.times.filter(kept),
-    )
-
-
 def _side_chunk(values: Pairs | KeyedBatch, times: Ints, mask: Bools, side: Side) -> Chunk:
-    found = _only(values, mask)
+    found = values.filter(mask)
     if isinstance(found, Pairs):
         return Chunk(records=_triples(found, times[mask], side))
     stamps = pa.array(times[mask]).view(INSTANT)

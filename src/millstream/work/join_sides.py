@@ -14,7 +14,8 @@ from millstream.ring.key_types import INSTANT
 from millstream.ring.keys import decode_keys
 from millstream.times import FIRST, LAST
 from millstream.work.chunk import Chunk
-from millstream.work.keyed_values import KeyedBatch, column_values, keyed
+from millstream.work.keyed_batches import KeyedBatch
+from millstream.work.keyed_values import column_values, keyed
 
 _EDGES = pa.array([FIRST, LAST]).cast(INSTANT)
 

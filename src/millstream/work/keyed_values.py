@@ -7,7 +7,6 @@ both.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import date, datetime
 from itertools import chain, zip_longest
 from operator import itemgetter
@@ -45,6 +44,7 @@ from millstream.state.values import (
 from millstream.times import FIRST, LAST
 from millstream.work.chunk import Chunk
 from millstream.work.failures import RecordError, calling_each, record_error
+from millstream.work.keyed_batches import KeyedBatch, Pairs
 from millstream.work.steps import call_arrow
 
 _CACHED_PAIRS = 128
@@ -54,28 +54,6 @@ _MICROSECONDS = {"s": 1_000_000, "ms": 1000}
 _UNMISTAKABLE = (str, bytes)
 # Types that a dictionary groups as the encoding does, if all keys have one of them.
 _PLAIN_KINDS = frozenset({str, bytes, int, float, bool, date, datetime, tuple, type(None)})
-
-
-@dataclass(frozen=True, slots=True)
-class Pairs:
-    """Keyed values as Python pairs, or triples with an event time."""
-
-    items: Sequence[tuple[Any, ...]]
-    timed: bool
-
-
-@dataclass(frozen=True, slots=True)
-class KeyedBatch:
-    """Keyed values as columns: canonical keys, value columns, event times."""
-
-    keys: pa.Array
-    values: dict[str, pa.Array]
-    times: pa.Array | None
-
-    @property
-    def nbytes(self) -> int:
-        """The size of keys and values in bytes."""
-        return sum(int(column.nbytes) for column in (self.keys, *self.values.values()))
 
 
 def mapped(job: JobVertex, chunk: Chunk) -> Sequence[Any]:

@@ -15,9 +15,10 @@ import pyarrow as pa
 from millstream.flow.vertices import JobVertex
 from millstream.ring.ring import partition_slots
 from millstream.work.chunk import Chunk
-from millstream.work.event_time_gate import Gate, MaybeLate, Timed, runs_of
+from millstream.work.event_time_gate import Gate, MaybeLate, runs_of
 from millstream.work.job_clock import JobClock, tally_block
-from millstream.work.keyed_values import KeyedBatch, Pairs, keyed
+from millstream.work.keyed_batches import KeyedBatch, Pairs, Timed
+from millstream.work.keyed_values import keyed
 from millstream.work.late_outputs import unpacked
 from millstream.work.maybe_late import MaybeLatePacker
 from millstream.work.outlets import Outlet, push

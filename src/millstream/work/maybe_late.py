@@ -11,18 +11,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from millstream.flow.vertices import JobVertex
+from millstream.state.aggregates.grouping import Bools, Ints
 from millstream.work.chunk import Chunk
-from millstream.work.event_time_gate import Timed
 from millstream.work.job_clock import Tally
+from millstream.work.keyed_batches import Timed
 from millstream.work.packers.packer import packer_for
 from millstream.work.packers.placing import ROW, Alone
-
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 ORIGIN = "millstream.origin"
 RECORD = "millstream.record"

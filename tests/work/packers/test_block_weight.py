@@ -15,10 +15,9 @@ from millstream.flow.plan import plan
 from millstream.flow.workflow import Workflow
 from millstream.state.blocks import to_bytes
 from millstream.work.chunk import Chunk
-from millstream.work.event_time_gate import Timed
 from millstream.work.failures import RecordError
 from millstream.work.job_clock import JobClock
-from millstream.work.keyed_values import KeyedBatch, Pairs
+from millstream.work.keyed_batches import KeyedBatch, Pairs, Timed
 from millstream.work.map_side import MapSide
 from millstream.work.packers import value_lists
 from millstream.work.packers.block_weight import Weigher, weight_of

@@ -25,7 +25,7 @@ from millstream.state.blocks import KEY, SLOT, to_bytes
 from millstream.state.values import is_pickled
 from millstream.work.chunk import Chunk
 from millstream.work.failures import RecordError, UserFunctionError
-from millstream.work.keyed_values import KeyedBatch, Pairs
+from millstream.work.keyed_batches import KeyedBatch, Pairs
 from millstream.work.packers import aggregate_packer
 from millstream.work.packers.packer import cut, packer_for
 from tests.state.python_values import Basket, same, untimed

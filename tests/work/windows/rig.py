@@ -21,7 +21,7 @@ from millstream.state.blocks import KEY, PANE, SLOT, TIME, place_rows
 from millstream.state.records import decode_records
 from millstream.times import BEGINNING
 from millstream.work.job_clock import JobClock, Tally, summed
-from millstream.work.keyed_values import Pairs
+from millstream.work.keyed_batches import Pairs
 from millstream.work.late_outputs import results_in, unpacked
 from millstream.work.packers.packer import packer_for
 from millstream.work.packers.placing import COUNT, LAST, START

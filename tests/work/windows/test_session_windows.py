@@ -18,7 +18,7 @@ from millstream.flow.windows import SessionWindow
 from millstream.times import BEGINNING, END
 from millstream.work.event_time_gate import Gate
 from millstream.work.job_clock import JobClock, Tally
-from millstream.work.keyed_values import Pairs
+from millstream.work.keyed_batches import Pairs
 from millstream.work.maybe_late import MaybeLatePacker
 from millstream.work.packers.packer import packer_for
 from millstream.work.windows.forms import Window

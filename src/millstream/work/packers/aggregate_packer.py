@@ -19,7 +19,8 @@ from millstream.work.batches import (
     concat_times,
     needed_columns,
 )
-from millstream.work.keyed_values import KeyedBatch, Pairs, Uniform, group, pair_columns
+from millstream.work.keyed_batches import KeyedBatch, Pairs
+from millstream.work.keyed_values import Uniform, group, pair_columns
 from millstream.work.packers.placing import Keys, Placed, Placing, block_order, placed_again
 
 FOLD_ROWS = 500_000
@@ -63,14 +64,14 @@ class AggregatePacker:
             batch = pair_columns(self._job, pairs, with_values=bool(self._aggregates.columns))
         if self._by_users_time:
             self._uniform.checked([], batch.times is not None)
-        if not len(batch.keys):
+        if not len(batch):
             return
         self._raw.append(batch)
         if times is not None:
             self._times.append(times)
-        self._raw_rows += len(batch.keys)
+        self._raw_rows += len(batch)
         self._raw_bytes += batch.nbytes
-        self.rows += len(batch.keys)
+        self.rows += len(batch)
         if self._raw_rows >= FOLD_ROWS or self._raw_bytes >= FOLD_BYTES:
             self._fold()
 

@@ -16,9 +16,8 @@ from typing import Any, TypeVar
 from millstream.flow.vertices import JobVertex
 from millstream.ring.keys import decode_keys
 from millstream.state.values import value_text
-from millstream.work.event_time_gate import Timed
 from millstream.work.failures import RecordError, record_error
-from millstream.work.keyed_values import KeyedBatch, Pairs
+from millstream.work.keyed_batches import KeyedBatch, Pairs, Timed
 
 FLUSH_BYTES = 256 * 2**20
 LARGEST_BYTES = 2**30
@@ -51,7 +50,7 @@ class Weigher:
     def parts(self, values: V) -> Iterator[tuple[V, int]]:
         """The values with their size, in parts that fit into a block."""
         batch = values.values if isinstance(values, Timed) else values
-        rows = len(batch.keys) if isinstance(batch, KeyedBatch) else len(batch.items)
+        rows = len(batch)
         if not rows:
             return
         weight = self._weight(batch)
@@ -76,7 +75,7 @@ class Weigher:
 
     def _cut(self, values: V, start: int, stop: int) -> Iterator[tuple[V, int]]:
         """Halve until a part is light enough, or one row."""
-        part = _slice(values, start, stop)
+        part = values.part(start, stop)
         batch = part.values if isinstance(part, Timed) else part
         weight = batch.nbytes if isinstance(batch, KeyedBatch) else exact_weight(batch.items)
         if weight <= self._limit or stop - start == 1:
@@ -100,19 +99,6 @@ def too_large(job: JobVertex, what: str) -> RecordError:
         job.map if callable(job.map) else None,
         f"gave {what}, more than the {LARGEST_BYTES:,} bytes that can travel as one",
         "give it in several parts, or keep it elsewhere and give its name",
-    )
-
-
-def _slice(values: V, start: int, stop: int) -> V:
-    if isinstance(values, Timed):
-        return Timed(_slice(values.values, start, stop), values.times[start:stop])
-    if isinstance(values, Pairs):
-        return Pairs(values.items[start:stop], values.timed)
-    size = stop - start
-    return KeyedBatch(
-        values.keys.slice(start, size),
-        {name: column.slice(start, size) for name, column in values.values.items()},
-        None if values.times is None else values.times.slice(start, size),
     )
 
 

@@ -12,14 +12,8 @@ import numpy as np
 from millstream.flow.vertices import JobVertex
 from millstream.ring.keys import decode_keys
 from millstream.state.aggregates.grouping import Ints
-from millstream.work.keyed_values import (
-    KeyedBatch,
-    Pairs,
-    Uniform,
-    column_values,
-    encode_job_keys,
-    group,
-)
+from millstream.work.keyed_batches import KeyedBatch, Pairs
+from millstream.work.keyed_values import Uniform, column_values, encode_job_keys, group
 
 
 def as_items(values: Pairs | KeyedBatch) -> tuple[Sequence[Any], list[Any] | None]:

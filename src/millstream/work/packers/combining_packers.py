@@ -16,7 +16,8 @@ from millstream.state.aggregates.grouping import Ints
 from millstream.state.blocks import KEY, SLOT, keys_in_order
 from millstream.state.values import value_text
 from millstream.work.failures import user_error
-from millstream.work.keyed_values import KeyedBatch, Pairs, Uniform, encode_job_keys
+from millstream.work.keyed_batches import KeyedBatch, Pairs
+from millstream.work.keyed_values import Uniform, encode_job_keys
 from millstream.work.packers.aggregate_packer import FOLD_ROWS
 from millstream.work.packers.collected_values import CollectedValues, as_items
 from millstream.work.packers.placing import Placed, Placing, block_order, placed_again

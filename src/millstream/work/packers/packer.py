@@ -18,7 +18,7 @@ from millstream.flow.vertices import JobVertex
 from millstream.ring.ring import partition_slots
 from millstream.state.aggregates.grouping import Ints
 from millstream.state.blocks import slices
-from millstream.work.keyed_values import KeyedBatch, Pairs
+from millstream.work.keyed_batches import KeyedBatch, Pairs
 from millstream.work.packers.aggregate_packer import AggregatePacker
 from millstream.work.packers.combining_packers import CombiningPacker, WindowCombiningPacker
 from millstream.work.packers.placing import Placing, placing_of

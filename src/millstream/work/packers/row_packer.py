@@ -11,7 +11,8 @@ from millstream.state.aggregates.grouping import Ints
 from millstream.state.blocks import KEY, PANE, SLOT, keys_in_order
 from millstream.work.batches import column_names, concat_columns, concat_keys, concat_times
 from millstream.work.failures import record_error
-from millstream.work.keyed_values import KeyedBatch, Pairs, Uniform, pair_columns
+from millstream.work.keyed_batches import KeyedBatch, Pairs
+from millstream.work.keyed_values import Uniform, pair_columns
 
 TIME = "time"
 

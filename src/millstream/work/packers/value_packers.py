@@ -20,13 +20,8 @@ from millstream.state.aggregates.grouping import Ints, stable_order
 from millstream.state.blocks import KEY, SLOT, keys_in_order
 from millstream.state.values import value_text
 from millstream.work.failures import user_error
-from millstream.work.keyed_values import (
-    KeyedBatch,
-    Pairs,
-    Uniform,
-    encode_job_keys,
-    encode_times,
-)
+from millstream.work.keyed_batches import KeyedBatch, Pairs
+from millstream.work.keyed_values import Uniform, encode_job_keys, encode_times
 from millstream.work.packers.collected_values import CollectedValues, as_items
 from millstream.work.packers.placing import Placing, block_order
 from millstream.work.packers.value_lists import (

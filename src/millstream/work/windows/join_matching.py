@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-import numpy.typing as npt
 
 from millstream.flow.windows import TimeWindow, WithinWindow
+from millstream.state.aggregates.grouping import Ints
 
-Ints = npt.NDArray[np.int64]
 JoinWindow = TimeWindow | WithinWindow
 AT_ONCE = 1 << 16
 
