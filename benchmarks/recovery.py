@@ -191,7 +191,7 @@ class Witness:
     def watch(self, ring: Ring) -> None:
         """Tell from now on whose slots the outputs are of, by this ring."""
         hashes = hash_column(pa.array(np.arange(self._given.keys)))
-        self._owners = ring.owners(slot_of(hashes, ring.slots))
+        self._owners = ring.table[slot_of(hashes, ring.slots)]
 
     def __call__(self, rows: list[Any], epoch: int) -> None:
         now = time.monotonic()

@@ -122,7 +122,7 @@ def test_a_notebook_renders_mermaid() -> None:
 def test_dot_has_a_cluster_for_each_stage() -> None:
     lines = word_count().draw().dot.splitlines()
 
-    assert lines[0] == 'digraph "words" {'
+    assert lines[0] == 'digraph "word_count" {'
     assert [line.strip() for line in lines if "label=" in line and "[" not in line] == [
         'label="stage 0: read";',
         'label="stage 1: shuffle and reduce";',

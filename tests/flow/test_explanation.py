@@ -264,7 +264,7 @@ def test_a_function_without_a_name_is_identified_by_its_line() -> None:
     flow.source("in", ms.read.rate()).map(nameless).sink("out", ms.write.console())
 
     line = nameless.__code__.co_firstlineno
-    assert f"in → map <lambda> (test_explaining.py:{line}) → sink out" in flow.explain()
+    assert f"in → map <lambda> (test_explanation.py:{line}) → sink out" in flow.explain()
 
 
 def test_a_stream_that_two_paths_reach_is_printed_once() -> None:

@@ -151,7 +151,7 @@ def test_reducers_that_do_not_go_with_windows(stream: Stream) -> None:
 
 def test_only_windows_have_sides(stream: Stream) -> None:
     plain = stream.map_reduce("j", reduce=ms.count(), key="value")
-    with pytest.raises(WorkflowError, match="has no window, and so takes every value") as caught:
+    with pytest.raises(WorkflowError, match="has no window, and so includes every value") as caught:
         plain.late.sink("late", ms.write.console())
     assert caught.value.place == line_of_call(caught)
 

@@ -304,12 +304,12 @@ def no_forgetting_of_stacks(patch: Patch) -> None:
 
 
 def no_dirty_panes_with_copies(patch: Patch) -> None:
-    """Only the owner knows which panes have changed since early results were emitted."""
+    """Dirty panes are known to the node only that reduced them."""
 
-    def without_dirty_panes(data: Any, algebra: Any) -> PaneFragment[Any]:
+    def without_dirty(data: Any, algebra: Any) -> PaneFragment[Any]:
         return replace(decode_panes(data, algebra), dirty=[])
 
-    patch.setattr("millstream.work.windows.time_windows.decode_panes", without_dirty_panes)
+    patch.setattr("millstream.state.panes.state.decode_panes", without_dirty)
 
 
 def no_patience(patch: Patch) -> None:

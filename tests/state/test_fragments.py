@@ -111,7 +111,12 @@ def keyed_contents(state: KeyedState, slots: Sequence[int], until: int) -> Any:
             for slot in slots
         },
         {slot: state.count(only(slot)) for slot in slots},
-        {key for slot in slots for key, _ in state.items(only(slot)) if key in state.slow_path},
+        {
+            key
+            for slot in slots
+            for key, _ in state.items(only(slot))
+            if key in state.slow_path.get(slot, ())
+        },
         [{slot: sorted(keys) for slot, keys in found.items()} for found in idle],
     )
 

@@ -118,7 +118,7 @@ def test_a_mutation_that_equality_cannot_see_is_kept(before: Any, after: Any) ->
     state["value"][0] = after
     committed(master, state.close())
 
-    [kept] = master.get(0, "k")["value"]  # type: ignore[index]
+    [kept] = master.get(0, "k")["value"]
     assert repr(kept) == repr(after)
 
 
@@ -338,7 +338,7 @@ def test_the_tombstone_stays_the_one_it_is_when_pickled() -> None:
 # -- simple state is handed out as a dictionary ----------------------------------------------
 
 
-def after(before: dict[str, Any] | None, change: Any) -> dict[str, Any] | None:
+def after(before: dict[str, Any] | None, change: Any) -> Any:
     """What one call leaves of a key's state."""
     master = KeyedState() if before is None else state_of(**before)
     base = master.slots.get(0, {}).get("k")

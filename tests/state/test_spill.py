@@ -66,7 +66,8 @@ def changed(
     for key, (slot, act) in work.items():
         master = masters.get(slot)
         base = None if master is None else master.get(key)
-        view: Any = {} if base is None else KeyView(base) if key in state.slow_path else base.copy()
+        slow = key in state.slow_path.get(slot, ())
+        view: Any = {} if base is None else KeyView(base) if slow else base.copy()
         act(view)
         change = close_view(view, base)
         if change is not None and change.plain:
@@ -174,7 +175,7 @@ def test_spilling_is_invisible_to_readers(table: ColdTable, data: st.DataObject)
                 pool[at]: (slot_of[pool[at]], data.draw(st.sampled_from(ACTS))) for at in chosen
             }
             if step == "void":  # a try that is not committed
-                twins.states[0].reading(work, [slot for slot, _ in work.values()])
+                twins.states[0].lookups(work, [slot for slot, _ in work.values()])
             else:
                 twins.work(work, data.draw(st.sampled_from([None, EVERYWHERE, mask(0, 2)])))
         elif step == "drop":

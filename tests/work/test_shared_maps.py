@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -174,7 +175,7 @@ def test_results_of_a_shared_map_are_dropped_after_the_last_reader() -> None:
 
     maps.results(first, job, old)
     assert maps.results(last, job, new) == [(2, 1), (-2, 1)]
-    assert maps._kept == {}
+    assert maps._cached == {}
 
 
 def test_a_map_that_no_other_job_has_is_left_to_the_job() -> None:
@@ -186,7 +187,7 @@ def test_a_map_that_no_other_job_has_is_left_to_the_job() -> None:
 def test_fused_jobs_are_no_jobs_of_the_program() -> None:
     def build(stream: ms.Stream) -> None:
         for minutes in (1, 5):
-            window = ms.tumbling(minutes * ms.flow.windows.MICROSECOND * 60_000_000)
+            window = ms.tumbling(timedelta(minutes=minutes))
             stream.map_reduce(f"m{minutes}", map=pairs, reduce=ms.count(), window=window)
 
     program = planned(build)

@@ -17,13 +17,12 @@ from millstream.sim.keyed_windows import (
     KeyedWindow,
     Value,
     by_key,
-    instant,
     plain_value,
     row,
 )
 from millstream.sim.keyed_windows import Moment as KeyedMoment
 from millstream.sim.workload import Moment, Outputs, Pair, in_order
-from millstream.times import BEGINNING, END
+from millstream.times import BEGINNING, END, instant
 from millstream.work.job_clock import Tally
 
 Read = Callable[[Pair], tuple[int, str, int, int | None, Any]]

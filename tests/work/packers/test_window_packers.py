@@ -12,7 +12,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.work.test_packers import KEYS, canonical
 
 import millstream as ms
 from millstream.flow.reducers import AggregateReducer, CombiningReducer, WindowReducer
@@ -31,6 +30,7 @@ from millstream.work.packers.packer import cut, packer_for
 from millstream.work.packers.placing import COUNT, LAST, START
 from millstream.work.packers.value_lists import TIMES, decode_lists
 from tests.state.python_values import untimed
+from tests.work.packers.test_packers import KEYS, canonical
 from tests.work.running import SLOTS, job_of
 
 few = settings(untimed, max_examples=60)
