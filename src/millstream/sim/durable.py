@@ -389,7 +389,7 @@ def _stored(workload: Workload, stored: StoredState, job: JobVertex) -> dict[str
     """The state of a job in the store; that of windows as a node restores it."""
     if job.windowing is None:
         return {key: workload.comparable(state) for key, state in stored.items()}
-    restored = operator_for(job, stored.slots).state.state
+    restored = operator_for(job, stored.slots).state
     every = range(stored.slots)
     stored._load(restored, restored.decode, every)
     items = restored.items(mask_of(every, stored.slots))
