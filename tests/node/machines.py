@@ -14,6 +14,7 @@ import pyarrow as pa
 from millstream.flow.vertices import JobVertex
 from millstream.node.held_units import Block, Unit, Work
 from millstream.node.machine import Durability, NodeMachine
+from millstream.node.slot_store import SlotStore
 from millstream.ring.masks import SlotMask
 from millstream.ring.placement import Placement
 from millstream.ring.ring import NodeId, Ring
@@ -78,6 +79,11 @@ def commit_of(machines: Iterable[NodeMachine], epoch: int, try_: int = 0) -> Com
         if unit.receipt.epoch == epoch
     }
     return Commit.of(epoch, try_, units)
+
+
+def items_of(store: SlotStore, slots: range = ALL, job: int = JOB) -> list[tuple[Any, Any]]:
+    """The keys of some slots with their state, copies included."""
+    return list(store.operators[job].state.items(mask_of(slots)))
 
 
 class Node:

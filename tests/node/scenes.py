@@ -29,7 +29,7 @@ from millstream.wire.persistence import FetchRestorePlan, RestorePlan
 from millstream.wire.receipts import CollectReceipts, Receipts
 from millstream.wire.request import Request
 from millstream.work.feeder import end_of
-from tests.node.machines import ALL, HISTORY, JOB, ME, OTHER, THIRD, commit_of, placed
+from tests.node.machines import ALL, HISTORY, JOB, ME, OTHER, THIRD, commit_of, items_of, placed
 from tests.work.running import SLOTS, blocks_of_pairs
 
 A = TypeVar("A")
@@ -160,7 +160,7 @@ class Scene:
         scratch.assign(Assign(1, placed([OTHER], me=ALL), {}))
         scratch.install(replace(snapshot, through=0))
         scratch.assign(Assign(1, placed([ME], 1), {}))
-        return {key: state["seen"] for key, state in scratch.store.items(JOB, ALL)}
+        return {key: state["seen"] for key, state in items_of(scratch.store)}
 
     def unreachable(self) -> list[ReportUnreachable]:
         return [r for r in self.requests if isinstance(r, ReportUnreachable)]

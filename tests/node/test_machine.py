@@ -28,6 +28,7 @@ from tests.node.machines import (
     commit_of,
     digest,
     history,
+    items_of,
 )
 from tests.work.running import job_of
 
@@ -346,7 +347,7 @@ def test_every_form_is_applied_exactly_once_through_retries(reduce: Any) -> None
     node.seal(2, try_=1)
     node.seal(2, try_=1)
 
-    assert node.store.items(JOB, ALL) == [("a", 66)]
+    assert items_of(node.store) == [("a", 66)]
 
 
 @pytest.mark.parametrize(

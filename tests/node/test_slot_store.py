@@ -20,6 +20,7 @@ from tests.node.machines import (
     OTHER,
     Node,
     commit_of,
+    items_of,
     mask_of,
     placed,
 )
@@ -50,7 +51,7 @@ def test_a_large_epoch_is_merged_in_steps_and_each_slot_in_one_of_them(
         steps += 1
         for slot in ALL:
             held = before if node.store.holdings.through[slot] == 0 else after
-            found = dict(node.store.items(JOB, range(slot, slot + 1)))
+            found = dict(items_of(node.store, range(slot, slot + 1)))
             assert found == {key: {"seen": held[key]} for key in found}
 
     assert steps >= len(MANY) // 5
@@ -162,7 +163,7 @@ def test_only_owned_slots_are_read_and_counted_as_state() -> None:
     node = Node()
     node.commit(0, MANY)
     node.assign(placed([ME, OTHER], 1, me=HIGH))
-    mine = dict(node.store.items(JOB, LOW))
+    mine = dict(items_of(node.store, LOW))
 
     assert 0 < len(mine) < len(MANY) and len(node.held()) == len(MANY)
     assert node.store.keys() == {JOB: len(mine)}
@@ -171,7 +172,7 @@ def test_only_owned_slots_are_read_and_counted_as_state() -> None:
         assert node.store.get(JOB, key) == expected
     for slots in (HIGH, ALL):
         with pytest.raises(SlotsNotHeldError):
-            node.store.items(JOB, slots)
+            node.store.require_owned(slots)
 
 
 def test_the_keys_of_copies_count_for_how_much_is_to_be_sent() -> None:

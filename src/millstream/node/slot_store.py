@@ -364,12 +364,6 @@ class SlotStore:
                 f"node {self._node} does not own all of slots {slots.start} to {last}"
             )
 
-    def items(self, job: int, slots: range) -> list[tuple[Any, Any]]:
-        """The committed keys of some slots of this node, with their state."""
-        self.require_owned(slots)
-        mask = self._mask(slots, np.ones(len(slots), dtype=bool))
-        return list(self.operators[job].state.items(mask))
-
     def most_keys(self, slots: range) -> int:
         """The number of keys of the largest job in some slots."""
         mask = mask_of(slots, self.slots)

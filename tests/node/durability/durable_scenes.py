@@ -16,7 +16,7 @@ from millstream.sim import World
 from millstream.wire.commit import Commit, Seal
 from millstream.wire.persistence import RestorePlan
 from tests.checkpoints.memory_store import MemoryStore
-from tests.node.machines import ALL, HIGH, JOB, LOW, MANY, ME, placed
+from tests.node.machines import ALL, HIGH, JOB, LOW, MANY, ME, items_of, placed
 from tests.node.scenes import ID, Scene
 
 SEEN = {key: [value] for key, value in MANY}
@@ -85,7 +85,7 @@ def state_of_all(scene: Scene) -> dict[Any, Any]:
     for node, machine in scene.machines.items():
         for share in scene.placement.shares(ALL):
             if share.owner == node:
-                items = machine.store.items(JOB, share.slots)
+                items = items_of(machine.store, share.slots)
                 found.update({key: entries["seen"] for key, entries in items})
     return found
 
