@@ -89,7 +89,7 @@ def test_parquet_needs_no_schema(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_parquet_without_files_asks_for_a_schema(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="give schema="):
+    with pytest.raises(ConfigError, match="pass schema="):
         open_source(spark, read.parquet(tmp_path))
 
 
