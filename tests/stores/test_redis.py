@@ -173,7 +173,7 @@ def test_a_scan_starts_again_when_the_server_does(server: RedisServer, store: Re
         return scan(client, *given, **named)
 
     with (
-        patch.object(redis_store, "_SEEN_TOGETHER", 100),
+        patch.object(redis_store, "_NAME_BATCH", 100),
         patch.object(redis.Redis, "scan", crashing_scan),
     ):
         assert store.scan() == keys
