@@ -17,6 +17,8 @@ from millstream.checkpoints.manifest import JobMetadata
 from millstream.ring.masks import SlotMask
 from millstream.state.aggregates.grouping import Groups
 from millstream.state.aggregates.naming import aggregates_in
+from millstream.state.keyed import KeyedState
+from millstream.state.pair import by_name, decode_pair
 from millstream.state.panes.algebras import (
     AggregateAlgebra,
     ListAlgebra,
@@ -63,7 +65,9 @@ def windowed_state(job: JobMetadata, slots: int) -> WindowedState | None:
     algebra = _algebra_of(job.reducer)
     if algebra is None:
         return None
-    return _Panes(algebra, slots) if job.windows.startswith(_OF_TIME) else _Rows(algebra)
+    of_time = job.windows.startswith(_OF_TIME)
+    windows: WindowedState = _Panes(algebra, slots) if of_time else _Rows(algebra)
+    return _WithState(windows) if ", state)" in job.reducer else windows
 
 
 def _algebra_of(reducer: str) -> Algebra[Any] | None:
@@ -117,6 +121,33 @@ class _Panes:
         for key, panes in self.items(slots):
             for start, value in panes.items():
                 yield key, {"pane": start, **_columns(value)}
+
+
+class _WithState:
+    """Windows beside keyed state of their reduce function."""
+
+    def __init__(self, windows: WindowedState) -> None:
+        self._windows = windows
+        self._state = KeyedState()
+
+    def decode(self, data: bytes) -> Any:
+        return decode_pair(data, self._windows.decode, self._state.decode)
+
+    def apply(self, fragment: Any, slots: SlotMask) -> None:
+        self._windows.apply(fragment.first, slots)
+        self._state.apply(fragment.second, slots)
+
+    def drop(self, slots: SlotMask) -> None:
+        self._windows.drop(slots)
+        self._state.drop(slots)
+
+    def items(self, slots: SlotMask) -> Iterator[tuple[Any, Any]]:
+        return by_name(("windows", "state"), self._windows.items(slots), self._state.items(slots))
+
+    def rows(self, slots: SlotMask) -> Iterator[tuple[Any, dict[str, Any]]]:
+        yield from self._windows.rows(slots)
+        for key, entries in self._state.items(slots):
+            yield key, {"state": entries}
 
 
 class _Joined:

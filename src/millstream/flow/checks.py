@@ -25,7 +25,13 @@ from millstream.flow.functions import (
     name_of,
     place_of,
 )
-from millstream.flow.reducers import AggregateReducer, ArrowReducer, Reducer, StatefulReducer
+from millstream.flow.reducers import (
+    AggregateReducer,
+    ArrowReducer,
+    Reducer,
+    StatefulReducer,
+    WindowReducer,
+)
 from millstream.flow.sources import DataFrameSource, Source
 from millstream.flow.windows import (
     CountWindow,
@@ -226,10 +232,18 @@ def windowing_of(
 def check_windowed(
     windowing: Windowing, reducer: Reducer, ttl: object, combine: object, name: str, place: Place
 ) -> None:
-    if ttl is not None and not isinstance(windowing.windows[0], CountWindow | GlobalWindow):
+    stateful = isinstance(reducer, WindowReducer) and reducer.takes_state
+    endless = isinstance(windowing.windows[0], CountWindow | GlobalWindow)
+    if ttl is not None and not (endless or stateful):
         raise WorkflowError(
             f"job {name!r} has a ttl beside {windowing.windows[0]}",
-            "leave ttl= out: these windows are forgotten when they are closed",
+            "leave ttl= out: the state of these windows is dropped when they close",
+            place,
+        )
+    if stateful and windowing.early is not None:
+        raise WorkflowError(
+            f"job {name!r} has both early_every= and a reducer with state",
+            "leave out early_every= or the parameter state: early results would change the state",
             place,
         )
     if combine is not None:

@@ -11,7 +11,7 @@ import contextlib
 import functools
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -175,22 +175,25 @@ def check_arguments(function: Function, count: int, role: str, shape: str) -> No
         ) from None
 
 
-def check_window_arguments(function: Function, count: int, role: str, shape: str) -> bool:
-    """Reject a windowed reducer of the wrong shape; whether it has a parameter ``window``."""
+def window_arguments(
+    function: Function, count: int, role: str, shape: str, names: Sequence[str] = ("window",)
+) -> frozenset[str]:
+    """The parameters that a windowed reducer takes by name; rejects one of the wrong shape."""
     signature = _signature(function)
     if signature is None:
-        return False
-    takes_window = "window" in signature.parameters
+        return frozenset()
+    taken = frozenset(names) & signature.parameters.keys()
     try:
-        signature.bind(*range(count), **({"window": None} if takes_window else {}))
+        signature.bind(*range(count), **dict.fromkeys(taken))
     except TypeError as problem:
+        more = ", ".join(f"{name}=..." for name in names)
         raise WorkflowError(
             f"the {role}, {name_of(function)}{signature}, cannot be called as {shape}), nor as "
-            f"{shape}, window=...): {problem}",
-            "give it these parameters; the one for the window is passed by its name, window",
+            f"{shape}, {more}): {problem}",
+            f"give it these parameters; {' and '.join(names)} are passed by name, if it has them",
             _users_place(function),
         ) from None
-    return takes_window
+    return taken
 
 
 def check_picklable(function: object, role: str) -> None:

@@ -15,6 +15,7 @@ import pyarrow as pa
 from millstream.errors import Place
 from millstream.flow.function_shipping import ship
 from millstream.flow.functions import FrameStep, SqlStep
+from millstream.flow.reducers import WindowReducer
 from millstream.flow.vertices import (
     BatchStep,
     BranchVertex,
@@ -151,6 +152,8 @@ def fuse_jobs(graph: Graph, written: Sequence[str], same: Sameness) -> tuple[Gra
 def _shareable(vertex: Vertex) -> Windowing | None:
     if not isinstance(vertex, JobVertex) or vertex.windowing is None or not vertex.share:
         return None
+    if isinstance(vertex.reducer, WindowReducer) and vertex.reducer.takes_state:
+        return None  # each job has the state of its own windows
     return vertex.windowing if vertex.windowing.time_windows else None
 
 

@@ -47,7 +47,8 @@ def reducer_text(job: JobVertex) -> str:
         case StatefulReducer():
             return "a function (key, values, state)"
         case WindowReducer():
-            return "a function (key, values) of windows"
+            state = ", state" if job.reducer.takes_state else ""
+            return f"a function (key, values{state}) of windows"
         case CombiningReducer():
             return "a combinable"
         case AggregateReducer(aggregates):

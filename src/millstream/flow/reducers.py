@@ -18,8 +18,8 @@ from millstream.flow.functions import (
     check_arguments,
     check_callable,
     check_picklable,
-    check_window_arguments,
     name_of,
+    window_arguments,
 )
 from millstream.state.aggregates import Aggregate, AggregateSet, as_set, count
 from millstream.state.blocks import KEY
@@ -89,11 +89,13 @@ class StatefulReducer:
 class WindowReducer:
     """``reduce(key, values)``, called once per key and window.
 
-    It is given the window as ``window=`` if it has a parameter of that name.
+    It gets the window as ``window=`` and the state of the key, which outlives its windows, as
+    ``state=``, if it has parameters of these names.
     """
 
     function: Function
     takes_window: bool = True
+    takes_state: bool = False
 
 
 @dataclass(frozen=True)
@@ -159,7 +161,7 @@ Reducer = (
 def reducer_of(given: object, job: str, *, windowed: bool = False) -> Reducer:
     """Recognise the form of ``reduce=`` and check it."""
     role = f"reducer of job {job!r}"
-    shape = "(key, values, *, window)" if windowed else "(key, values, state)"
+    shape = "(key, values, *, window, state)" if windowed else "(key, values, state)"
     if isinstance(given, AggregateSet | Aggregate) and not isinstance(given, type):
         aggregates = as_set(given)
         if KEY in aggregates.names:
@@ -171,7 +173,7 @@ def reducer_of(given: object, job: str, *, windowed: bool = False) -> Reducer:
         return AggregateReducer(aggregates)
     if isinstance(given, ArrowFunction):
         if windowed:
-            takes_window = check_window_arguments(given.function, 1, role, "(rows")
+            takes_window = bool(window_arguments(given.function, 1, role, "(rows"))
         else:
             takes_window = False
             check_arguments(given.function, 2, role, "(rows, state)")
@@ -200,9 +202,9 @@ def reducer_of(given: object, job: str, *, windowed: bool = False) -> Reducer:
             caller(),
         )
     if windowed:
-        takes_window = check_window_arguments(given, 2, role, "(key, values")
+        taken = window_arguments(given, 2, role, "(key, values", ("window", "state"))
         check_picklable(given, role)
-        return WindowReducer(given, takes_window)
+        return WindowReducer(given, "window" in taken, "state" in taken)
     check_arguments(given, 3, role, "(key, values, state)")
     check_picklable(given, role)
     return StatefulReducer(given)

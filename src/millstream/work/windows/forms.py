@@ -340,17 +340,23 @@ class FunctionForm:
             named = ({"window": window} for window in _windows(self._job, one))
         found = zip(
             keys.keys(one.table.ids),
+            keys.slots(one.table.ids).tolist(),
             one.table.rows.tolist(),
             named,
             one.times.tolist(),
             strict=True,
         )
-        for key, (values, times), window, time in found:
+        for key, slot, (values, times), window, time in found:
             try:
-                extend_outputs(records, function(key, self._in_order(values, times), **window))
+                more = {**window, **self._arguments(slot, key)}
+                extend_outputs(records, function(key, self._in_order(values, times), **more))
             except Exception as problem:
                 raise user_error(self._role, function, problem, value_text(key)) from problem
             yield key, time
+
+    def _arguments(self, slot: int, key: Any) -> dict[str, Any]:
+        """What the function gets by name, beside the window."""
+        return {}
 
     def _in_order(self, values: list[Any], times: list[int]) -> list[Any]:
         if not self._ordered:
