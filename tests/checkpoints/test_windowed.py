@@ -44,6 +44,11 @@ class Longest:
 def values_of(key: str, values: list[Any], window: Any) -> None: ...
 
 
+def tallied(key: str, values: list[Any], state: Any) -> None:
+    state["n"] = state.get("n", 0) + len(values)
+    state["last"] = values
+
+
 def run_of(vertex: JobVertex) -> Writer:
     job = Job(vertex, form_of(vertex), reducer_text(vertex), windows=windows_text(vertex))
     return Writer(MemoryStore(), {"job": job})
@@ -135,6 +140,18 @@ def test_rows_of_other_windows_can_be_read(window: Any, reduce: Any) -> None:
     kept = run.jobs["job"].operator.state.count(np.ones(SLOTS, bool))
     assert kept and len(dict(stored(run).items())) == kept
     assert {row["key"] for row in rows_of(run)} == set(dict(stored(run).items()))
+
+
+def test_state_of_a_windowed_function_can_be_read() -> None:
+    run = filled(job_of(tallied, windowing=Windowing((ms.count_window(2),))))
+
+    found = {key: value.get("state") for key, value in stored(run).items()}
+
+    assert found == {key: value.get("state") for key, value in run.items("job").items()}
+    assert found["key7"] == {"n": 2, "last": [7, 4]}
+    assert {row["key"] for row in rows_of(run) if row["state"]} == {
+        key for key, state in found.items() if state
+    }
 
 
 def test_sessions_have_their_start_and_end() -> None:

@@ -426,21 +426,24 @@ class WindowedStream:
     ) -> JobStream:
         """Add a job that reduces the values of each window, once the watermark has passed its end.
 
-        ``reduce`` is a function ``(key, values)``, which also gets ``window=`` if it has a
-        parameter of that name; a built-in such as ``ms.count()``, whose results have the window's
-        start and end; a combinable reducer; or ``ms.arrow(function)`` over the rows of all keys.
-        With ``ordered``, a function gets values in the order of their times. Jobs that differ in
-        their windows alone are fused, and so share panes; ``share=False`` prevents that. ``ttl``,
-        for count and global windows, removes keys without a value for that long, with their
-        unfinished windows. ``output`` and ``durable`` are as in
-        ``KeyedStream.reduce``.
+        ``reduce`` is a function ``(key, values)``; a built-in such as ``ms.count()``, whose results
+        have the start and end of the window; a combinable reducer; or ``ms.arrow(function)`` over
+        the rows of all keys. If a function has a parameter ``window``, it gets the window; if it
+        has a parameter ``state``, the state of the key, a mapping that outlives its windows (in
+        Flink the global state of a ``ProcessWindowFunction``). With ``ordered``, values are sorted
+        by event time. Jobs that differ only in their windows are fused and share panes;
+        ``share=False`` prevents it. ``ttl`` expires keys of count and global windows without values
+        for that long, and ``state`` of keys without a result for that long. ``output`` and
+        ``durable`` are as in ``KeyedStream.reduce``.
 
-        >>> def busiest(user, views, window):
-        ...     yield user, window.start, len(views)
+        >>> def longest(user, views, window, state):
+        ...     if len(views) > state.get("most", 0):
+        ...         state["most"] = len(views)
+        ...         yield user, window.start, len(views)
         >>> flow = ms.Workflow("views")
         >>> views = flow.source("views", ms.read.json("views/", schema="user string, at timestamp"))
         >>> by_user = views.key_by("user").window(ms.session(timedelta(minutes=5)), time="at")
-        >>> sessions = by_user.reduce("sessions", busiest)
+        >>> records = by_user.reduce("records", longest, ttl=timedelta(days=30))
         """
         options = replace(
             self._options,
