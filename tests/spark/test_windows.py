@@ -366,3 +366,43 @@ def test_open_windows_resume_after_a_restart_and_changed_ones_are_rejected(
         ("b", at(60), at(120)): 32,
         ("a", at(120), at(180)): 128,
     }
+
+
+def rank(key: str, values: list[int], window: Any, state: Any) -> Iterator[tuple[str, int, int]]:
+    """The number of the window among those of its key, and the largest sum so far."""
+    state["windows"] = state.get("windows", 0) + 1
+    state["record"] = max(state.get("record", 0), sum(values))
+    yield key, state["windows"], state["record"]
+
+
+def test_state_of_a_windowed_function_outlives_windows_restarts_and_missing_readers(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    lines, seen = Lines(tmp_path), Seen()
+
+    def run() -> ms.Run:
+        flow = ms.Workflow("state")
+        source = flow.source("lines", ms.read.text(lines.folder))
+        windows = source.flat_map(line).key_by().window(ms.tumbling(10 * SECOND))
+        windows.reduce("ranks", rank).sink("out", seen.sink("ranks"))
+        windows.reduce("unread", rank)
+        return ms.start(
+            flow, spark=spark, nodes=2, partitions=2, checkpoint=tmp_path / "checkpoint"
+        )
+
+    lines.add("a 5 1", "a 3 12", "b 2 3", "a 9 25")
+    with run() as first:
+        first.await_termination()
+    assert sorted(seen.rows["ranks"]) == [("a", 1, 5), ("a", 2, 5), ("a", 3, 9), ("b", 1, 2)]
+    lines.add("a 1 41", "a 20 52", "b 1 45")
+    with run() as second:
+        second.await_termination()
+        state = dict(second.state("ranks").items())
+        assert state == dict(second.state("unread").items())
+    assert sorted(seen.rows["ranks"][4:]) == [("a", 4, 9), ("a", 5, 20), ("b", 2, 2)]
+    assert state == {
+        "a": {"state": {"windows": 5, "record": 20}},
+        "b": {"state": {"windows": 2, "record": 2}},
+    }
+    stored = ms.read_state(tmp_path / "checkpoint", "ranks", spark=spark).collect()
+    assert {row.key for row in stored} == {"a", "b"}
