@@ -158,9 +158,9 @@ class SlotStore:
                 unit.fragment = self.operators[unit.job].state.decode(unit.delta)
             self._learn_key_type(unit.job, unit.receipt.key_type)
         parts = self._cut(np.flatnonzero(slots), units)
-        if len(parts) > 1:
-            for unit in units:
-                unit.fragment = self.operators[unit.job].state.by_slot(unit.fragment)
+        for unit in units:
+            state = self.operators[unit.job].state
+            unit.fragment = state.prepare(unit.fragment, len(parts))
         first = slots if self._retain else None
         while parts:
             part = parts.pop(self._most_urgent(parts))

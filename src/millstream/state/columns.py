@@ -223,9 +223,9 @@ class ColumnState:
 
     # -- fragments -------------------------------------------------------------------------
 
-    def by_slot(self, fragment: ColumnFragment) -> ColumnFragment:
-        """The same fragment, with rows in the order of their slots."""
-        return fragment.by_slot()
+    def prepare(self, fragment: ColumnFragment, parts: int) -> ColumnFragment:
+        """The same fragment; for several parts, with rows in the order of their slots."""
+        return fragment if parts == 1 else fragment.by_slot()
 
     def encode(self, fragment: ColumnFragment) -> bytes:
         """Serialise a fragment."""

@@ -156,7 +156,7 @@ class KeyedState:
 
     # -- fragments -------------------------------------------------------------------------
 
-    def by_slot(self, fragment: KeyedFragment) -> KeyedFragment:
+    def prepare(self, fragment: KeyedFragment, parts: int) -> KeyedFragment:
         """The same fragment: its tables are by slot."""
         return fragment
 

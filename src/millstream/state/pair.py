@@ -49,10 +49,10 @@ class PairState(Generic[A, B]):
         self.first.apply(fragment.first, slots)
         self.second.apply(fragment.second, slots)
 
-    def by_slot(self, fragment: PairFragment[A, B]) -> PairFragment[A, B]:
-        """The same fragment, arranged for being applied a few slots at a time."""
+    def prepare(self, fragment: PairFragment[A, B], parts: int) -> PairFragment[A, B]:
+        """The same fragment, so that applying it, in a number of parts, is fast."""
         return PairFragment(
-            self.first.by_slot(fragment.first), self.second.by_slot(fragment.second)
+            self.first.prepare(fragment.first, parts), self.second.prepare(fragment.second, parts)
         )
 
     def encode(self, fragment: PairFragment[A, B]) -> bytes:

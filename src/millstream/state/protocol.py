@@ -35,8 +35,11 @@ class State(Protocol[F]):
         Values are absolute: a merged fragment may be applied to a state that has a part of it.
         """
 
-    def by_slot(self, fragment: F) -> F:
-        """The same fragment, arranged for being applied a few slots at a time."""
+    def prepare(self, fragment: F, parts: int) -> F:
+        """The same fragment, so that applying it, in a number of parts, is fast.
+
+        Users may read the state meanwhile; nobody else may change it, or reduce.
+        """
 
     def encode(self, fragment: F) -> bytes:
         """Serialise a fragment."""

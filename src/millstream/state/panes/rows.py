@@ -264,9 +264,13 @@ class RowState(Generic[A]):
 
     # -- fragments -------------------------------------------------------------------------
 
-    def by_slot(self, fragment: RowFragment[A]) -> RowFragment[A]:
-        """The same fragment: a part for some slots is found by a mask."""
-        return fragment
+    def prepare(self, fragment: RowFragment[A], parts: int) -> RowFragment[A]:
+        """The same fragment with the numbers that its keys have here."""
+        known = fragment.ids
+        if known is not None and known[0] is self.keys.generation:
+            return fragment
+        ids = self.keys.find(fragment.keys, fragment.slots)
+        return replace(fragment, ids=(self.keys.generation, ids))
 
     def encode(self, fragment: RowFragment[A]) -> bytes:
         """Serialise a fragment."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
@@ -269,9 +270,7 @@ class PaneState(Generic[A]):
 
     def _table(self, part: Part[A]) -> Table[A]:
         self._sample = self._with_sample(part.rows)
-        if part.ids is not None and part.ids[0] is self.keys.generation:
-            return ordered(self._algebra, part.ids[1], part.rows)
-        return ordered(self._algebra, self.keys.find(part.keys, part.slots), part.rows)
+        return ordered(self._algebra, self._ids(part), part.rows)
 
     def _put(self, start: int, table: Table[A] | None) -> None:
         """Replace the aggregated rows of a pane."""
@@ -310,9 +309,19 @@ class PaneState(Generic[A]):
 
     # -- fragments -------------------------------------------------------------------------
 
-    def by_slot(self, fragment: PaneFragment[A]) -> PaneFragment[A]:
-        """The same fragment: it is applied in one step."""
-        return fragment
+    def prepare(self, fragment: PaneFragment[A], parts: int) -> PaneFragment[A]:
+        """The same fragment with the numbers that its keys have here."""
+        panes = {at: self._numbered(part) for at, part in fragment.panes.items()}
+        raw = {at: self._numbered(part) for at, part in fragment.raw.items()}
+        return replace(fragment, panes=panes, raw=raw)
+
+    def _numbered(self, part: Part[A]) -> Part[A]:
+        return replace(part, ids=(self.keys.generation, self._ids(part)))
+
+    def _ids(self, part: Part[A]) -> Ids:
+        if part.ids is not None and part.ids[0] is self.keys.generation:
+            return part.ids[1]
+        return self.keys.find(part.keys, part.slots)
 
     def encode(self, fragment: PaneFragment[A]) -> bytes:
         """Serialise a fragment; stacks stay behind."""
