@@ -152,7 +152,7 @@ def test_state_expires_when_no_window_of_its_key_has_fired() -> None:
 def test_a_cleared_state_is_gone() -> None:
     def until_three(key: str, values: list[int], state: Any) -> int:
         state["n"] = state.get("n", 0) + 1
-        found = state["n"]
+        found: int = state["n"]
         if found == 3:
             state.clear()
         return found
