@@ -17,7 +17,7 @@ from millstream.coordinator.roster import StateLostError
 from millstream.coordinator.state_reader import RunEndedError, StateReader
 from millstream.ring.ring import NodeId
 from millstream.sim import World
-from millstream.sim.workload import JOBS
+from millstream.sim.workload import PLAIN
 from millstream.wire.commit import NOTHING_COMMITTED, Commit
 from millstream.wire.epoch_record import FetchRecord, ReportFailure
 from millstream.wire.feed import (
@@ -170,7 +170,7 @@ def test_the_result_has_a_report_of_every_node_and_the_receipts_of_every_job(run
     result = run.main(run.epoch)
 
     assert set(result.reports) == {N0, N1, N2}
-    for job in JOBS:
+    for job in PLAIN.jobs:
         slots = [s for r in result.receipts if r.job == job for s in r.slots]
         assert sorted(slots) == list(range(SLOTS))
 

@@ -46,7 +46,6 @@ class RequestService:
     def __init__(self, run: ServedRun, fencing: Fencing, failures: TaskFailures) -> None:
         self._run = run
         self._fencing = fencing
-        self._failures = failures
         self._at_barrier: set[NodeId] = set()
         self._lock = run.net.lock()
         self._dispatch = Dispatcher(

@@ -193,7 +193,6 @@ def by_letter(record: Pair) -> Iterator[Pair]:
 
 
 PLAIN: Workload = _Plain()
-JOBS = PLAIN.jobs
 
 States = dict[int, dict[str, Any]]
 """The states of jobs; with a time-to-live also, at minus its number, when keys were touched."""
