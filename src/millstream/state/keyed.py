@@ -32,7 +32,6 @@ from millstream.state.keyed_fragments import (
     visits_of,
 )
 
-_Gone = type(GONE)  # pickles of tombstones in stored checkpoints name it here
 _NO_KEYS: Final[frozenset[Any]] = frozenset()
 _NEVER: Final[dict[Any, int]] = {}
 

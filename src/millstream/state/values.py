@@ -23,7 +23,7 @@ from millstream.state.instants import datetimes, timestamp_of
 from millstream.state.pickling import dumps, loads
 
 PICKLED = {b"millstream": b"pickled"}
-_MIXED = {b"millstream": b"loose"}  # as stored schemas have it
+_MIXED = {b"millstream": b"mixed"}
 UNFIT = (pa.ArrowException, OverflowError, UnicodeError, TypeError, ValueError)
 """The errors of Arrow and Python for a value that a column cannot hold."""
 _NONE = type(None)

@@ -29,7 +29,7 @@ from millstream.work.windows.forms import Closed, Form
 from millstream.work.windows.row_windows import RowOperator
 
 A = TypeVar("A")
-_DIRTY = "news"  # as stored fragments call it
+_DIRTY = "dirty"
 
 
 class SessionOperator(RowOperator[A]):
