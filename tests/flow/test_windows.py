@@ -123,7 +123,7 @@ def test_what_does_not_go_with_windows_is_refused_with_its_line(
     [
         (ms.tumbling(SECOND), {"early_every": timedelta(0)}, "early_every is"),
         (ms.tumbling(SECOND), {"panes": 3}, "panes=3"),
-        (ms.count_window(3), {"early_every": SECOND}, "never open: count 3 every 3"),
+        (ms.count_window(3), {"early_every": SECOND}, "no early results: count 3 every 3"),
     ],
 )
 def test_options_that_make_no_sense_for_a_window_are_refused(
@@ -145,7 +145,7 @@ def test_reducers_that_do_not_go_with_windows(stream: Stream) -> None:
         stream.map_reduce("a", reduce=ms.aggregate(timing=ms.count()), window=window)
     over_tables = ms.arrow(lambda rows, window: rows)
     stream.map_reduce("b", reduce=over_tables, window=window)
-    with pytest.raises(WorkflowError, match="a window of its own for each key: session, gap 1s"):
+    with pytest.raises(WorkflowError, match="neither sliding nor tumbling: session, gap 1s"):
         stream.map_reduce("c", reduce=over_tables, window=ms.session(SECOND))
 
 

@@ -39,17 +39,20 @@ class SupersededError(MillstreamError):
         )
 
 
-class CommitUnknownError(MillstreamError):
-    """The store became unavailable while a manifest was written; it may be durable, or not."""
+_RESTART = "restart the workflow on the same checkpoint when the store is available"
 
-    def __init__(self, epoch: int, problem: str) -> None:
-        super().__init__(epoch, problem)
-        self.epoch, self.problem = epoch, problem
+
+class CommitUnknownError(MillstreamError):
+    """A manifest was written, but it is unknown whether it is durable and in the chain."""
+
+    def __init__(self, epoch: int, problem: str, advice: str = _RESTART) -> None:
+        super().__init__(epoch, problem, advice)
+        self.epoch, self.problem, self.advice = epoch, problem, advice
 
     def __str__(self) -> str:
         return (
             f"it is unknown whether epoch {self.epoch} is committed: {self.problem}. Nothing is "
-            "lost: restart the workflow on the same checkpoint when the store is available"
+            f"lost: {self.advice}"
         )
 
 
@@ -166,7 +169,10 @@ class Chain:
         self._remove_from_gap(manifest.position, later)
         if manifest.position + 1 in later:
             raise CommitUnknownError(
-                manifest.epoch, "another driver has already added a link after it"
+                manifest.epoch,
+                "another driver has already added a link after it",
+                "leave the newer driver running, it resumes from the checkpoint; do not restart "
+                "this one",
             )
         return False
 

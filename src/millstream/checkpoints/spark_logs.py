@@ -46,8 +46,8 @@ class EpochNotRetainedError(MillstreamError):
         oldest, newest = self.retained
         return (
             f"cannot resume from epoch {self.epoch}: Spark's offset log in {self.path} has only "
-            f"epochs {oldest} to {newest}; choose one of these, and raise "
-            "spark.sql.streaming.minBatchesToRetain to retain more"
+            f"epochs {oldest} to {newest}; choose one of these; to retain more "
+            "epochs from now on, pass a greater retain= to ms.run"
         )
 
 

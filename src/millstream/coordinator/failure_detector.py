@@ -1,4 +1,7 @@
-"""The failure detector: pings nodes to decide whether one that was not reached is dead."""
+"""The failure detector: pings a node that was not reached, and gives a verdict about it.
+
+Whether the node is fenced is decided in ``fencing``.
+"""
 
 from __future__ import annotations
 

@@ -5,6 +5,8 @@ it is *silent* only when it has answered no ping for ``node_timeout``, counted i
 pings and not by the clock, so that a pause of the coordinator does not count against the node. A
 node that answers the coordinator, but that a peer cannot reach, has a broken link if that stays so
 over several rounds, in each of which the coordinator reached it.
+
+Here are the counts and their thresholds; ``fencing`` decides which nodes are declared dead.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ class _Link:
 
 
 class FailureEvidence:
-    """The evidence against each node."""
+    """The evidence against each node, compared with the thresholds of ``Patience``."""
 
     def __init__(self, patience: Patience) -> None:
         self._patience = patience

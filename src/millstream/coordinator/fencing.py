@@ -4,6 +4,11 @@ A slow node is not a dead node. A node is fenced when its process has ended; whe
 for ``node_timeout``; or when its link to a peer stays broken, though it answers the coordinator. In
 the last two cases it may be alive, so the copies must suffice without it: every slot has a complete
 copy on a node that answers, or the store can restore it. Otherwise the coordinator waits for it.
+After three times ``node_timeout`` (``Patience.last_copy``) a silent node is declared dead even if
+no other copy exists.
+
+The decision is made here. ``FailureDetector`` pings nodes and gives a verdict about one;
+``FailureEvidence`` counts what was observed and compares it with the thresholds of ``Patience``.
 """
 
 from __future__ import annotations
@@ -68,7 +73,7 @@ class Fencing:
         if node not in self._run.roster.domains or self._run.is_closed:
             return
         with self._detector.investigation(node):
-            if self._is_alive(node) and by is not None:
+            if self._await_answer_or_fence(node) and by is not None:
                 if self._detector.is_cut_off(node, by, rounds):
                     self._fence_one_end(node, by)
 
@@ -76,8 +81,8 @@ class Fencing:
         """Whether an investigation of a node is under way."""
         return self._detector.is_investigating(node)
 
-    def _is_alive(self, node: NodeId) -> bool:
-        """Ping a node until it answers; False if it was declared dead instead."""
+    def _await_answer_or_fence(self, node: NodeId) -> bool:
+        """Ping a node until it answers (True), or fence it (False)."""
         with self._run.waits.wait(f"the decision about node {node[:8]}") as wait:
             while node in self._run.roster.domains and self.lost is None:
                 verdict = self._detector.await_verdict(node)
@@ -145,7 +150,7 @@ class Fencing:
         )
         run.publish_placement()
         # They may be alive, and unreachable for others only.
-        run.dismiss(dead)
+        run.stop_removed(dead)
 
     def _remove(self, dead: list[NodeId]) -> None:
         run = self._run

@@ -45,8 +45,8 @@ class RunContext(Protocol):
     def publish_placement(self) -> None:
         """Send the placement in force to all nodes."""
 
-    def dismiss(self, nodes: list[NodeId]) -> None:
-        """Stop nodes that were declared dead."""
+    def stop_removed(self, nodes: list[NodeId]) -> None:
+        """Stop nodes that were declared dead and left the ring."""
 
     def report_unanswered(self, node: NodeId, problem: UnreachableError, what: str) -> None:
-        """Have the failure detector look at a node that did not answer a call."""
+        """Have ``Fencing`` investigate a node that did not answer a call."""

@@ -1,8 +1,9 @@
 """The coordinator: epochs, receipts, commits, and what happens when nodes fail.
 
-It lives in the Spark driver. It alone mints ring versions, fixes epoch records and declares nodes
-dead. Like the nodes it does all I/O through :class:`~millstream.wire.net.Net`, so that the
-simulator runs the same code.
+It lives in the Spark driver. It alone mints ring versions and fixes epoch records. Which nodes are
+declared dead is decided by its part :class:`~millstream.coordinator.fencing.Fencing`. Like the
+nodes it does all I/O through :class:`~millstream.wire.net.Net`, so that the simulator runs the same
+code.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from functools import partial
 from itertools import count
 from typing import TypeVar
 
+from millstream.checkpoints.chain import CommitUnknownError
 from millstream.checkpoints.manifest import Staged
 from millstream.coordinator.commit_modes import CommitMode, EpochCommits, InMemoryCommits
 from millstream.coordinator.failure_evidence import Patience
@@ -208,6 +210,8 @@ class Coordinator:
         if not self.is_closed:
             try:
                 self.finish()
+            except CommitUnknownError as unknown:
+                log.warning("%s; the next start reads the outcome from the store", unknown)
             except Exception as problem:
                 log.warning(
                     "the newest epochs are not in the store and will be replayed: %s", problem
@@ -314,7 +318,7 @@ class Coordinator:
         self.rpc.notify(self.roster.nodes, self.assignment())
 
     def investigate(self, node: NodeId) -> None:
-        """Ping a node that was not reached, and reassign its slots if it is dead."""
+        """Have ``Fencing`` ping a node that was not reached, and decide whether it is dead."""
         self._fencing.investigate(node)
 
     def report_unanswered(self, node: NodeId, problem: UnreachableError, what: str) -> None:
@@ -323,8 +327,8 @@ class Coordinator:
         if problem.timed_out and node in self.roster.domains:
             self.waits.slow(node, f"no answer in time about {what}")
 
-    def dismiss(self, nodes: list[NodeId]) -> None:
-        """Stop nodes that were declared dead, in case they live, and make copies anew."""
+    def stop_removed(self, nodes: list[NodeId]) -> None:
+        """Stop nodes that left the ring, in case they are alive, and replicate their slots."""
         self.rpc.notify(nodes, Stop())
         if self.ledger.record is None:
             self._rereplication.begin()

@@ -215,8 +215,9 @@ def windowing_of(
             )
     if early_every is not None and not isinstance(windows[0], TimeWindow | SessionWindow):
         raise WorkflowError(
-            f"job {name!r} has early_every= beside a window that is never open: {windows[0]}",
-            "leave early_every= out; a count or a trigger says when results are given",
+            f"job {name!r} has early_every=, but this window has no early results: {windows[0]}",
+            "leave early_every= out; count and global windows emit when their count or trigger "
+            "fires",
             place,
         )
     return Windowing(
@@ -264,8 +265,8 @@ def check_windowed(
         )
     if isinstance(reducer, ArrowReducer) and not windowing.time_windows:
         raise WorkflowError(
-            f"job {name!r} has an Arrow reducer beside a window of its own for each key: "
-            f"{windowing.windows[0]}",
+            f"job {name!r} has an Arrow reducer with a window that is neither sliding nor "
+            f"tumbling: {windowing.windows[0]}",
             "use ms.sliding or ms.tumbling, or a function (key, values, window)",
             place,
         )

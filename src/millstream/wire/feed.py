@@ -52,7 +52,7 @@ class FeedRefusedError(MillstreamError):
         self.reason, self.stale = reason, stale
 
     def __str__(self) -> str:
-        then = "the attempt is void" if self.stale else "fetch the ring in force and feed again"
+        then = "do not retry" if self.stale else "fetch the current epoch record and retry"
         return f"{self.reason}; {then}"
 
 
