@@ -74,5 +74,5 @@ def test_a_limit_without_a_job_that_could_spill_is_rejected(
     lines = flow.source("lines", ms.read.text(tmp_path))
     lines.map_reduce("sum", map=split, reduce=ms.sum())
 
-    with pytest.raises(ConfigError, match="keep their columns in memory"):
+    with pytest.raises(ConfigError, match="have their columns in memory"):
         ms.start(flow, spark=spark, nodes=1, memory_limit=1 << 20)
