@@ -199,6 +199,19 @@ def test_descriptions_survive_pickling(source: sources.Source) -> None:
     assert pickle.loads(pickle.dumps(source)) == source
 
 
+def test_the_kinds_that_checkpoints_record_do_not_change() -> None:
+    kinds: dict[type[sources.Source], str] = {
+        sources.TextSource: "text",
+        sources.FilesSource: "files",
+        sources.RateSource: "rate",
+        sources.SocketSource: "socket",
+        sources.KafkaSource: "kafka",
+        sources.ReplaySource: "replay",
+        sources.DataFrameSource: "dataframe",
+    }
+    assert {source: source.kind for source in kinds} == kinds
+
+
 def test_two_replays_are_never_taken_for_one() -> None:
     one, two = read.replay([{"n": 1}]), read.replay([{"n": 2}])
 

@@ -36,7 +36,7 @@ from millstream.checkpoints.manifest import (
 from millstream.checkpoints.records import PackedPart, expanded, unpack
 from millstream.checkpoints.windowed import WindowedState, windowed_state
 from millstream.errors import MillstreamError
-from millstream.ring.hashing import hash_key
+from millstream.ring.hashing import slot_of_key
 from millstream.ring.keys import canonical_key
 from millstream.ring.masks import mask_of, overlap, runs_of
 from millstream.state.aggregates.naming import aggregates_in
@@ -149,10 +149,10 @@ class StoredState:
     def get(self, key: object, default: Any = None, key_type: pa.DataType | None = None) -> Any:
         """The state of a key; its type is that of the job's keys, unless it is given."""
         kind = key_type or self.job.key_type
-        if kind is None or (pa.types.is_null(kind) and key is not None):
-            return default  # the job has no keys of this type
+        slot = slot_of_key(key, kind, self.slots)
+        if slot is None or kind is None:
+            return default
         canonical = canonical_key(key, kind)
-        slot = hash_key(canonical, kind) % self.slots
         here = self.items(range(slot, slot + 1))
         # NaN equals nothing, but among canonical keys there is just one.
         found = (value for known, value in here if known is canonical or known == canonical)

@@ -14,9 +14,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from millstream.checkpoints.manifest import JobMetadata
+from millstream.flow.identity import has_time_windows
 from millstream.ring.masks import SlotMask
 from millstream.state.aggregates.grouping import Groups
 from millstream.state.aggregates.naming import aggregates_in
+from millstream.state.blocks import INTERNAL
 from millstream.state.keyed import KeyedState
 from millstream.state.pair import by_name, decode_pair
 from millstream.state.panes.algebras import (
@@ -34,8 +36,6 @@ from millstream.state.panes.state import PaneState
 from millstream.state.panes.tables import Algebra
 from millstream.times import instant
 
-_OF_TIME = ("tumbling", "sliding")
-_INTERNAL = "millstream."
 _INSTANTS = ("start", "last")
 
 
@@ -65,8 +65,8 @@ def windowed_state(job: JobMetadata, slots: int) -> WindowedState | None:
     algebra = _algebra_of(job.reducer)
     if algebra is None:
         return None
-    of_time = job.windows.startswith(_OF_TIME)
-    windows: WindowedState = _Panes(algebra, slots) if of_time else _Rows(algebra)
+    in_panes = has_time_windows(job.windows)
+    windows: WindowedState = _Panes(algebra, slots) if in_panes else _Rows(algebra)
     return _WithState(windows) if ", state)" in job.reducer else windows
 
 
@@ -202,7 +202,7 @@ class _Rows:
             return
         keys = self._state.keys.keys(found.ids)
         columns = {
-            name.removeprefix(_INTERNAL): _shown(name.removeprefix(_INTERNAL), column.tolist())
+            name.removeprefix(INTERNAL): _shown(name.removeprefix(INTERNAL), column.tolist())
             for name, column in found.columns.items()
         }
         for at, value in enumerate(self._algebra.values(found.rows)):

@@ -14,6 +14,7 @@ from millstream.errors import MillstreamError
 
 OURS = "_millstream"
 EPOCHS = "epochs"  # the lock under which what is published is replaced or removed
+EPOCHS_PATIENCE = timedelta(seconds=30)  # how long to wait for that lock
 _EPOCH = "epoch="
 _POLL = 0.05
 

@@ -219,8 +219,7 @@ def _kept(job: JobVertex) -> str:
 
 
 def _window_state(job: JobVertex, timing: JobTiming) -> str:
-    merges = isinstance(job.reducer, AggregateReducer | CombiningReducer)
-    folds = merges and timing.windowing.panes is not False
+    folds = job.reducer.merges and timing.windowing.panes is not False
     what = "a partial result per key" if folds else "all values per key"
     lateness = max((origin.lateness for origin in timing.tracked), default=0)
     wait = f" and the lateness of {length_text(lateness)}" if lateness else ""

@@ -15,6 +15,7 @@ from millstream.flow.reducers import (
     WindowReducer,
 )
 from millstream.flow.vertices import JobVertex, SourceVertex
+from millstream.flow.windows import SLIDING, TUMBLING
 from millstream.state.aggregates.naming import text_of
 
 Form = Literal["stateful", "combining", "aggregate", "arrow", "windowed", "join"]
@@ -67,9 +68,13 @@ def windows_text(job: JobVertex) -> str:
     return f"{job.windowing}{by_clock}"
 
 
+def has_time_windows(windows: str) -> bool:
+    """Whether a ``windows_text`` is of sliding or tumbling windows, whose state is in panes."""
+    return windows.startswith((TUMBLING, SLIDING))
+
+
 def source_texts(plan: Plan) -> tuple[str, ...]:
     """The sources, in the order in which they are read."""
     return tuple(
-        f"{vertex.name} ({type(vertex.source).__name__.removesuffix('Source').lower()})"
-        for _, vertex in plan.of_kind(SourceVertex)
+        f"{vertex.name} ({vertex.source.kind})" for _, vertex in plan.of_kind(SourceVertex)
     )

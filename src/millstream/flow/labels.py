@@ -97,12 +97,11 @@ def place_text(place: Place) -> str:
 
 def source_text(source: Source) -> str:
     """A source as text."""
-    kind = type(source).__name__.removesuffix("Source").lower()
     match source:
         case FilesSource():
             return f"{source.format} files in {source.path}"
         case FolderSource():
-            return f"{kind} files in {source.path}"
+            return f"{source.kind} files in {source.path}"
         case RateSource():
             return f"by the clock, {source.rows_per_second} a second"
         case SocketSource():
@@ -111,7 +110,7 @@ def source_text(source: Source) -> str:
             told = source.recording if isinstance(source.recording, str) else "a table"
             return f"replay of {told}"
         case _:
-            return kind
+            return source.kind
 
 
 def sink_text(sink: Sink) -> str:

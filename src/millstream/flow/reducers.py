@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 from millstream.errors import WorkflowError
 from millstream.flow.functions import (
@@ -78,15 +78,22 @@ def combinable(
     return made
 
 
+class _Reducer:
+    """The base of all reducers."""
+
+    merges: ClassVar[bool] = False
+    """Whether partial results of its values merge."""
+
+
 @dataclass(frozen=True)
-class StatefulReducer:
+class StatefulReducer(_Reducer):
     """``reduce(key, values, state)``, called once per key and epoch."""
 
     function: Function
 
 
 @dataclass(frozen=True)
-class WindowReducer:
+class WindowReducer(_Reducer):
     """``reduce(key, values)``, called once per key and window.
 
     It gets the window as ``window=`` and the state of the key, which outlives its windows, as
@@ -99,21 +106,23 @@ class WindowReducer:
 
 
 @dataclass(frozen=True)
-class CombiningReducer:
+class CombiningReducer(_Reducer):
     """A user's combinable: accumulators are Python objects."""
 
+    merges: ClassVar[bool] = True
     combinable: Combinable
 
 
 @dataclass(frozen=True)
-class AggregateReducer:
+class AggregateReducer(_Reducer):
     """Built-in aggregates: accumulators are Arrow columns."""
 
+    merges: ClassVar[bool] = True
     aggregates: AggregateSet
 
 
 @dataclass(frozen=True)
-class ArrowReducer:
+class ArrowReducer(_Reducer):
     """``reduce(rows, state)`` over Arrow tables; in windows ``reduce(rows)``, and ``window=``."""
 
     function: Function
@@ -121,7 +130,7 @@ class ArrowReducer:
 
 
 @dataclass(frozen=True)
-class JoinReducer:
+class JoinReducer(_Reducer):
     """Pairs of values of two sides, or the outputs of ``on_match(key, left, right)``.
 
     Values further apart than ``reach`` never match. ``how`` decides for which sides values without

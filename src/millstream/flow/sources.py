@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 import pyarrow as pa
 
@@ -23,7 +23,12 @@ KafkaStart = Literal["earliest", "latest"]
 
 @dataclass(frozen=True, kw_only=True, eq=False)  # else those below without fields are all equal
 class Source:
-    """The base of all sources."""
+    """The base of all sources.
+
+    Checkpoints record the ``kind`` of each source: it does not change.
+    """
+
+    kind: ClassVar[str]
 
     @property
     def bounded(self) -> bool:
@@ -52,11 +57,14 @@ class FolderSource(Source):
 class TextSource(FolderSource):
     """The lines of text files, as one column ``value``."""
 
+    kind: ClassVar[str] = "text"
+
 
 @dataclass(frozen=True, kw_only=True)
 class FilesSource(FolderSource):
     """The rows of Parquet, JSON or CSV files."""
 
+    kind: ClassVar[str] = "files"
     format: FileFormat
     schema: str | pa.Schema | None = None
     options: tuple[tuple[str, str], ...] = ()
@@ -80,6 +88,7 @@ class FilesSource(FolderSource):
 class RateSource(Source):
     """Rows made by a clock: ``timestamp``, and ``value`` counting from 0."""
 
+    kind: ClassVar[str] = "rate"
     rows_per_second: int = 1
 
     def __post_init__(self) -> None:
@@ -90,6 +99,7 @@ class RateSource(Source):
 class SocketSource(Source):
     """The lines that a TCP server sends, as one column ``value``."""
 
+    kind: ClassVar[str] = "socket"
     host: str
     port: int
 
@@ -104,6 +114,7 @@ class SocketSource(Source):
 class KafkaSource(Source):
     """The records of Kafka topics, through Spark's Kafka connector."""
 
+    kind: ClassVar[str] = "kafka"
     servers: str
     topics: tuple[str, ...] = ()
     pattern: str | None = None
@@ -139,6 +150,7 @@ class KafkaSource(Source):
 class ReplaySource(Source):
     """A recording, read again in the same order and, if asked, at a pace."""
 
+    kind: ClassVar[str] = "replay"
     recording: str | pa.Table
     rate: float | None = None
     speedup: float | None = None
@@ -183,6 +195,7 @@ class ReplaySource(Source):
 class DataFrameSource(Source):
     """A streaming DataFrame that the user made. It is typed as ``object`` to keep Spark out."""
 
+    kind: ClassVar[str] = "dataframe"
     frame: object
     ends: bool = False
 

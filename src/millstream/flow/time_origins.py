@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from millstream.flow.plan import Plan
-from millstream.flow.reducers import AggregateReducer, CombiningReducer, JoinReducer
+from millstream.flow.reducers import JoinReducer
 from millstream.flow.vertices import JobVertex, SourceTiming, SourceVertex, Vertex
 from millstream.flow.windows import EveryTime, GlobalWindow, Windowing
 
@@ -89,13 +89,12 @@ def _timing(plan: Plan, at: int, job: JobVertex, windowing: Windowing) -> JobTim
             )
         else:
             inherited.append(origin)
-    merges = isinstance(job.reducer, AggregateReducer | CombiningReducer)
     return JobTiming(
         at,
         windowing,
         tuple(tracked),
         tuple(inherited),
-        merges and bool(windowing.time_windows),
+        job.reducer.merges and bool(windowing.time_windows),
         {origin: _delay(plan.vertices[origin]) for origin in inherited},
     )
 

@@ -22,6 +22,9 @@ from millstream.times import BEGINNING, END, FIRST, LAST, micros
 
 Timing = Literal["early", "on_time"]
 Time = TypeVar("Time", int, npt.NDArray[np.int64])
+# The first words of these windows as text; checkpoints record them (``identity.windows_text``).
+TUMBLING: Final = "tumbling"
+SLIDING: Final = "sliding"
 _REPRESENTABLE: Final = (FIRST + 1, LAST - 1)  # FIRST and LAST stand for all times beyond them
 
 
@@ -99,8 +102,8 @@ class TimeWindow:
 
     def __str__(self) -> str:
         if self.is_tumbling:
-            return f"tumbling {length_text(self.size)}"
-        return f"sliding {length_text(self.size)} every {length_text(self.slide)}"
+            return f"{TUMBLING} {length_text(self.size)}"
+        return f"{SLIDING} {length_text(self.size)} every {length_text(self.slide)}"
 
 
 @dataclass(frozen=True)

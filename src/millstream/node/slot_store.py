@@ -23,7 +23,7 @@ from millstream.node.holdings import UNKNOWN, Holdings
 from millstream.node.pending_epochs import PendingEpoch, PendingEpochs
 from millstream.node.replication_log import ReplicationLog, Retained
 from millstream.node.scan_views import Views
-from millstream.ring.hashing import hash_key
+from millstream.ring.hashing import slot_of_key
 from millstream.ring.keys import canonical_key
 from millstream.ring.masks import SlotMask, equal_runs, mask_of, runs_of
 from millstream.ring.placement import Placement
@@ -337,10 +337,7 @@ class SlotStore:
     def slot_of(self, job: int, key: Any) -> int | None:
         """The slot of a key; None if this node has seen no key of its type."""
         self.require_job(job)
-        kind = self._key_types.get(job)
-        if kind is None or (pa.types.is_null(kind) and key is not None):
-            return None
-        return int(hash_key(canonical_key(key, kind), kind) % self.slots)
+        return slot_of_key(key, self._key_types.get(job), self.slots)
 
     def is_behind(self, slots: range, epoch: int) -> bool:
         """Whether this node owns some of these slots and has not merged an epoch into them yet."""

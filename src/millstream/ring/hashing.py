@@ -75,6 +75,13 @@ def hash_key(key: object, type: pa.DataType) -> int:
     return unsigned - 2**64 if unsigned >= 2**63 else unsigned
 
 
+def slot_of_key(key: object, type: pa.DataType | None, slots: int) -> int | None:
+    """The slot of a key among keys of a type; None if no key of that type can equal it."""
+    if type is None or (type == NULL and key is not None):
+        return None
+    return hash_key(key, type) % slots
+
+
 def slot_of(hashes: npt.NDArray[np.int64], slots: int) -> npt.NDArray[np.int32]:
     """Return the slot of each hash: ``pmod(hash, slots)``."""
     if not 1 <= slots < 2**31:

@@ -30,14 +30,20 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from millstream.coordinator.sink_layout import EPOCHS, OURS, epoch_folder, epochs_in, locked
+from millstream.coordinator.sink_layout import (
+    EPOCHS,
+    EPOCHS_PATIENCE,
+    OURS,
+    epoch_folder,
+    epochs_in,
+    locked,
+)
 from millstream.errors import ConfigError, MillstreamError
 
 Merge = Callable[[Sequence[Path], Path], None]
 MANY = 16  # files of an epoch
 SMALL = 1 << 17  # bytes of a file, on average
 _COMPACTION = "compaction"
-_PATIENCE = timedelta(seconds=30)
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 _COPY = 1 << 20
 _ROW_GROUP = 1 << 26
@@ -133,7 +139,7 @@ def _compact_epoch(folder: Path, aside: Path, merge: Merge, older_than: timedelt
     os.utime(merged, (written, written))
     _sync(merged)
     _sync(new)
-    with locked(folder.parent, EPOCHS, wait=_PATIENCE):
+    with locked(folder.parent, EPOCHS, wait=EPOCHS_PATIENCE):
         # File names are unique, so these are the files that were read: the epoch was not withdrawn
         # meanwhile, and perhaps published again.
         if _data_files(folder) == before:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection
 from contextlib import AbstractContextManager, nullcontext
-from datetime import timedelta
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -21,7 +20,7 @@ from pyspark.sql.conversion import ArrowTableToRowsConversion
 from pyspark.sql.types import ArrayType, MapType, StructType
 
 from millstream.coordinator.sink_folders import STAGED, WITHDRAWN, SinkFolders, staged_folder
-from millstream.coordinator.sink_layout import EPOCHS, OURS, locked
+from millstream.coordinator.sink_layout import EPOCHS, EPOCHS_PATIENCE, OURS, locked
 from millstream.errors import ConfigError, MillstreamError, WorkflowError
 from millstream.flow import sinks as flow
 from millstream.spark.compaction import merge_staged
@@ -30,7 +29,6 @@ from millstream.spark.tuples import with_tuples
 
 When = Literal["staged", "late"]
 
-_PATIENCE = timedelta(seconds=30)
 _SMALL = 1 << 16  # no file without rows is as large
 WIDEST_CELL = 40
 
@@ -157,7 +155,7 @@ class FileWriter(SinkFolders):
         """Exclude a compaction, which could restore what is being removed."""
         if not self._folder.is_plain_local:
             return nullcontext()
-        return locked(Path(self._folder.local("")), EPOCHS, wait=_PATIENCE)
+        return locked(Path(self._folder.local("")), EPOCHS, wait=EPOCHS_PATIENCE)
 
     def _claim(self) -> None:
         """Mark the folder as ours; reject one with files of others."""

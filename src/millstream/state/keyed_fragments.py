@@ -44,6 +44,32 @@ class KeyedFragment:
         """Whether there is any change."""
         return any(self.plain.values()) or any(self.other.values()) or bool(self.visits)
 
+    def add(self, slot: int, key: Any, change: Change | None) -> None:
+        """Add the change of a key that has none yet."""
+        if change is None:
+            return
+        if change.plain:
+            self.plain.setdefault(slot, {})[key] = change.writes
+        else:
+            self.other.setdefault(slot, {})[key] = change
+
+    def expire(
+        self, idle: Mapping[int, set[Any]], touched: dict[int, list[Any]], time: int
+    ) -> None:
+        """Clear idle keys, and add a visit of all keys touched at a time: idle ones too.
+
+        What was written to an idle key remains.
+        """
+        for slot, keys in idle.items():
+            plain, other = self.plain.get(slot, {}), self.other.setdefault(slot, {})
+            for key in keys:
+                written = other[key].writes if key in other else plain.pop(key, {})
+                other[key] = Change(written, cleared=True, plain=False)
+            visited = touched.setdefault(slot, [])
+            visited.extend(keys.difference(visited))
+        if touched:
+            self.visits.append((time, dict(touched)))
+
     def part(self, slots: range) -> KeyedFragment:
         """Its changes to some slots."""
         visits = [(time, _part(visited, slots)) for time, visited in self.visits]

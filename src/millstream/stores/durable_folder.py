@@ -24,6 +24,7 @@ T = TypeVar("T")
 
 _MARKER = "format"
 _PART = ".part-"
+_ABANDONED = 24 * 3600.0  # seconds, of a part file whose writer has crashed
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _UNAVAILABLE = {
     errno.ENOENT,
@@ -209,7 +210,7 @@ class DurableFolder:
         """Make durable which files there are, also what others removed."""
         self.patiently(lambda: self._disk.sync_folder(f"{self._root}/{folder}"))
 
-    def remove_parts(self, age: float) -> None:
+    def remove_parts(self, age: float = _ABANDONED) -> None:
         """Remove the part files that crashed writers left, if they are so many seconds old."""
         before = self.now() - age * 1e9
         for where in (self._root, *(f"{self._root}/{folder}" for folder in self._folders)):

@@ -32,7 +32,6 @@ from millstream.stores.store import Damage, check_key
 
 _FORMAT = "millstream files 1"
 _FOLDERS = tuple(f"{number:02x}" for number in range(64))
-_OLD = 24 * 3600.0  # seconds, of a file that was never finished
 
 
 def open_store(url: str, writer: str) -> FileStore:
@@ -56,7 +55,7 @@ class FileStore:
                 f"{root} is on a file system that does not distinguish 'a' from 'A', as the keys "
                 "of files:// need; use log://"
             )
-        self._files.remove_parts(_OLD)
+        self._files.remove_parts()
 
     def put(self, items: Mapping[str, bytes]) -> None:
         places = {key: _place(key) for key in items}

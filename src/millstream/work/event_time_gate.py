@@ -19,16 +19,13 @@ from millstream.flow.functions import ArrowFunction
 from millstream.flow.vertices import JobVertex, Side
 from millstream.ring.key_types import INSTANT
 from millstream.state.aggregates.grouping import Bools, Ints
-from millstream.state.blocks import KEY, WINDOW
-from millstream.state.blocks import TIME as RESULT_TIME
+from millstream.state.blocks import EVENT_TIME, KEY, TIME, WINDOW
 from millstream.times import instant
 from millstream.work.chunk import Chunk
 from millstream.work.failures import RecordError, record_error
 from millstream.work.job_clock import JobClock, Tally
 from millstream.work.keyed_batches import KeyedBatch, Pairs, Timed
 from millstream.work.keyed_values import encode_times
-
-TIME = "time"
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,12 +152,12 @@ class Gate:
         self._tallies[origin] = tally if known is None else known + tally
 
     def _check_names(self, values: Pairs | KeyedBatch) -> None:
-        if self._read and isinstance(values, KeyedBatch) and TIME in values.values:
+        if self._read and isinstance(values, KeyedBatch) and EVENT_TIME in values.values:
             raise record_error(
                 f"input of job {self._job.name!r}",
                 None,
-                f"has a value column {TIME!r}, the name that its late, ahead and untimed streams "
-                "give the event time of each row under",
+                f"has a value column {EVENT_TIME!r}, the name of the column with the event time in "
+                "its late, ahead and untimed streams",
                 "rename the column in a map",
             )
 
@@ -174,10 +171,10 @@ def runs_of(output: pa.RecordBatch, *, timed: bool) -> Iterator[tuple[int, Chunk
     if WINDOW not in output.schema.names:  # of a join, whose rows have a time column
         yield 0, Chunk(batch=output)
         return
-    names = [name for name in output.schema.names if name not in (WINDOW, RESULT_TIME)]
+    names = [name for name in output.schema.names if name not in (WINDOW, TIME)]
     rows = output.select(names)
     windows = output.column(WINDOW).to_numpy()
-    times = output.column(RESULT_TIME).to_numpy()
+    times = output.column(TIME).to_numpy()
     changes = windows[1:] != windows[:-1]
     if timed:
         changes |= times[1:] != times[:-1]
@@ -196,7 +193,7 @@ def _side_chunk(values: Pairs | KeyedBatch, times: Ints, mask: Bools, side: Side
     columns: dict[str, Any] = {
         KEY: found.keys,
         **{name: column for name, column in found.values.items() if name != KEY},
-        TIME: pa.nulls(len(stamps), INSTANT) if side == "untimed" else stamps,
+        EVENT_TIME: pa.nulls(len(stamps), INSTANT) if side == "untimed" else stamps,
     }
     return Chunk(batch=pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns)))
 

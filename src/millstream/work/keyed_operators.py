@@ -17,7 +17,6 @@ from millstream.flow.reducers import (
 )
 from millstream.flow.vertices import JobVertex
 from millstream.state.key_view import (
-    Change,
     Entries,
     KeyView,
     View,
@@ -62,7 +61,8 @@ class _KeyedOperator(ABC):
             self._call(groups, slots, idle, fragment, outputs, ends)
             self._touch(touched, groups, slots)
             keys += groups
-        self._expire(fragment, touched, idle, unit.time)
+        if self._ttl is not None:
+            fragment.expire(idle, touched, unit.time)
         batches = self._encode(outputs, ends, keys, unit)
         return Reduced(fragment, batches, len(keys))
 
@@ -77,25 +77,6 @@ class _KeyedOperator(ABC):
         ends: list[int],
     ) -> None:
         """Reduce each key; ``ends`` gets the number of outputs after each."""
-
-    def _expire(
-        self,
-        fragment: KeyedFragment,
-        touched: defaultdict[int, list[Any]],
-        idle: dict[int, set[Any]],
-        time: int,
-    ) -> None:
-        """Add the expiry of idle keys, and the times of last touch, to a unit's changes."""
-        if self._ttl is None:
-            return
-        for slot, keys in idle.items():
-            plain, other = fragment.plain.get(slot, {}), fragment.other.setdefault(slot, {})
-            for key in keys:
-                written = other[key].writes if key in other else plain.pop(key, {})
-                other[key] = Change(written, cleared=True, plain=False)
-            touched[slot].extend(keys.difference(touched[slot]))
-        if touched:
-            fragment.visits.append((time, dict(touched)))
 
     def _touch(
         self, touched: defaultdict[int, list[Any]], groups: Groups, slots: Sequence[int]
@@ -208,11 +189,7 @@ class CombiningOperator(_KeyedOperator):
                 called = result
                 outputs.append((key, result(accumulator)))
                 ends.append(len(outputs))
-                change = state.close()
-                if change is not None and change.plain:
-                    fragment.plain[slot][key] = change.writes
-                elif change is not None:
-                    fragment.other[slot][key] = change
+                fragment.add(slot, key, state.close())
         except Exception as problem:
             raise user_error(
                 f"reducer of job {self._job.name!r}", called, problem, value_text(key)

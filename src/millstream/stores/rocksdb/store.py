@@ -36,7 +36,6 @@ from millstream.stores.store import CorruptRecordError, Damage, StoreError, chec
 T = TypeVar("T")
 
 _FORMAT = "millstream rocksdb 1"
-_OLD = 24 * 3600.0  # seconds, of a file that was never finished
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +107,7 @@ class RocksStore:
 
     def _make_own(self) -> OpenHome:
         remove_leftovers(self._writers)
-        self._files.remove_parts(_OLD)
+        self._files.remove_parts()
         chosen = options(self._config.buffer, self._config.cache)
         try:
             own = OpenHome(self._writers / self._writer, chosen)

@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from millstream.flow.reducers import AggregateReducer, CombiningReducer, JoinReducer
+from millstream.flow.reducers import JoinReducer
 from millstream.flow.vertices import JobVertex
 from millstream.flow.windows import CountWindow, SessionWindow, TimeWindow, pane_start
 from millstream.state.aggregates.grouping import Ints, stable_order
@@ -221,7 +221,7 @@ def placing_of(job: JobVertex, folding: bool) -> Placing:
     assert job.windowing is not None
     if isinstance(job.reducer, JoinReducer):
         return Panes(job.reducer.pane)
-    merges = isinstance(job.reducer, AggregateReducer | CombiningReducer)
+    merges = job.reducer.merges
     window = job.windowing.windows[0]
     if isinstance(window, TimeWindow):
         pane = job.windowing.pane

@@ -8,13 +8,11 @@ from millstream.flow.vertices import JobVertex
 from millstream.flow.windows import pane_start
 from millstream.ring.key_types import INSTANT
 from millstream.state.aggregates.grouping import Ints
-from millstream.state.blocks import KEY, PANE, SLOT, keys_in_order
+from millstream.state.blocks import EVENT_TIME, KEY, PANE, SLOT, keys_in_order
 from millstream.work.batches import column_names, concat_columns, concat_keys, concat_times
 from millstream.work.failures import record_error
 from millstream.work.keyed_batches import KeyedBatch, Pairs
 from millstream.work.keyed_values import Uniform, pair_columns
-
-TIME = "time"
 
 
 class RowPacker:
@@ -49,7 +47,7 @@ class RowPacker:
         times = concat_times(raw)
         if self._job.key == KEY:  # the same column, kept among the values of a keyed stream
             names = [name for name in names if name != KEY]
-        for taken in (KEY, *([] if times is None else [TIME])):
+        for taken in (KEY, *([] if times is None else [EVENT_TIME])):
             if taken in names:
                 raise record_error(
                     f"input of job {self._job.name!r}",
@@ -63,7 +61,7 @@ class RowPacker:
             for name in names
         ]
         if times is not None:
-            names.append(TIME)
+            names.append(EVENT_TIME)
             columns.append(times)
         if self._pane is not None:
             assert times is not None

@@ -22,7 +22,7 @@ from millstream.flow.vertices import JobVertex
 from millstream.flow.windows import CountWindow, GlobalWindow, Timing
 from millstream.ring.key_types import INSTANT
 from millstream.state.aggregates.grouping import Ints
-from millstream.state.blocks import KEY, TIME, WINDOW
+from millstream.state.blocks import EVENT_TIME, INTERNAL, KEY, TIME, WINDOW
 from millstream.state.immutable import private_copy
 from millstream.state.panes.algebras import (
     AggregateAlgebra,
@@ -39,11 +39,9 @@ from millstream.times import instant
 from millstream.work.batches import aggregating, as_batch, concat_batches
 from millstream.work.failures import calling, record_error, user_error
 from millstream.work.function_outputs import encode_outputs, extend_outputs
-from millstream.work.packers.row_packer import TIME as TIME_COLUMN
 from millstream.work.packers.value_lists import TIMES, decode_lists
 
 A = TypeVar("A")
-_INTERNAL = "millstream."
 
 
 class Window(NamedTuple):
@@ -139,7 +137,7 @@ def form_of(job: JobVertex) -> Form[Any]:
 
 
 def _columns_of(block: pa.RecordBatch) -> pa.RecordBatch:
-    names = [n for n in block.schema.names if n != KEY and not n.startswith(_INTERNAL)]
+    names = [n for n in block.schema.names if n != KEY and not n.startswith(INTERNAL)]
     return block.select(names)
 
 
@@ -261,7 +259,7 @@ class TableForm:
         rows, key = one.table.rows, keys.column(one.table.ids)
         table = pa.Table.from_arrays([key, *rows.columns], names=[KEY, *rows.schema.names])
         if self._ordered:
-            table = table.take(pc.sort_indices(table, sort_keys=[(TIME_COLUMN, "ascending")]))
+            table = table.take(pc.sort_indices(table, sort_keys=[(EVENT_TIME, "ascending")]))
         named = {}
         if self._takes_window:
             assert isinstance(one.start, int) and isinstance(one.end, int)

@@ -18,8 +18,6 @@ import pyarrow as pa
 from millstream.flow.reducers import JoinReducer
 from millstream.flow.vertices import JobVertex
 from millstream.flow.windows import TimeWindow, WithinWindow, pane_start
-from millstream.ring.keys import decode_keys
-from millstream.state.blocks import KEY, SLOT
 from millstream.state.panes.algebras import objects
 from millstream.state.panes.fragments import PaneFragment
 from millstream.state.panes.joined import LEFT, JoinState, SideAlgebra, SideRows
@@ -28,9 +26,9 @@ from millstream.state.panes.runs import Runs
 from millstream.state.panes.tables import Table, chosen, ordered
 from millstream.times import BEGINNING, END
 from millstream.work.job_clock import JobClock
-from millstream.work.keyed_values import one_key_type
 from millstream.work.packers.value_lists import TIMES, decode_lists
 from millstream.work.unit import Reduced, UnitContext
+from millstream.work.windows.block_keys import key_ids
 from millstream.work.windows.join_matching import Index
 from millstream.work.windows.join_results import Found, JoinResults
 
@@ -83,16 +81,12 @@ class JoinOperator:
         given = [block for block in blocks if block.num_rows]
         if not given:
             return None
-        # To a dictionary 1, True and 1.0 are one key.
-        one_key_type(self._job, [block.column(KEY) for block in given])
         ids: list[Ids] = []
         times: list[npt.NDArray[np.int64]] = []
         tagged: list[tuple[str, Any]] = []
-        for block in given:
+        numbered = key_ids(self._job, self.state.keys, given)
+        for block, numbers in zip(given, numbered, strict=True):
             lists = list(decode_lists(block))
-            numbers = self.state.keys.find(
-                decode_keys(block.column(KEY)), block.column(SLOT).to_numpy()
-            )
             ids.append(np.repeat(numbers, list(map(len, lists))))
             times.append(block.column(TIMES).flatten().to_numpy())
             tagged.extend(chain.from_iterable(lists))

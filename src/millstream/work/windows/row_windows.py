@@ -13,15 +13,13 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.flow.vertices import JobVertex
-from millstream.ring.keys import decode_keys
-from millstream.state.blocks import KEY, SLOT
 from millstream.state.panes.keys import Ids
 from millstream.state.panes.row_fragments import KeyRows, RowFragment, no_rows
 from millstream.state.panes.rows import RowState
-from millstream.work.keyed_values import one_key_type
 from millstream.work.late_outputs import with_late
 from millstream.work.maybe_late import LateValues
 from millstream.work.unit import Reduced, UnitContext, ttl_of
+from millstream.work.windows.block_keys import key_ids
 from millstream.work.windows.forms import Closed, Form
 
 A = TypeVar("A")
@@ -110,12 +108,7 @@ class RowOperator(ABC, Generic[A]):
         """The rows of all blocks, concatenated."""
         if not given:
             return no_rows(self.names)
-        # To a dictionary 1, True and 1.0 are one key.
-        one_key_type(self._job, [block.column(KEY) for block in given])
-        keys = self.state.keys
-        ids = np.concatenate(
-            [keys.find(decode_keys(b.column(KEY)), b.column(SLOT).to_numpy()) for b in given]
-        )
+        ids = np.concatenate(key_ids(self._job, self.state.keys, given))
         columns = [self._columns(block) for block in given]
         return KeyRows(
             ids,

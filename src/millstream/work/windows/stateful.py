@@ -17,7 +17,7 @@ import pyarrow as pa
 from millstream.flow.reducers import WindowReducer
 from millstream.flow.vertices import JobVertex
 from millstream.flow.windows import CountWindow, GlobalWindow
-from millstream.state.key_view import Change, KeyView
+from millstream.state.key_view import KeyView
 from millstream.state.keyed import KeyedState
 from millstream.state.keyed_fragments import KeyedFragment
 from millstream.state.pair import PairFragment, PairState
@@ -55,15 +55,11 @@ class StatefulForm(FunctionForm):
 
     def changes(self) -> tuple[KeyedFragment, dict[int, list[Any]]]:
         """The changes of all calls so far, and the keys of these by slot; forgets them."""
-        fragment = KeyedFragment(defaultdict(dict), defaultdict(dict))
+        fragment = KeyedFragment()
         touched: defaultdict[int, list[Any]] = defaultdict(list)
         for (slot, key), view in self._views.items():
             touched[slot].append(key)
-            change = view.close()
-            if change is not None and change.plain:
-                fragment.plain[slot][key] = change.writes
-            elif change is not None:
-                fragment.other[slot][key] = change
+            fragment.add(slot, key, view.close())
         self._views = {}
         return fragment, touched
 
@@ -95,23 +91,18 @@ class StatefulWindowOperator:
         found = self._windows.reduce(blocks, replace(unit, read=True))
         fragment, touched = self._form.changes()
         if self._ttl is not None:
-            self._expire(fragment, touched, unit, self._ttl)
+            fragment.expire(self._idle(touched, unit, self._ttl), touched, unit.time)
         outputs = found.outputs if unit.read else []
         pair = PairFragment(found.fragment, fragment)
         return Reduced(pair, outputs, found.keys, found.tallies)
 
-    def _expire(
-        self, fragment: KeyedFragment, touched: dict[int, list[Any]], unit: UnitContext, ttl: int
-    ) -> None:
-        for slot, keys in self._keyed.idle_since(unit.slots, unit.time - ttl).items():
-            idle = set(keys).difference(touched.get(slot, ()))
-            if idle:
-                fragment.other.setdefault(slot, {}).update(
-                    dict.fromkeys(idle, Change({}, cleared=True, plain=False))
-                )
-                touched.setdefault(slot, []).extend(idle)
-        if touched:
-            fragment.visits.append((unit.time, dict(touched)))
+    def _idle(
+        self, touched: dict[int, list[Any]], unit: UnitContext, ttl: int
+    ) -> dict[int, set[Any]]:
+        """The keys that expire: no window of theirs has fired for the time-to-live, nor now."""
+        found = self._keyed.idle_since(unit.slots, unit.time - ttl)
+        idle = {slot: set(keys).difference(touched.get(slot, ())) for slot, keys in found.items()}
+        return {slot: keys for slot, keys in idle.items() if keys}
 
 
 def without_ttl(job: JobVertex) -> JobVertex:

@@ -17,8 +17,7 @@ import pyarrow as pa
 
 from millstream.flow.vertices import JobVertex
 from millstream.flow.windows import TimeWindow
-from millstream.ring.keys import decode_keys
-from millstream.state.blocks import KEY, PANE, SLOT
+from millstream.state.blocks import PANE
 from millstream.state.panes.fragments import (
     DirtyPanes,
     PaneFragment,
@@ -40,8 +39,8 @@ from millstream.state.panes.tables import (
 )
 from millstream.times import BEGINNING
 from millstream.work.job_clock import JobClock
-from millstream.work.keyed_values import one_key_type
 from millstream.work.unit import Reduced, UnitContext
+from millstream.work.windows.block_keys import key_ids
 from millstream.work.windows.forms import Closed, Form
 
 A = TypeVar("A")
@@ -110,12 +109,8 @@ class TimeWindowOperator(Generic[A]):
         given = [block for block in blocks if block.num_rows]
         if not given:
             return {}
-        # To a dictionary 1, True and 1.0 are one key.
-        one_key_type(self._job, [block.column(KEY) for block in given])
-        algebra, keys = self._form.algebra, self.state.keys
-        ids = np.concatenate(
-            [keys.find(decode_keys(b.column(KEY)), b.column(SLOT).to_numpy()) for b in given]
-        )
+        algebra = self._form.algebra
+        ids = np.concatenate(key_ids(self._job, self.state.keys, given))
         panes = np.concatenate([block.column(PANE).to_numpy() for block in given])
         rows = algebra.concat([self._form.read(block) for block in given])
         self.state.check(rows)  # here, because a committed epoch must not be rejected
