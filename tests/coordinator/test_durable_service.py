@@ -132,7 +132,7 @@ def test_slots_without_a_copy_are_restored_only_if_all_their_state_is_stored(
         scene.coordinator.net.sleep(30.0)
 
     scene.run(main)
-    assert (scene.coordinator.lost is None) == durable
+    assert (scene.coordinator.state_lost is None) == durable
     assert (scene.coordinator.roster.nodes == (A,)) == durable
 
 

@@ -41,7 +41,7 @@ def test_a_node_that_is_slow_to_take_copies_is_waited_for_and_not_fenced(world: 
         takes_copies_slowly(run, N1, 7.0)
         for _ in range(3):
             run.epoch()
-        assert run.coordinator.roster.lost == ()
+        assert run.coordinator.roster.dead_nodes == ()
         assert run.states() == run.expected()
 
     run.main(main, until=2000.0)
@@ -55,14 +55,14 @@ def test_of_two_nodes_that_cannot_reach_each_other_one_is_fenced(world: World) -
         world.cut(N0, N1)
         world.cut(N1, N0)
         began = world.now
-        while not run.coordinator.roster.lost:
+        while not run.coordinator.roster.dead_nodes:
             run.epoch()
             run.rest(0.5)
             assert world.now - began < 10 * SILENCE
         run.rest(10.0)
         run.epoch()
-        assert len(run.coordinator.roster.lost) == 1
-        assert run.coordinator.roster.lost[0] in (N0, N1)
+        assert len(run.coordinator.roster.dead_nodes) == 1
+        assert run.coordinator.roster.dead_nodes[0] in (N0, N1)
         assert run.coordinator.roster.copy_counts().tolist() == [2] * SLOTS
         assert run.states() == run.expected()
 

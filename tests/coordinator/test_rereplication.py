@@ -71,7 +71,7 @@ def test_the_orders_of_a_dead_donor_are_given_to_another(world: World) -> None:
         assert lacking(run, 3) != []
         world.pause(N0)
         run.rest(25.0)
-        assert run.coordinator.roster.lost == (N3, N0)
+        assert run.coordinator.roster.dead_nodes == (N3, N0)
         assert run.coordinator.roster.copy_counts().tolist() == WHOLE
         assert run.coordinator._rereplication._under_way == set()
 
@@ -111,7 +111,7 @@ def test_a_failed_copy_is_ordered_from_another_donor(world: World) -> None:
         orders = run.coordinator.roster.missing_copies(spare_owners=True)
         assert (N0, N1) in [(order.donor, order.to) for order in orders]
         run.rest(9.0)  # a link that is broken for so short a time fences no node
-        assert lacking(run, 3) == [] and run.coordinator.roster.lost == (N3,)
+        assert lacking(run, 3) == [] and run.coordinator.roster.dead_nodes == (N3,)
 
     run.main(main)
 

@@ -86,7 +86,7 @@ def test_before_the_first_commit_every_copy_is_in_sync_and_none_is_missing() -> 
 
     for node in roster.nodes:
         assert roster.in_sync(node)[roster.placement.held(node)].all()
-    assert roster.missing_copies(spare_owners=True) == [] and roster.lost == ()
+    assert roster.missing_copies(spare_owners=True) == [] and roster.dead_nodes == ()
 
 
 def test_before_the_first_commit_nothing_can_be_lost() -> None:
@@ -172,7 +172,7 @@ def test_several_nodes_go_at_once() -> None:
     roster.remove([A, B])
 
     assert owners(roster) == "ccccccdd"
-    assert roster.nodes == (C, D) and roster.lost == (A, B)
+    assert roster.nodes == (C, D) and roster.dead_nodes == (A, B)
     assert roster.placement.version == 1
     assert set(roster.placement.nodes) == {C, D}
 
@@ -191,7 +191,7 @@ def test_removing_no_node_or_an_unknown_node_changes_nothing() -> None:
     roster.remove([])
     roster.remove([C])
 
-    assert roster.placement is before and roster.lost == ()
+    assert roster.placement is before and roster.dead_nodes == ()
 
 
 def test_new_backups_are_fed_at_once_but_not_in_sync_until_they_report_it() -> None:
@@ -249,7 +249,7 @@ def test_slots_that_the_store_has_are_spread_over_the_nodes_that_live() -> None:
 
     roster.remove([B], restorable=True)
 
-    assert owners(roster) == "aacdccdd" and roster.lost == (B,)  # clockwise from b
+    assert owners(roster) == "aacdccdd" and roster.dead_nodes == (B,)  # clockwise from b
     assert roster.placement.version == 1 and set(roster.nodes) == {A, C, D}
     assert all(roster.in_sync(NodeId(owner))[slot] for slot, owner in enumerate(owners(roster)))
 
@@ -281,7 +281,7 @@ def test_an_owner_of_restored_slots_can_die_as_well() -> None:
     for dead in (A, B):
         roster.remove([dead], restorable=True)
 
-    assert owners(roster) == "c" * SLOTS and roster.lost == (A, B)
+    assert owners(roster) == "c" * SLOTS and roster.dead_nodes == (A, B)
 
 
 def test_without_anybody_left_even_a_store_does_not_help() -> None:
@@ -480,8 +480,8 @@ def check(roster: Roster, before: Placement, dead: set[NodeId], asked: SlotMask)
     assert after.version == before.version + (after is not before)
     for slot in range(SLOTS):
         owner = after.owner(slot)
-        assert roster.in_sync(owner)[slot] and owner not in roster.lost
-        assert not set(after.copies(slot)) & set(roster.lost)
+        assert roster.in_sync(owner)[slot] and owner not in roster.dead_nodes
+        assert not set(after.copies(slot)) & set(roster.dead_nodes)
         if before.owner(slot) != owner:
             assert before.owner(slot) in dead or asked[slot]
     wanted = min(roster.replicas, len(roster.nodes) - 1)

@@ -258,7 +258,7 @@ def test_a_node_may_die_at_any_point_of_an_epoch(world: World, point: str, durab
         run.at[point] = lambda: world.crash(N1)
         for _ in range(3):
             run.epoch()
-        assert run.coordinator.roster.lost == (N1,)
+        assert run.coordinator.roster.dead_nodes == (N1,)
         run.rest(10.0)
         whole(run)
         assert run.coordinator.roster.copy_counts().tolist() == [2] * SLOTS
@@ -330,7 +330,7 @@ def test_nodes_that_fail_together_are_declared_dead_together(world: World) -> No
         for node in dead:
             world.crash(node)
         run.coordinator.investigate(dead[0])
-        assert set(run.coordinator.roster.lost) == set(dead)
+        assert set(run.coordinator.roster.dead_nodes) == set(dead)
         assert run.coordinator.roster.placement.version == 1
         run.epoch()
         whole(run)
@@ -344,7 +344,7 @@ def test_a_node_that_is_silent_for_a_while_is_not_declared_dead(run: Run) -> Non
         run.world.pause(N1)
         run.world.at(6.0, lambda: run.world.resume(N1))
         run.coordinator.investigate(N1)
-        assert run.coordinator.roster.lost == () and run.world.now > 6.0
+        assert run.coordinator.roster.dead_nodes == () and run.world.now > 6.0
         run.epoch()
         whole(run)
 
@@ -357,7 +357,7 @@ def test_a_node_that_stays_silent_is_declared_dead_and_fenced_when_it_returns(ru
         started = run.world.now
         run.world.pause(N1)
         run.coordinator.investigate(N1)
-        assert run.coordinator.roster.lost == (N1,)
+        assert run.coordinator.roster.dead_nodes == (N1,)
         assert 10.0 <= run.world.now - started < 14.0
         requests: list[Request[Any]] = [
             Heartbeat(N1),
@@ -391,9 +391,9 @@ def test_a_node_that_peers_cannot_reach_is_fenced_if_its_slots_have_other_copies
     def main() -> None:
         run.epoch()
         report(run, N1, N0, seconds=9.0)
-        assert not run.coordinator.roster.lost
+        assert not run.coordinator.roster.dead_nodes
         report(run, N1, N0)
-        assert run.coordinator.roster.lost == (N1,)
+        assert run.coordinator.roster.dead_nodes == (N1,)
         assert run.coordinator.overview().fenced_alive == (N1,)
         run.epoch()
         whole(run)
@@ -406,7 +406,7 @@ def test_many_reports_at_once_do_not_fence_a_node_that_answers(run: Run) -> None
         run.epoch()
         for rounds in range(200):
             run.coordinator.answer(ReportUnreachable(N1, N0, rounds))
-        assert run.coordinator.roster.lost == ()
+        assert run.coordinator.roster.dead_nodes == ()
 
     run.main(main)
 
@@ -417,7 +417,7 @@ def test_a_node_with_the_only_copy_is_not_fenced_if_peers_cannot_reach_it(world:
     def main() -> None:
         run.epoch()
         report(run, N1, N0)
-        assert run.coordinator.roster.lost == ()
+        assert run.coordinator.roster.dead_nodes == ()
         assert run.coordinator.overview().slow == (N1,)
         whole(run)
 
@@ -434,7 +434,7 @@ def test_a_node_is_not_fenced_if_its_peers_do_not_answer(
         report(run, N1, N0, seconds=9.5)
         world.pause(N0)
         run.coordinator.answer(ReportUnreachable(N1, N0, 99))
-        assert run.coordinator.roster.lost == ()
+        assert run.coordinator.roster.dead_nodes == ()
         world.resume(N0)
         run.epoch()
         whole(run)
@@ -452,7 +452,7 @@ def test_a_node_that_reaches_no_peer_is_fenced_and_not_the_others(world: World) 
                 for other in (N0, N2, N3):
                     run.coordinator.answer(ReportUnreachable(other, N1, rounds))
             run.rest(1.0)
-        assert run.coordinator.roster.lost == (N1,)
+        assert run.coordinator.roster.dead_nodes == (N1,)
         run.epoch()
         whole(run)
 
@@ -469,7 +469,7 @@ def test_at_most_one_living_node_is_fenced_for_each_replica_until_copies_are_com
         run.epoch()
         for node in (N0, N1, N2, N3):
             report(run, node, "task 1")
-        assert len(run.coordinator.roster.lost) == 1
+        assert len(run.coordinator.roster.dead_nodes) == 1
 
     run.main(main)
 
@@ -482,7 +482,7 @@ def test_a_silent_node_with_the_only_copies_gets_a_longer_timeout(world: World) 
         world.pause(N1)
         world.at(25.0, lambda: world.resume(N1))
         run.coordinator.investigate(N1)
-        assert run.coordinator.roster.lost == () and world.now > 25.0
+        assert run.coordinator.roster.dead_nodes == () and world.now > 25.0
         run.epoch()
         whole(run)
 
@@ -497,7 +497,7 @@ def test_no_node_is_fenced_if_none_answers(world: World) -> None:
         for node in (N0, N1, N2):
             world.cut("driver", node)
         run.rest(20.0)
-        assert run.coordinator.roster.lost == ()
+        assert run.coordinator.roster.dead_nodes == ()
         for node in (N0, N1, N2):
             world.mend("driver", node)
         run.epoch()
@@ -515,7 +515,7 @@ def test_a_node_without_a_neighbour_is_watched_by_the_coordinator(world: World) 
             world.cut(node, "driver")  # no node can report it
         world.crash(N1)
         run.rest(8.0)
-        assert run.coordinator.roster.lost == (N1,)
+        assert run.coordinator.roster.dead_nodes == (N1,)
 
     run.main(main)
 
@@ -530,7 +530,7 @@ def test_losing_the_last_complete_copy_ends_the_run_with_state_lost(
         world.crash(N1)
         with pytest.raises(StateLostError):
             run.epoch()
-        lost = run.coordinator.lost
+        lost = run.coordinator.state_lost
         assert isinstance(lost, StateLostError) and lost.nodes == (N1,)
         assert run.coordinator.failure() is lost
         requests: list[Request[Any]] = [FetchRecord(1, 0), ReportUnreachable(N2, "task 1", 1)]
@@ -552,7 +552,7 @@ def test_a_copy_completed_since_the_last_commit_counts_when_a_node_dies(
         assert not roster.survives_without([N1])  # as far as is known
         run.world.crash(N1)
         run.coordinator.investigate(N1)
-        assert roster.lost == (N1,)
+        assert roster.dead_nodes == (N1,)
         whole(run)
 
     run.main(main)
@@ -600,7 +600,7 @@ def test_the_watch_survives_an_error(run: Run, monkeypatch: pytest.MonkeyPatch) 
             run.world.cut(node, "driver")  # no node can report it
         run.world.crash(N1)
         run.rest(8.0)
-        assert run.coordinator.roster.lost == (N1,)
+        assert run.coordinator.roster.dead_nodes == (N1,)
 
     run.main(main)
 
@@ -619,7 +619,7 @@ def test_a_node_that_answers_with_an_error_is_alive(
         run.epoch()
         monkeypatch.setattr(run.coordinator.rpc, "call", call)
         run.coordinator.investigate(N1)
-        assert run.coordinator.roster.lost == ()
+        assert run.coordinator.roster.dead_nodes == ()
 
     run.main(main)
 
@@ -768,7 +768,7 @@ def test_close_stops_all_nodes_and_rejects_reads(run: Run) -> None:
         with pytest.raises(RunEndedError):
             next(StateReader(run.coordinator).items(1))
         run.coordinator.investigate(N0)  # a closed run investigates no node
-        assert run.coordinator.roster.lost == ()
+        assert run.coordinator.roster.dead_nodes == ()
 
     run.main(main)
 

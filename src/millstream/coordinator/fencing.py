@@ -50,7 +50,7 @@ class Fencing:
         self._fenced_alive: list[NodeId] = []
         self._fenced_since_replicated = 0
         self.on_lost: Callable[[], None] = lambda: None
-        self.lost: StateLostError | None = None
+        self.state_lost: StateLostError | None = None
 
     @property
     def fenced_alive(self) -> tuple[NodeId, ...]:
@@ -68,8 +68,8 @@ class Fencing:
 
         ``rounds`` is how often in a row a peer or a task could not reach it.
         """
-        if self.lost is not None:
-            raise self.lost
+        if self.state_lost is not None:
+            raise self.state_lost
         if node not in self._run.roster.domains or self._run.is_closed:
             return
         with self._detector.investigation(node):
@@ -84,7 +84,7 @@ class Fencing:
     def _await_answer_or_fence(self, node: NodeId) -> bool:
         """Ping a node until it answers (True), or fence it (False)."""
         with self._run.waits.wait(f"the decision about node {node[:8]}") as wait:
-            while node in self._run.roster.domains and self.lost is None:
+            while node in self._run.roster.domains and self.state_lost is None:
                 verdict = self._detector.await_verdict(node)
                 if verdict is Verdict.ALIVE:
                     return True
@@ -117,7 +117,7 @@ class Fencing:
         with self._changing:
             if not roster.is_under_replicated:
                 self._fenced_since_replicated = 0
-            ends = [end for end in (node, by) if end in roster.lost]
+            ends = [end for end in (node, by) if end in roster.dead_nodes]
             most = max(1, roster.replicas)
             enough = self._fenced_since_replicated >= most
             if ends or enough or not roster.survives_without([victim]):
@@ -159,7 +159,7 @@ class Fencing:
             run.roster.remove(dead, restorable=restorable)
             run.ledger.replace_placement()
         except StateLostError as lost:
-            self.lost = lost
+            self.state_lost = lost
             self._net.spawn(self.on_lost, "lost")
             raise
         finally:

@@ -73,8 +73,8 @@ class RequestService:
         return self._run.restore_plan()
 
     def _record(self, request: FetchRecord) -> EpochRecord:
-        if self._fencing.lost is not None:
-            raise self._fencing.lost
+        if self._fencing.state_lost is not None:
+            raise self._fencing.state_lost
         record = self._run.ledger.record
         if record is None or record.at != (request.epoch, request.try_):
             raise StaleTaskError(
@@ -106,6 +106,6 @@ class RequestService:
 
     def _reject_fenced(self, reporter: str | None) -> None:
         """Raise for a node that was fenced; the reporter may be a task."""
-        if reporter is not None and self._run.has_begun and reporter in self._run.roster.lost:
+        if reporter is not None and self._run.has_begun and reporter in self._run.roster.dead_nodes:
             self._fencing.note_alive(NodeId(reporter))
             raise FencedError(f"node {reporter} was declared dead; its slots were reassigned")

@@ -72,7 +72,7 @@ class Roster:
         self._moves: list[tuple[SlotMask, NodeId]] = []
         # Whether there is a change that may need another placement.
         self._is_changed = False
-        self._lost: list[NodeId] = []
+        self._dead: list[NodeId] = []
 
     @property
     def nodes(self) -> tuple[NodeId, ...]:
@@ -80,9 +80,9 @@ class Roster:
         return tuple(self.domains)
 
     @property
-    def lost(self) -> tuple[NodeId, ...]:
+    def dead_nodes(self) -> tuple[NodeId, ...]:
         """The nodes that were declared dead, in that order."""
-        return tuple(self._lost)
+        return tuple(self._dead)
 
     def in_sync(self, node: NodeId) -> SlotMask:
         """The slots of which a node has a complete copy; none if it is dead."""
@@ -162,16 +162,16 @@ class Roster:
                 if heir not in removed and taken.any():
                     ring = ring.moved(np.flatnonzero(taken), heir)
                     orphans &= ~taken
-        lost = (*self._lost, *removed)
+        all_dead = (*self._dead, *removed)
         heirs = [node for node in self._clockwise(removed[0]) if node not in removed]
         if orphans.any() and not (restorable and heirs):
-            raise StateLostError(int(orphans.sum()), len(orphans), lost, self.replicas)
+            raise StateLostError(int(orphans.sum()), len(orphans), all_dead, self.replicas)
         if orphans.any():
             shares = np.array_split(np.flatnonzero(orphans), len(heirs))
             for heir, share in zip(heirs, shares, strict=True):
                 ring = ring.moved(share, heir) if len(share) else ring
                 self._in_sync[heir][share] = True
-        self._lost = list(lost)
+        self._dead = list(all_dead)
         for node in removed:
             del self.domains[node], self._in_sync[node]
         self._mint(ring)

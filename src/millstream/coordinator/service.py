@@ -158,14 +158,14 @@ class Coordinator:
         return self._roster
 
     @property
-    def lost(self) -> StateLostError | None:
+    def state_lost(self) -> StateLostError | None:
         """The error of state that was lost beyond repair, if any was."""
-        return self._fencing.lost
+        return self._fencing.state_lost
 
     @property
     def is_over(self) -> bool:
         """Whether the run is closed, or has lost state beyond repair."""
-        return self.is_closed or self.lost is not None
+        return self.is_closed or self.state_lost is not None
 
     def overview(self) -> Overview:
         """Who owns and copies what at this moment."""
@@ -175,7 +175,7 @@ class Coordinator:
                 roster.placement,
                 dict(roster.domains),
                 {node: roster.in_sync(node) for node in roster.domains},
-                roster.lost,
+                roster.dead_nodes,
                 self.ledger.committed.epoch,
                 self.ledger.incarnation,
                 self.commits.committed.epoch if self.commits.is_durable else None,
@@ -281,7 +281,7 @@ class Coordinator:
 
     def failure(self) -> MillstreamError | None:
         """The error that best explains why the epoch under way failed."""
-        return self.lost or self.failures.newest
+        return self.state_lost or self.failures.newest
 
     def is_retryable(self, problem: Exception) -> bool:
         """Whether a takeover explains why the try failed."""

@@ -289,7 +289,7 @@ class Checks:
         """I3b: no node without a fault is fenced, however slow it is."""
         if not self._coordinator.has_begun:
             return
-        for node in self._coordinator.roster.lost:
+        for node in self._coordinator.roster.dead_nodes:
             if node not in faulted:
                 raise ViolationError(f"I3b: {node} is fenced, although it is alive")
 
@@ -326,7 +326,7 @@ class Checks:
             raise ViolationError(f"I4: slots {wrong.tolist()} lost a copy that they need")
 
     def _check_moves(self, before: Placement, after: Placement) -> None:
-        lost = self._coordinator.roster.lost
+        lost = self._coordinator.roster.dead_nodes
         for slot in range(self._slots):
             old, new = before.owner(slot), after.owner(slot)
             if old != new and old not in lost and not self.moving[slot]:

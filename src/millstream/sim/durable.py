@@ -83,7 +83,7 @@ class DurableRun:
         """The number of nodes that were declared dead."""
         clusters = [driver.cluster for driver in self.drivers if driver.cluster is not None]
         coordinators = [cluster.coordinator for cluster in clusters]
-        return sum(len(each.roster.lost) for each in coordinators if each.has_begun)
+        return sum(len(each.roster.dead_nodes) for each in coordinators if each.has_begun)
 
     def go(self, until: float) -> None:
         """Run until every record is committed and visible, and all drivers have ended."""
@@ -380,7 +380,7 @@ class DurableRun:
         if driver.cluster is None:
             return False
         coordinator = driver.cluster.coordinator
-        lost = coordinator.roster.lost if coordinator.has_begun else ()
+        lost = coordinator.roster.dead_nodes if coordinator.has_begun else ()
         nodes = [node for node in driver.cluster.living() if node not in lost]
         return any(node not in victims for node in self._injector.healthy(nodes))
 

@@ -224,7 +224,7 @@ class _Run:
             raise ViolationError(
                 f"L: the run gave up: {type(problem).__name__}: {problem}"
             ) from problem
-        lost_nodes = len(self._cluster.coordinator.roster.lost)
+        lost_nodes = len(self._cluster.coordinator.roster.dead_nodes)
         world = self._world
         return Outcome(self._scenario, error, world.now, self._blows, lost_nodes, world.fingerprint)
 

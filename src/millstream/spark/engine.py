@@ -193,8 +193,8 @@ class Engine:
         if (lost := self._spark_lost()) is not None:
             lost.__cause__ = problem
             return lost
-        if self._coordinator.lost is not None:
-            return self._coordinator.lost
+        if self._coordinator.state_lost is not None:
+            return self._coordinator.state_lost
         if isinstance(problem, MillstreamError):
             return problem
         known = self._coordinator.failure()

@@ -219,8 +219,8 @@ class Run:
             self._engine.fail(problem)
 
     def _failure(self) -> BaseException | None:
-        if self._engine.error is None and self._coordinator.lost is not None:
-            self._engine.fail(self._coordinator.lost)
+        if self._engine.error is None and self._coordinator.state_lost is not None:
+            self._engine.fail(self._coordinator.state_lost)
         if self._engine.error is not None or self._is_active() or self._engine.stopping.is_set():
             return self._engine.error
         try:

@@ -182,7 +182,7 @@ class Startup:
         with self._retaining():
             query = stream.start()
         engine.query = query
-        if coordinator.lost is not None:  # before there was a query to end
+        if coordinator.state_lost is not None:  # before there was a query to end
             engine.give_up()
         self._cleanup.callback(_end_query, query)
         if bounded and (paced or windows):
