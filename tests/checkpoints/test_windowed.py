@@ -154,6 +154,28 @@ def test_state_of_a_windowed_function_can_be_read() -> None:
     }
 
 
+class Local:
+    """A class whose module a reader cannot import."""
+
+    def __reduce__(self) -> Any:
+        return _unknown, ()
+
+
+def _unknown() -> None:
+    raise ModuleNotFoundError("no module named 'yours'")
+
+
+def with_local(key: str, values: list[Any], state: Any) -> None:
+    state["value"] = Local()
+
+
+def test_state_of_unknown_classes_is_reported_as_unreadable() -> None:
+    run = filled(job_of(with_local, windowing=Windowing((ms.count_window(1),))))
+
+    with pytest.raises(UnreadableStateError, match="no module named 'yours'"):
+        dict(stored(run).items())
+
+
 def test_sessions_have_their_start_and_end() -> None:
     run = filled(job_of(ms.sum(), windowing=Windowing((ms.session(SECOND / 2),))))
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 from pathlib import Path
 from unittest.mock import patch
 
@@ -204,3 +205,21 @@ def test_unsuitable_file_systems_are_rejected(tmp_path: Path) -> None:
     (tmp_path / "mac" / "FORMAT").write_text("what a lookup would find")
     with pytest.raises(ConfigError, match="'a' from 'A'"):
         FileStore(tmp_path / "mac", "w2", patience=0.1)
+
+
+def test_a_read_during_a_replacement_returns_a_whole_value(root: Path) -> None:
+    store = FileStore(root, "w", patience=1.0)
+    values = [b"x", b"y" * 5_000]
+    store.put({"key": values[0]})
+    done = threading.Event()
+
+    def replace() -> None:
+        for at in range(300):
+            store.put({"key": values[at % 2]})
+        done.set()
+
+    thread = threading.Thread(target=replace)
+    thread.start()
+    while not done.is_set():
+        assert store.get(["key"])["key"] in values
+    thread.join()

@@ -593,3 +593,12 @@ def test_a_closed_store_raises_a_clear_error(folder: Folder) -> None:
 def test_urls_that_are_invalid_are_rejected(url: str, why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         open_store(url, "one")
+
+
+def test_a_store_of_an_earlier_version_is_rejected_and_left_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "claims").mkdir()
+
+    with pytest.raises(ConfigError, match="earlier version"):
+        open_store(f"rocksdb://{tmp_path}", "one")
+
+    assert [found.name for found in tmp_path.iterdir()] == ["claims"]

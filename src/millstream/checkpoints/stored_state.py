@@ -47,6 +47,7 @@ from millstream.state.keyed_fragments import decode_keyed
 from millstream.stores.store import Store
 
 R = TypeVar("R", BaseRecord, DeltaRecord)
+T = TypeVar("T")
 BYTES_AT_ONCE = 8 * 2**20
 
 
@@ -162,7 +163,7 @@ class StoredState:
         """All keys with their state, or those of some slots."""
         for part in self.ranges() if slots is None else [slots]:
             if self._is_windowed:
-                yield from self._windowed(part).items(mask_of(part, self.slots))
+                yield from self._readable(self._windowed(part).items(mask_of(part, self.slots)))
             elif self.in_columns:
                 for keys, rows in self.columns(part):
                     yield from zip(keys, self._values(rows, len(keys)), strict=True)
@@ -181,13 +182,17 @@ class StoredState:
         Of windowed jobs and joins a key may appear several times: with each of its rows.
         """
         if self._is_windowed:
-            yield from self._windowed(slots).rows(mask_of(slots, self.slots))
+            yield from self._readable(self._windowed(slots).rows(mask_of(slots, self.slots)))
             return
         state = KeyedState()
         self._load(state, decode_keyed, slots)
+        yield from self._readable(state.items(mask_of(slots, self.slots)))
+
+    def _readable(self, items: Iterator[T]) -> Iterator[T]:
+        """The items; what unpickling a user's class raises becomes ``UnreadableStateError``."""
         try:
-            yield from state.items(mask_of(slots, self.slots))
-        except Exception as problem:  # whatever a user's class raises when it is unpickled
+            yield from items
+        except Exception as problem:
             raise UnreadableStateError(
                 self.job.name, f"{type(problem).__name__}: {problem}"
             ) from None

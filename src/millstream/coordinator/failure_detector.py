@@ -60,26 +60,25 @@ class FailureDetector:
 
     def await_verdict(self, node: NodeId) -> Verdict:
         """Ping a node until it answers, or has not answered for too long."""
-        pause = 0.0
         while not self._run.is_closed:
-            verdict = self._ping_after(pause, node)
+            verdict = self._ping_once(node)
             if verdict is not Verdict.UNDECIDED:
                 return verdict
-            pause = RETRY_PAUSE
         return Verdict.ALIVE
 
-    def _ping_after(self, pause: float, node: NodeId) -> Verdict:
+    def _ping_once(self, node: NodeId) -> Verdict:
         with self._lock:
             timeout = self._evidence.ping_timeout(node)
+            last_chance = self._evidence.is_last_refusal(node)
         began = self._net.now()
-        if pause:
-            self._net.sleep(pause)
         [answer] = self._net.gather([partial(self._ping, node, timeout)])
         if not isinstance(answer, UnreachableError):
             with self._lock:
                 return self._evidence.answered(node)
+        if not (answer.refused and last_chance):
+            self._net.sleep(RETRY_PAUSE)
         # At most the timeout: the coordinator itself may have been paused meanwhile.
-        waited = min(self._net.now() - began, timeout + pause)
+        waited = min(self._net.now() - began, timeout + RETRY_PAUSE)
         with self._lock:
             return self._evidence.failed(node, answer.refused, waited)
 

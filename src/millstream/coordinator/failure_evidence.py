@@ -82,6 +82,10 @@ class FailureEvidence:
         self._refusals.pop(node, None)
         return Verdict.ALIVE
 
+    def is_last_refusal(self, node: NodeId) -> bool:
+        """Whether one more refusal makes a node dead."""
+        return self._refusals.get(node, 0) + 1 >= self._patience.refusals
+
     def failed(self, node: NodeId, refused: bool, seconds: float) -> Verdict:
         """Note that a node has refused a ping, or not answered it for so many seconds."""
         silent = self._silent[node] = self._silent.get(node, 0.0) + seconds

@@ -41,8 +41,8 @@ class PairState(Generic[A, B]):
 
     @property
     def step(self) -> int:
-        """How many changed keys are applied within a few milliseconds."""
-        return min(self.first.step, self.second.step)
+        """As of the state that is applied in larger steps: each may cost it a whole copy."""
+        return max(self.first.step, self.second.step)
 
     def apply(self, fragment: PairFragment[A, B], slots: SlotMask | None = None) -> None:
         """Apply the fragments of a committed epoch, or their parts for some slots."""

@@ -24,6 +24,7 @@ T = TypeVar("T")
 
 _MARKER = "format"
 _PART = ".part-"
+_CHUNK = 1 << 20
 _ABANDONED = 24 * 3600.0  # seconds, of a part file whose writer has crashed
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _UNAVAILABLE = {
@@ -158,8 +159,26 @@ class DurableFolder:
         return self.patiently(read)
 
     def read_file(self, folder: str, name: str) -> bytes:
-        """A whole file."""
-        return self.read(folder, name, 0, self.version(folder, name).size)
+        """A whole file, of one version: another may replace it meanwhile."""
+        path = self.path(folder, name)
+
+        def read() -> bytes:
+            try:
+                return self._read_whole(path)
+            except FileNotFoundError as error:
+                raise self._missing(path, error) from error
+
+        return self.patiently(read)
+
+    def _read_whole(self, path: str) -> bytes:
+        file = self._disk.open(path)
+        try:
+            found = bytearray()
+            while chunk := self._disk.read(file, len(found), _CHUNK):
+                found += chunk
+            return bytes(found)
+        finally:
+            self._disk.close(file)
 
     def _read(self, path: str, offset: int = 0, size: int = 1 << 10) -> bytes:
         file = self._disk.open(path)

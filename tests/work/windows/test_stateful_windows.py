@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections import defaultdict
 from dataclasses import replace
 from datetime import timedelta
@@ -186,3 +187,38 @@ def test_jobs_with_state_are_not_fused() -> None:
         )
 
     assert "fuse" not in flow.explain().lower() and "leads" not in flow.explain()
+
+
+def test_results_of_one_window_do_not_change_with_the_next() -> None:
+    def history(key: str, values: list[int], state: Any) -> tuple[str, list[int]]:
+        state.setdefault("seen", []).extend(values)
+        return key, state["seen"]
+
+    rig = Rig(job_of(history, TimeWindow(10, 10)), random.Random(1), nodes=1)
+    rig.run([("a", 1, 1), ("a", 11, 2), ("a", 21, 3)], 30)
+
+    assert [seen for _, seen in rig.results] == [[1], [1, 2], [1, 2, 3]]
+
+
+def test_state_that_has_expired_is_not_seen_by_the_window_that_fires_next() -> None:
+    job = replace(job_of(counted, TimeWindow(10, 10)), ttl=timedelta(microseconds=50))
+    operator = window_operator(job, SLOTS)
+    one_epoch(operator, [("a", 1, 1)], unit_of(0, 0, 10, time=100), job)
+
+    one_epoch(operator, [("a", 11, 1)], unit_of(1, 10, 20, time=1000), job)
+
+    assert dict(operator.state.items(EVERY)) == {"a": {"state": {"n": 1}}}
+
+
+def test_a_value_that_cannot_be_pickled_is_the_users_error_and_leaves_nothing_behind() -> None:
+    def locked(key: str, values: list[int], state: Any) -> None:
+        state["value"] = threading.Lock() if values == [13] else values
+
+    job = job_of(locked, TimeWindow(10, 10))
+    operator = window_operator(job, SLOTS)
+    with pytest.raises(ms.UserFunctionError, match="locked"):
+        operator.reduce(block_of(job, [("a", 1, 13)], True), unit_of(0, 0, 10))
+
+    one_epoch(operator, [("a", 1, 5)], unit_of(0, 0, 10), job)
+
+    assert dict(operator.state.items(EVERY)) == {"a": {"state": {"value": [5]}}}

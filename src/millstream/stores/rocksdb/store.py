@@ -23,6 +23,7 @@ from typing import TypeVar
 
 from rocksdict import Rdict
 
+from millstream.errors import ConfigError
 from millstream.stores.disk import sync_folder
 from millstream.stores.durable_folder import DurableFolder
 from millstream.stores.log.once import Once
@@ -55,6 +56,11 @@ class RocksStore:
         self._config = config
         self._writer = writer
         self._writers = config.folder / "writers"
+        if (config.folder / "claims").is_dir():
+            raise ConfigError(
+                f"{config.folder} was written by an earlier version, whose commits this one cannot "
+                "read; use the version that wrote it, or an empty folder"
+            )
         self._files = DurableFolder(
             str(config.folder), ("once", "writers"), _FORMAT, writer, config.patience
         )
