@@ -206,6 +206,19 @@ def test_new_backups_are_fed_at_once_but_not_in_sync_until_they_report_it() -> N
     assert roster.copy_counts().tolist() == [2] * SLOTS
 
 
+def test_a_placement_that_differs_in_copies_alone_leaves_the_owners_as_old_as_they_are() -> None:
+    roster = roster_of([A, B, C, D])
+    roster.move([0, 1], B)
+    assert roster.enact(between_epochs=True)
+    moved_at = roster.placement.version
+    assert roster.owners_since == moved_at
+
+    complete(roster)
+    assert roster.enact(between_epochs=False)
+
+    assert roster.placement.version > moved_at and roster.owners_since == moved_at
+
+
 def test_losing_the_last_complete_copy_raises_with_slots_and_nodes() -> None:
     roster = roster_of([A, B, C, D], replicas=1)
     only(roster, b=mask(1))

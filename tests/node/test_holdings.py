@@ -140,3 +140,15 @@ def test_copies_are_accepted_for_slots_that_are_not_owned() -> None:
         with pytest.raises(FeedRefusedError, match="since ring 2, after ring 1") as caught:
             holdings.fence_copy(slots, ring=1)
         assert caught.value.stale
+
+
+def test_a_node_that_missed_a_placement_accepts_feeds_under_it_if_owners_are_the_same() -> None:
+    holdings = holdings_of(placed(HALVES))
+    gained = HALVES.moved(range(8, 10), ME)
+
+    holdings.place(placed(gained, 3), False, owners_since=2)  # placement 2 never came
+    holdings.through[:] = 0
+
+    holdings.fence(feed(range(0, 10), ring=2, committed=0))
+    with pytest.raises(FeedRefusedError, match="slot 8 is not owned by node me under ring 1"):
+        holdings.fence(feed(range(0, 10), ring=1, committed=0))

@@ -69,6 +69,8 @@ class Roster:
             node: np.ones(slots, dtype=bool) if empty else self.placement.owned(node)
             for node in domains
         }
+        # The version since which owners are as they are; later ones differ in copies alone.
+        self.owners_since = 0
         self._moves: list[tuple[SlotMask, NodeId]] = []
         # Whether there is a change that may need another placement.
         self._is_changed = False
@@ -209,6 +211,8 @@ class Roster:
         after = Placement.of(ring, self._fed(ring))
         version = self.placement.version
         if after.at(version) != self.placement:
+            if ring.tokens != self.placement.ring.tokens:
+                self.owners_since = version + 1
             self.placement = after.at(version + 1)
             for node, mask in self._in_sync.items() if not self._empty else ():
                 mask &= self.placement.held(node)

@@ -306,6 +306,7 @@ class Coordinator:
                 self.roster.placement,
                 self.rpc.addresses,
                 self.ledger.committed,
+                self.roster.owners_since,
             )
 
     def restore_plan(self) -> RestorePlan:

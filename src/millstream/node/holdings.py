@@ -49,15 +49,17 @@ class Holdings:
         self.through[:] = UNKNOWN
         self._since[:] = _FOREIGN
 
-    def place(self, placement: Placement, empty: bool) -> SlotMask:
+    def place(self, placement: Placement, empty: bool, owners_since: int | None = None) -> SlotMask:
         """Apply the placement in force; return the slots that are no longer held.
 
-        While nothing is committed all slots are ``empty``, and so every copy is complete.
+        While nothing is committed all slots are ``empty``, and so every copy is complete. Owners
+        are the same since version ``owners_since``.
         """
+        since = placement.version if owners_since is None else owners_since
         before = self.held
         self.owned, self.fed = placement.owned(self._node), placement.fed(self._node)
         self.placement = placement
-        self._since[self.owned & (self._since == _FOREIGN)] = placement.version
+        self._since[self.owned & (self._since == _FOREIGN)] = since
         self._since[~self.owned] = _FOREIGN
         if empty:
             self.through[self.held] = EMPTY

@@ -114,7 +114,8 @@ class NodeMachine:
             return
         self.seal(message.committed)
         self._addresses = message.addresses
-        self.store.place(message.placement, empty=self.committed == NOTHING_COMMITTED)
+        empty = self.committed == NOTHING_COMMITTED
+        self.store.place(message.placement, empty=empty, owners_since=message.owners_since)
 
     # -- feeds ---------------------------------------------------------------------------
 

@@ -84,10 +84,10 @@ class SlotStore:
         self.pending_epochs.clear()
         self.replication.clear()
 
-    def place(self, placement: Placement, *, empty: bool) -> None:
+    def place(self, placement: Placement, *, empty: bool, owners_since: int | None = None) -> None:
         """Apply the placement in force: roles change, and slots no longer held are dropped."""
         before, through = self.holdings.owned, self.holdings.through.copy()
-        self._drop(self.holdings.place(placement, empty))
+        self._drop(self.holdings.place(placement, empty, owners_since))
         self.replication.begin(self.holdings.owned & ~before, through)
         self.merge()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pickle
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, TypeVar
@@ -192,7 +192,7 @@ class _Feed(_Exchange, Iterator[Any]):
             self.fail(CLOSED, within=_NOTICED)
         else:
             exchange, header = server.exchange, pickle.loads(self._header)
-            self.begin(server, lambda: list(exchange(header, self)))
+            self.begin(server, lambda: _in_one_schema(exchange(header, self)))
             world.schedule(world.delay(), self._send, self.sender)
 
     def _send(self) -> None:
@@ -366,3 +366,11 @@ class SimNet:
             parts = (batch.slice(0, where), batch.slice(where))
             cut += [part for part in parts if part.num_rows]
         return cut
+
+
+def _in_one_schema(outputs: Iterable[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """The outputs of a feed; a stream of Arrow Flight carries batches of one schema only."""
+    batches = list(outputs)
+    if len({str(batch.schema) for batch in batches}) > 1:
+        raise TypeError("the outputs of a feed have several schemas")
+    return batches

@@ -26,12 +26,17 @@ class Stop(Request[None]):
 
 @dataclass(frozen=True)
 class Assign(Request[None]):
-    """The placement in force, from the coordinator."""
+    """The placement in force, from the coordinator.
+
+    Owners are the same since version ``owners_since``: a node that missed the placements in between
+    accepts feeds under them. By default since this one.
+    """
 
     incarnation: int
     placement: Placement
     addresses: Mapping[NodeId, str]
     committed: Commit = NOTHING_COMMITTED
+    owners_since: int | None = None
 
 
 # -- to the coordinator --------------------------------------------------------------------

@@ -192,6 +192,7 @@ class Rig:
             if self.rng.random() < 0.3:
                 owner.reduce(mine, unit)  # an attempt that comes to nothing
             reduced = owner.reduce(mine, unit)
+            assert len({str(batch.schema) for batch in reduced.outputs}) <= 1
             self._take(results_in(reduced.outputs))
             late = [batch for output in reduced.outputs for batch in unpacked(output)[1]]
             self.late += [record for batch in late for record in decode_records(batch)]

@@ -19,8 +19,8 @@ from millstream.state.blocks import KEY
 from millstream.state.immutable import private_copy
 from millstream.state.panes.algebras import Objects
 from millstream.state.panes.keys import Ids, KeyIds
-from millstream.state.values import ValueTypeError, encode_column, value_text
-from millstream.work.failures import record_error, user_error
+from millstream.state.values import ValueTypeError, encode_column, unify, value_text
+from millstream.work.failures import RecordError, record_error, user_error
 from millstream.work.function_outputs import encode_outputs, extend_outputs
 
 
@@ -46,9 +46,50 @@ class JoinResults:
     ) -> list[pa.RecordBatch]:
         """The results of all pairs, in batches."""
         if self._on_match is None:
-            return [self._rows(one, keys, output) for one in found]
-        made = (self._records(one, keys, output, self._on_match) for one in found)
-        return [batch for batch in made if batch is not None]
+            made = [self._rows(one, keys, output) for one in found]
+        else:
+            records = (self._records(one, keys, output, self._on_match) for one in found)
+            made = [batch for batch in records if batch is not None]
+        return self._in_one_schema(made)
+
+    def _in_one_schema(self, batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+        """The same batches in one schema: a side without any match has no type of its own."""
+        schemas = [batch.schema for batch in batches]
+        if all(schema.equals(schemas[0], check_metadata=True) for schema in schemas):
+            return batches
+        if len({(tuple(schema.names), str(schema.metadata)) for schema in schemas}) > 1:
+            raise self._misfit("outputs of several shapes")
+        fields = [
+            self._common([schema.field(at) for schema in schemas])
+            for at in range(len(schemas[0].names))
+        ]
+        common = pa.schema(fields, metadata=schemas[0].metadata)
+        return [
+            pa.RecordBatch.from_arrays(
+                [
+                    column if column.type == field.type else column.cast(field.type)
+                    for column, field in zip(batch.columns, common, strict=True)
+                ],
+                schema=common,
+            )
+            for batch in batches
+        ]
+
+    def _common(self, fields: list[pa.Field]) -> pa.Field:
+        typed = [field for field in fields if not pa.types.is_null(field.type)]
+        kind = unify(field.type for field in fields)
+        if kind is None or len({str(field.metadata) for field in typed}) > 1:
+            types = " and ".join(sorted({str(field.type) for field in typed}))
+            raise self._misfit(f"{fields[0].name} values of types {types}")
+        return pa.field(fields[0].name, kind, metadata=typed[0].metadata if typed else None)
+
+    def _misfit(self, what: str) -> RecordError:
+        return record_error(
+            f"join {self._job.name!r}",
+            self._on_match,
+            f"gave {what} in one epoch",
+            "give values of one type, or declare output=",
+        )
 
     def _rows(self, found: Found, keys: KeyIds, output: pa.Schema | None) -> pa.RecordBatch:
         kinds: list[pa.DataType | None] = [None] * len(COLUMNS)
