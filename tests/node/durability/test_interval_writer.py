@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from millstream.ring.ring import NodeId
@@ -131,3 +133,31 @@ def test_a_base_newer_than_the_checkpoint_does_not_replace_missing_deltas(
     with World(6) as other:
         again = restarted(other, store, placed([THIRD]), plan(3, list(found.deltas), found.bases))
         assert state_of_all(again) == {**SEEN, "1": [1, "x", "y", "z"]}
+
+
+def test_a_base_that_is_replaced_while_deltas_are_written_is_still_named(
+    world: World, store: FailingStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = scene_of(world, store, durability="interval")
+    scene.commit(0, MANY)
+    scene.commit(1, [("1", "x")])
+    checkpoint(scene)
+    scene.placement = placed([OTHER], 1)
+    for node in (ME, OTHER):
+        scene.call(node, scene.assignment())
+    with pytest.raises(NotReadyError, match="reassigned slots"):
+        persisted(scene, OTHER, -1)
+    scene.commit(2, [("1", "y")])
+    put = store.put
+
+    def put_while_bases_are_replaced(items: Mapping[str, bytes]) -> None:
+        scene.machines[OTHER].bases = []  # by one of an epoch that this manifest cannot name
+        put(items)
+
+    monkeypatch.setattr(store, "put", put_while_bases_are_replaced)
+    found = persisted(scene, OTHER, -1)
+
+    assert [base.through for base in found.bases] == [1]
+    with World(6) as other:
+        again = restarted(other, store, placed([THIRD]), plan(2, list(found.deltas), found.bases))
+        assert state_of_all(again) == {**SEEN, "1": [1, "x", "y"]}

@@ -64,6 +64,8 @@ class IntervalWriter:
             if (held.through[held.owned] < through).any():
                 raise NotReadyError(f"node {machine.node} is not at epoch {through} yet")
             machine.store.replication.stored = request.since
+            # The spans below rely on them; a newer base may replace one while deltas are written.
+            bases = tuple(machine.bases)
             runs = list(runs_of(held.owned, range(machine.store.slots)))
             spans = [span for run in runs for span in self._spans(run, request.since, through)]
             changes = [
@@ -84,7 +86,7 @@ class IntervalWriter:
                 DeltaRecord(entry.key, job, slots, since, through, sizes[entry.key])
                 for (job, slots, since), entry in deltas
             ),
-            tuple(machine.bases),
+            tuple(dict.fromkeys((*bases, *machine.bases))),
             tuple(runs),
         )
 
