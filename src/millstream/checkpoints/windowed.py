@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from millstream.checkpoints.manifest import JobMetadata
-from millstream.flow.identity import has_time_windows
+from millstream.flow.identity import has_time_windows, has_window_state
 from millstream.ring.masks import SlotMask
 from millstream.state.aggregates.grouping import Groups
 from millstream.state.aggregates.naming import aggregates_in
@@ -67,7 +67,7 @@ def windowed_state(job: JobMetadata, slots: int) -> WindowedState | None:
         return None
     in_panes = has_time_windows(job.windows)
     windows: WindowedState = _Panes(algebra, slots) if in_panes else _Rows(algebra)
-    return _WithState(windows) if ", state)" in job.reducer else windows
+    return _WithState(windows) if has_window_state(job.reducer) else windows
 
 
 def _algebra_of(reducer: str) -> Algebra[Any] | None:

@@ -18,6 +18,8 @@ from millstream.flow.vertices import JobVertex, SourceVertex
 from millstream.flow.windows import SLIDING, TUMBLING
 from millstream.state.aggregates.naming import text_of
 
+_WINDOWS = "a function (key, values) of windows"
+_STATEFUL_WINDOWS = "a function (key, values, state) of windows"
 Form = Literal["stateful", "combining", "aggregate", "arrow", "windowed", "join"]
 
 
@@ -48,8 +50,7 @@ def reducer_text(job: JobVertex) -> str:
         case StatefulReducer():
             return "a function (key, values, state)"
         case WindowReducer():
-            state = ", state" if job.reducer.takes_state else ""
-            return f"a function (key, values{state}) of windows"
+            return _STATEFUL_WINDOWS if job.reducer.takes_state else _WINDOWS
         case CombiningReducer():
             return "a combinable"
         case AggregateReducer(aggregates):
@@ -66,6 +67,11 @@ def windows_text(job: JobVertex) -> str:
         return ""
     by_clock = ", by processing time" if job.windowing.processing_time else ""
     return f"{job.windowing}{by_clock}"
+
+
+def has_window_state(reducer: str) -> bool:
+    """Whether a ``reducer_text`` is of a windowed function with keyed state beside its windows."""
+    return reducer == _STATEFUL_WINDOWS
 
 
 def has_time_windows(windows: str) -> bool:

@@ -55,6 +55,12 @@ class Change:
     cleared: bool = False
     plain: bool = True
 
+    def then(self, later: Change) -> Change:
+        """This change and a later one of the same key as one."""
+        if later.cleared:
+            return later
+        return Change(self.writes | later.writes, self.cleared, self.plain and later.plain)
+
 
 class KeyView(MutableMapping[str, Any]):
     """A key's state, as its reduce function sees it during one epoch."""

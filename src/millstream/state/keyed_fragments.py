@@ -235,7 +235,7 @@ def _add_plain(merged: KeyedFragment, slot: int, writes: Mapping[Any, Entries]) 
     for key, new in writes.items():
         older = other.get(key) if other else None
         if other and older is not None:
-            other[key] = Change(older.writes | new, older.cleared, False)
+            other[key] = older.then(Change(new))
         else:
             known = plain.get(key)
             plain[key] = new if known is None else known | new
@@ -248,7 +248,4 @@ def _add_other(merged: KeyedFragment, slot: int, changes: Mapping[Any, Change]) 
         known, older = plain.pop(key, None), other.get(key)
         if known is not None:
             older = Change(known)
-        if older is None or change.cleared:
-            other[key] = change
-        else:
-            other[key] = Change(older.writes | change.writes, older.cleared, False)
+        other[key] = change if older is None else older.then(change)

@@ -64,16 +64,10 @@ class JoinResults:
             for at in range(len(schemas[0].names))
         ]
         common = pa.schema(fields, metadata=schemas[0].metadata)
-        return [
-            pa.RecordBatch.from_arrays(
-                [
-                    column if column.type == field.type else column.cast(field.type)
-                    for column, field in zip(batch.columns, common, strict=True)
-                ],
-                schema=common,
-            )
-            for batch in batches
-        ]
+        try:
+            return [batch.cast(common) for batch in batches]
+        except pa.ArrowInvalid as problem:  # an integer that no float equals
+            raise self._misfit(f"values that do not fit one type ({problem})") from None
 
     def _common(self, fields: list[pa.Field]) -> pa.Field:
         typed = [field for field in fields if not pa.types.is_null(field.type)]

@@ -84,10 +84,9 @@ class StatefulForm(FunctionForm):
         except Exception as problem:  # a value that cannot be pickled
             raise user_error(self._role, self._function, problem, value_text(key)) from problem
         before = self._changes.get((slot, key))
-        if before is not None and change is not None and not change.cleared:
-            writes = {**before.writes, **change.writes}
-            change = Change(writes, before.cleared, before.plain and change.plain)
-        self._changes[slot, key] = before if change is None else change
+        if before is not None:
+            change = before if change is None else before.then(change)
+        self._changes[slot, key] = change
 
     def changes(self) -> tuple[KeyedFragment, dict[int, list[Any]]]:
         """The changes of all calls, and the keys of these by slot."""
