@@ -140,7 +140,7 @@ class Coordinator:
             log.log(logging.WARNING if len(hosts) > 1 else logging.INFO, "%s", warning)
         # A node that misses it fetches the assignment later.
         self.rpc.call_all(self.roster.nodes, self.assignment())
-        log.info("ring\n%s", draw(self.roster.placement, domains))
+        log.info("%s", draw(self.roster.placement, domains))
         self.net.spawn(self._watch, "watch")
 
     @property
