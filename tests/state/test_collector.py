@@ -93,3 +93,29 @@ def test_many_new_objects_are_not_walked(collector: None) -> None:
         gc.callbacks.pop()
     assert looked == []
     assert len(state) == 2_000
+
+
+def test_calls_in_quick_succession_do_not_collect_each_time(collector: None) -> None:
+    now = [100.0]
+    tidy = ManualCollector(clock=lambda: now[0])
+    tidy(10, lambda: 10)
+    garbage = cycle()
+
+    now[0] += 0.1
+    tidy(10, lambda: 10)
+    assert garbage() is not None
+    now[0] += 0.2
+    tidy(10, lambda: 10)
+
+    assert garbage() is None
+
+
+def test_many_new_objects_are_collected_at_once(collector: None) -> None:
+    tidy = ManualCollector(many=2_000, clock=lambda: 100.0)
+    tidy(10, lambda: 10)
+    garbage = cycle()
+    new = [[number] for number in range(1_000)]
+
+    tidy(10, lambda: 10)
+
+    assert garbage() is None and len(new) == 1_000

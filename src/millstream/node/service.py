@@ -266,7 +266,7 @@ class NodeService:
         store = self._machine.store
         before = store.merged
         for number, step in enumerate(store.merge_steps()):
-            if number:
+            if number > 1:  # a small epoch has one step, and one that evicts
                 self._net.sleep(_MERGE_PAUSE)  # a lock that is taken again at once starves others
             with self._locks.metadata:
                 step()

@@ -26,6 +26,7 @@ _was_on = True
 _FIRST_TASKS = 3
 _SWITCH = 0.0005
 _LONG = 0.005
+_OFTEN = 0.25
 _frozen_times = 0
 
 
@@ -76,7 +77,8 @@ class ManualCollector:
     A collection traverses all objects that are not frozen, and freezing costs nothing. When the
     state has grown by ``many`` keys, or ``many`` objects are new, all objects are frozen instead of
     collected. Those that become part of a garbage cycle later are never freed: these are few,
-    because a state of constant size is not frozen again.
+    because a state of constant size is not frozen again. A collection takes a millisecond or two,
+    so calls in quick succession collect only when a quarter of ``many`` objects are new.
     """
 
     def __init__(self, many: int = 20_000, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -84,6 +86,7 @@ class ManualCollector:
         self._clock = clock
         self._frozen = 0
         self._merged = 0
+        self._collected = -_OFTEN
         gc.disable()
 
     def __call__(self, merged: int, keys: Callable[[], int]) -> None:
@@ -96,13 +99,14 @@ class ManualCollector:
                 self._freeze(now)
                 return
             self._frozen = min(self._frozen, now)
-        if gc.get_count()[0] > self._many:
+        new, started = gc.get_count()[0], self._clock()
+        if new > self._many:
             self._freeze(self._frozen)
-            return
-        started = self._clock()
-        gc.collect()
-        if self._clock() - started > _LONG:
-            self._freeze(self._frozen)
+        elif started - self._collected >= _OFTEN or new > self._many // 4:
+            gc.collect()
+            self._collected = self._clock()
+            if self._collected - started > _LONG:
+                self._freeze(self._frozen)
 
     def _freeze(self, keys: int) -> None:
         gc.freeze()

@@ -97,6 +97,8 @@ def _part(table: dict[int, T], slots: range) -> dict[int, T]:
 
 def among(table: dict[int, T], slots: list[int] | None) -> Iterable[tuple[int, T]]:
     """The items of a table by slot, of some slots or of all."""
+    if not table:
+        return ()
     if slots is None or len(slots) > len(table):
         chosen = None if slots is None else set(slots)
         return [item for item in table.items() if chosen is None or item[0] in chosen]
