@@ -255,13 +255,13 @@ def test_state_is_read_where_it_is_owned(scene: Scene) -> None:
 def scanned(scene: Scene, commit: Commit | None, node: NodeId = ME) -> dict[Any, Any]:
     """What a node says to a scan; it is begun if a commit is given."""
     if commit is not None:
-        scene.call(node, OpenScan("scan", JOB, commit))
+        scene.call(node, OpenScan("scan", JOB, commit, 0))
     return {key: loads(value) for key, value in scene.call(node, ReadScan("scan", ALL, -1))}
 
 
 def test_a_scan_sees_the_epoch_at_which_it_began(scene: Scene) -> None:
     scene.commit(0, MANY)
-    scene.call(ME, OpenScan("scan", JOB, scene.committed))
+    scene.call(ME, OpenScan("scan", JOB, scene.committed, 0))
     before = {key: {"seen": [value]} for key, value in MANY}
 
     scene.commit(1, MANY[:9])
@@ -279,12 +279,22 @@ def test_a_scan_sees_the_epoch_at_which_it_began(scene: Scene) -> None:
 def test_a_scan_continues_where_slots_were_taken_over(scene: Scene) -> None:
     scene.commit(0, MANY)
     for node in (ME, OTHER):
-        scene.call(node, OpenScan("scan", JOB, scene.committed))
+        scene.call(node, OpenScan("scan", JOB, scene.committed, 0))
     scene.commit(1, MANY)
     scene.placement = placed([OTHER], 1)
     scene.call(OTHER, scene.assignment())
 
     assert scanned(scene, None, OTHER) == {key: {"seen": [value]} for key, value in MANY}
+
+
+def test_a_node_that_missed_its_first_assignment_fetches_it_before_a_scan(scene: Scene) -> None:
+    scene.incarnation += 1
+    scene.placement = placed([ME], 7)
+
+    scene.call(ME, OpenScan("scan", JOB, scene.committed, 7))
+
+    assert scene.requests.count(FetchAssignment(ME)) == 1
+    assert scene.call(ME, ReadScan("scan", ALL, 7)) == []
 
 
 def test_a_node_past_an_epoch_rejects_a_scan_of_it(scene: Scene) -> None:
@@ -298,10 +308,10 @@ def test_a_node_past_an_epoch_rejects_a_scan_of_it(scene: Scene) -> None:
 
 def test_a_scan_that_is_not_read_for_a_minute_expires(scene: Scene) -> None:
     scene.commit(0, MANY)
-    scene.call(ME, OpenScan("forgotten", JOB, scene.committed))
+    scene.call(ME, OpenScan("forgotten", JOB, scene.committed, 0))
     scene.rest(100.0)
 
-    scene.call(ME, OpenScan("scan", JOB, scene.committed))
+    scene.call(ME, OpenScan("scan", JOB, scene.committed, 0))
 
     with pytest.raises(ScanBrokenError):
         scene.call(ME, ReadScan("forgotten", ALL, -1))

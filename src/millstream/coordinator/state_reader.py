@@ -140,10 +140,11 @@ class StateReader:
 
     def _open(self, job: int) -> OpenScan | None:
         """Open a view on every node, also those with copies; None if not all succeeded."""
-        coordinator = self._coordinator
+        coordinator, roster = self._coordinator, self._coordinator.roster
         with coordinator.between_commits() as committed:
-            request = OpenScan(f"scan-{next(coordinator.scan_numbers)}", job, committed)
-            answers = coordinator.rpc.call_all(coordinator.roster.nodes, request)
+            name, version = f"scan-{next(coordinator.scan_numbers)}", roster.placement.version
+            request = OpenScan(name, job, committed, version)
+            answers = coordinator.rpc.call_all(roster.nodes, request)
         for node, answer in answers.items():
             if isinstance(answer, UnreachableError):
                 coordinator.report_unanswered(node, answer, "its state")

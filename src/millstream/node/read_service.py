@@ -71,7 +71,7 @@ class ReadService:
 
     def open_scan(self, request: OpenScan) -> None:
         commit = request.committed
-        self._catch_up(-1, commit)
+        self._catch_up(request.ring, commit)
         with self._metadata:
             self._machine.store.require_job(request.job)
             if self._machine.committed != commit:

@@ -21,11 +21,16 @@ class GetState(Request[bytes]):
 
 @dataclass(frozen=True)
 class OpenScan(Request[None]):
-    """Opens a view of a job at a commit; later epochs do not change what it shows."""
+    """Opens a view of a job at a commit; later epochs do not change what it shows.
+
+    A node that has missed the placement of version ``ring`` fetches it first: a first assignment
+    would close the view.
+    """
 
     scan: str
     job: int
     committed: Commit
+    ring: int
 
 
 @dataclass(frozen=True)
