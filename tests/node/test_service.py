@@ -306,10 +306,10 @@ def test_a_node_past_an_epoch_rejects_a_scan_of_it(scene: Scene) -> None:
         scanned(scene, before)
 
 
-def test_a_scan_that_is_not_read_for_a_minute_expires(scene: Scene) -> None:
+def test_a_scan_that_is_not_read_for_three_minutes_expires(scene: Scene) -> None:
     scene.commit(0, MANY)
     scene.call(ME, OpenScan("forgotten", JOB, scene.committed, 0))
-    scene.rest(100.0)
+    scene.rest(200.0)
 
     scene.call(ME, OpenScan("scan", JOB, scene.committed, 0))
 

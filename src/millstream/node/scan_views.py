@@ -2,7 +2,8 @@
 
 To open a view costs nothing. Before a slot that the scan has not read yet is changed, the view
 takes a snapshot of it (copy on write); so later epochs are merged without delay, and the scan still
-sees its own. A view that is not read for a minute expires.
+sees its own. A view that is not read for three minutes expires:
+a read whose answer is lost is repeated after a minute.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from millstream.wire.replication import SlotsNotHeldError
 from millstream.wire.state_reads import ScanBrokenError
 from millstream.work.unit import ReduceOperator
 
-_LEASE = 60.0
+_LEASE = 180.0
 
 
 @dataclass
@@ -71,7 +72,7 @@ class Views:
         """An open view, of which the slots before ``start`` were read."""
         view = self._views.get(scan)
         if view is None:
-            raise ScanBrokenError("its view expired, because it was not read for a minute")
+            raise ScanBrokenError("its view expired, because it was not read for three minutes")
         view.last_read = now
         view.unchanged[:start] = False
         view.snapshots = [(run, part) for run, part in view.snapshots if run.stop > start]

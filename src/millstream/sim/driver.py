@@ -18,7 +18,6 @@ from millstream.coordinator.interval_commits import Triggers
 from millstream.coordinator.journal import Journal
 from millstream.coordinator.service import Coordinator
 from millstream.coordinator.sink_recovery import reconcile_sinks
-from millstream.coordinator.state_reader import StateReader
 from millstream.errors import MillstreamError
 from millstream.flow.identity import form_of, reducer_text
 from millstream.node.durability.base_writer import BaseOptions
@@ -28,7 +27,7 @@ from millstream.sim.cluster import Cluster, Durable, Size
 from millstream.sim.disk import Disk
 from millstream.sim.fault_injector import FaultInjector
 from millstream.sim.network import World
-from millstream.sim.reader import Reader
+from millstream.sim.reader import Reader, read_all
 from millstream.sim.sink_models import FileSink
 from millstream.sim.slowness import Slowness
 from millstream.sim.spark import Shape, SparkBody, SparkFaults
@@ -245,7 +244,7 @@ class Driver:
     def _examine(self, cluster: Cluster) -> None:
         """Compare the state as users read it with the answer."""
         for job in cluster.workload.jobs:
-            items = StateReader(cluster.coordinator).items(job)
+            items = read_all(cluster.coordinator, job)
             found = {key: cluster.workload.comparable(state) for key, state in items}
             expected = self.reference.state(len(self.ends) - 1, job)
             if found != expected:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
 
 from millstream.coordinator.roster import StateLostError
+from millstream.coordinator.service import Coordinator
 from millstream.coordinator.state_reader import RunEndedError, StateReader
 from millstream.sim.checks import ViolationError
 from millstream.sim.cluster import Cluster
 from millstream.sim.workload import Answer, some_key
 from millstream.stores.store import StoreUnavailableError
 from millstream.wire.state_reads import ScanBrokenError
+
+_SCANS = 3
 
 
 class Reader:
@@ -58,3 +63,11 @@ class Reader:
         epochs = range(before, ledger.committed.epoch + 1)
         if all(found != self._reference.state(epoch, job).get(key) for epoch in epochs):
             raise ViolationError(f"{key} of job {job} is read as {found}, but not so at {epochs}")
+
+
+def read_all(coordinator: Coordinator, job: int) -> list[tuple[Any, Any]]:
+    """All keys of a job; a scan that breaks because answers were lost is repeated, as users do."""
+    for _ in range(_SCANS - 1):
+        with suppress(ScanBrokenError):
+            return list(StateReader(coordinator).items(job))
+    return list(StateReader(coordinator).items(job))

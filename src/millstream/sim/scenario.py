@@ -16,7 +16,6 @@ from typing import Any, Literal
 
 from millstream.coordinator.epochs import run_epoch
 from millstream.coordinator.roster import StateLostError
-from millstream.coordinator.state_reader import StateReader
 from millstream.errors import MillstreamError
 from millstream.ring.ring import NodeId
 from millstream.sim.checks import Checks, ViolationError
@@ -26,7 +25,7 @@ from millstream.sim.durable_scenario import DurableScenario
 from millstream.sim.fault_injector import FaultInjector
 from millstream.sim.links import Faults
 from millstream.sim.network import World
-from millstream.sim.reader import Reader
+from millstream.sim.reader import Reader, read_all
 from millstream.sim.scratch_disk import ScratchDisk
 from millstream.sim.sink_models import MemorySink
 from millstream.sim.slowness import Slowness
@@ -301,8 +300,8 @@ class _Run:
 
     def _examine(self) -> None:
         """Compare the state as users read it, and all that was ever published, with the answer."""
-        reader, jobs = StateReader(self._cluster.coordinator), self._workload.jobs
-        states = {job: dict(reader.items(job)) for job in jobs}
+        coordinator, jobs = self._cluster.coordinator, self._workload.jobs
+        states = {job: dict(read_all(coordinator, job)) for job in jobs}
         published = dict(self._sink.published)
         visible = [published.get(epoch) for epoch in range(self._scenario.epochs)]
         if self._scenario.spark_faults.flaky:  # the answer is not known
