@@ -337,6 +337,8 @@ class Checks:
         roster, driver = self._coordinator.roster, self._cluster.driver
         began = driver.now()
         while True:
+            if self._coordinator.state_lost is not None:
+                raise self._coordinator.state_lost
             wanted = min(self._cluster.size.replicas, len(roster.nodes) - 1) + 1
             short = np.flatnonzero(roster.copy_counts() < wanted)
             if not len(short) and not roster.is_under_replicated:
