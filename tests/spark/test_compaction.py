@@ -103,6 +103,31 @@ def test_a_reader_sees_every_row_once_while_a_sink_is_compacted(tmp_path: Path) 
     assert len({files for files, _ in seen}) > 1
 
 
+def test_a_reader_that_is_listing_an_epoch_sees_all_of_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = sink_of(tmp_path / "out")
+    publish(sink, 0)
+    listing = os.open(sink / epoch_folder(0), os.O_RDONLY)
+    exchange, found = compaction._exchange, threading.Event()
+
+    def list_on() -> None:
+        names.extend(os.listdir(listing))
+        found.set()
+
+    def watched(one: Path, other: Path) -> None:
+        exchange(one, other)
+        threading.Timer(0.3, list_on).start()
+
+    names: list[str] = []
+    monkeypatch.setattr(compaction, "_exchange", watched)
+
+    compact(str(sink))
+
+    assert found.wait(10.0) and len(names) == FILES
+    os.close(listing)
+
+
 def test_recent_epochs_can_be_excluded(tmp_path: Path) -> None:
     sink = sink_of(tmp_path / "out")
     for epoch in (0, 1):

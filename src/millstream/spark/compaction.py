@@ -4,9 +4,10 @@ Many small files are merged before they are published, invisibly. What is publis
 demand: the new file is written to a hidden folder, and then the two folders are exchanged
 atomically. A reader that lists the folder sees an epoch's old files or its new one, never both and
 never neither; one that has listed the old files and not yet opened them gets an error. No plain
-folder can do better: a path that can still be opened is also listed. A sink has a folder for every
-epoch with rows, because readers derive the column ``epoch`` from its name; so epochs can be
-withdrawn after a compaction as before it.
+folder can do better: a path that can still be opened is also listed. The old files are deleted a
+second later: a reader that is just listing their folder would miss those already gone. A sink has
+a folder for every epoch with rows, because readers derive the column ``epoch`` from its name; so
+epochs can be withdrawn after a compaction as before it.
 
 It works on committed epochs, during a run or after it, and needs neither Spark nor a JVM::
 
@@ -20,6 +21,7 @@ import errno
 import os
 import shutil
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -46,6 +48,7 @@ SMALL = 1 << 17  # bytes of a file, on average
 _COMPACTION = "compaction"
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 _COPY = 1 << 20
+_GRACE = 1.0  # seconds
 _ROW_GROUP = 1 << 26
 _ARROW_SCHEMA = b"ARROW:schema"
 _PLAIN_TEXT = (".json", ".csv")
@@ -75,6 +78,7 @@ def compact(path: str, *, older_than: timedelta = timedelta()) -> Compacted:
     sink = Path(path)
     merge = _merge_of(sink)
     done = files = 0
+    replaced: deque[tuple[float, Path]] = deque()
     with locked(sink, _COMPACTION):
         aside = sink / OURS / "compacting"
         shutil.rmtree(aside, ignore_errors=True)  # what a crash has left
@@ -82,8 +86,14 @@ def compact(path: str, *, older_than: timedelta = timedelta()) -> Compacted:
         try:
             for epoch in epochs_in(os.listdir(sink)):
                 found = _compact_epoch(sink / epoch_folder(epoch), aside, merge, older_than)
-                done, files = done + (found > 0), files + found
+                if found:
+                    done, files = done + 1, files + found
+                    replaced.append((time.monotonic(), aside / epoch_folder(epoch)))
+                while replaced and time.monotonic() - replaced[0][0] > _GRACE:
+                    shutil.rmtree(replaced.popleft()[1])
         finally:
+            if replaced:
+                time.sleep(max(0.0, replaced[-1][0] + _GRACE - time.monotonic()))
             shutil.rmtree(aside)
     return Compacted(done, files)
 
@@ -147,7 +157,8 @@ def _compact_epoch(folder: Path, aside: Path, merge: Merge, older_than: timedelt
         else:
             before = []
     _sync(folder.parent)
-    shutil.rmtree(new)
+    if not before:
+        shutil.rmtree(new)
     return len(before)
 
 
