@@ -1,0 +1,1 @@
+"""Elasticity: load, policies, and the actions that they suggest."""

@@ -1,0 +1,69 @@
+"""Load: what nodes did in an epoch, smoothed, as policies see it. No I/O, no clock.
+
+Slots carry the cost: a slot's *seconds* are the reduce time that its keys took per epoch. What a
+node would cost with other slots can be computed from that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from millstream.ring.ring import NodeId
+
+Seconds = npt.NDArray[np.float64]
+"""A value for each slot."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HotKey:
+    """A key with a large share of a job's tuples; ``key`` is its text."""
+
+    job: str
+    key: str
+    slot: int
+    share: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeLoad:
+    """The load of one node, smoothed over epochs.
+
+    ``cpu`` is the part of one core that its process used. ``queue`` is how many seconds of feeds
+    waited for the node while it was busy, per epoch. ``kind`` names the hardware of its host.
+    """
+
+    node: NodeId
+    cpu: float
+    queue: float = 0.0
+    tuples: float = 0.0
+    reduce_seconds: float = 0.0
+    feed_seconds: float = 0.0
+    copy_seconds: float = 0.0
+    store_seconds: float = 0.0
+    state_bytes: int = 0
+    memory: int = 0
+    kind: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    """The load of a run after an epoch.
+
+    ``seconds`` and ``tuples`` are per slot and epoch, over all jobs. ``waits`` is, for a pair of
+    jobs, how long the results of the first waited for the second (seconds per epoch).
+    ``epoch_seconds`` is how long an epoch takes. ``time`` is in seconds, of the coordinator's clock.
+    """
+
+    epoch: int
+    time: float
+    nodes: Mapping[NodeId, NodeLoad]
+    seconds: Seconds
+    tuples: Seconds
+    state_bytes: Seconds
+    epoch_seconds: float = 0.0
+    waits: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    hot_keys: tuple[HotKey, ...] = ()
