@@ -19,8 +19,9 @@ import pyarrow as pa
 
 from millstream.checkpoints.manifest import Staged
 from millstream.coordinator.epochs import Attempt, EpochResult, run_epoch
+from millstream.coordinator.scaling import Member
 from millstream.coordinator.server import CoordinatorServer
-from millstream.coordinator.service import Coordinator, Member
+from millstream.coordinator.service import Coordinator
 from millstream.flow.function_shipping import ship
 from millstream.flow.vertices import JobVertex
 from millstream.node.process import Launch, Started, launch

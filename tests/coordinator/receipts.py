@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from millstream.coordinator.ledger import Ledger
-from millstream.coordinator.roster import Roster
+from millstream.coordinator.roster import Cells, Roster
+from millstream.ring.masks import SlotMask
 from millstream.ring.ring import NodeId
 from millstream.ring.zones import Domain
 from millstream.wire.epoch_record import JobTypes
@@ -24,13 +28,22 @@ def roster_of(*nodes: NodeId, replicas: int = 0) -> Roster:
     return Roster(domains, SLOTS, replicas)
 
 
+def cells(roster: Roster, complete: Mapping[NodeId, SlotMask]) -> Cells:
+    """The cells of a roster's holders whose copies are complete, from the slots of each node."""
+    found = np.zeros(roster.holders.table.shape, dtype=bool)
+    for node, mask in complete.items():
+        slots, columns = roster.holders.of(roster.number_of(node))
+        found[slots, columns] = mask[slots]
+    return found
+
+
 def ledger_of(
     jobs: dict[int, str] | None = None, roster: Roster | None = None, **types: JobTypes
 ) -> Ledger:
     known = {WORDS: types["words"]} if types else {}
     addresses = {A: "address a", B: "address b"}
     jobs = jobs or {WORDS: "words"}
-    return Ledger(5, jobs, roster or roster_of(A, B), addresses, known)
+    return Ledger(5, jobs, roster or roster_of(A, B), lambda: addresses, known)
 
 
 def receipt(

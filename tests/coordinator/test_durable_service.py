@@ -10,7 +10,8 @@ import pytest
 
 from millstream.coordinator.interval_commits import Triggers
 from millstream.coordinator.ledger import PreparedEpoch
-from millstream.coordinator.service import Coordinator, Member
+from millstream.coordinator.scaling import Member
+from millstream.coordinator.service import Coordinator
 from millstream.ring.ring import NodeId
 from millstream.ring.zones import Domain
 from millstream.sim import World

@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.coordinator.roster import MissingCopy, Roster, StateLostError, from_runs
+from millstream.coordinator.roster import MissingCopy, Roster, StateLostError, values_at
 from millstream.ring.masks import SlotMask
 from millstream.ring.placement import Placement
-from millstream.ring.ring import NodeId, RingError
+from millstream.ring.ring import NodeId, Ring, RingError
 from millstream.ring.zones import Domain
+from tests.coordinator.receipts import cells
 
 A, B, C, D = (NodeId(name) for name in "abcd")
 SLOTS = 8
@@ -26,7 +27,7 @@ def fresh_roster_of(nodes: Iterable[NodeId], replicas: int = 1) -> Roster:
 def roster_of(nodes: Iterable[NodeId], replicas: int = 1) -> Roster:
     """The same after a commit that found every copy complete."""
     roster = fresh_roster_of(nodes, replicas)
-    roster.set_in_sync({node: roster.placement.held(node) for node in roster.nodes})
+    roster.set_in_sync(cells(roster, {node: roster.placement.held(node) for node in roster.nodes}))
     return roster
 
 
@@ -55,7 +56,7 @@ def only(roster: Roster, **in_sync: SlotMask) -> None:
     said = {node: roster.placement.owned(node) for node in roster.nodes}
     for name, slots in in_sync.items():
         said[NodeId(name)] |= slots
-    roster.set_in_sync(said)
+    roster.set_in_sync(cells(roster, said))
 
 
 # -- the first placement ---------------------------------------------------------------------
@@ -108,10 +109,10 @@ def test_before_the_first_commit_nothing_can_be_lost() -> None:
 def test_after_a_commit_only_the_copies_that_were_confirmed_are_in_sync() -> None:
     roster = roster_of([A, B])
 
-    roster.set_in_sync({A: mask(0, 1, 2, 3), B: mask(0, 4, 5, 6, 7)})
+    roster.set_in_sync(cells(roster, {A: mask(0, 1, 2, 3), B: mask(0, 4, 5, 6, 7)}))
 
     assert roster.copy_counts().tolist() == [2, 1, 1, 1, 1, 1, 1, 1]
-    roster.set_in_sync({A: mask(0, 1, 2, 3)})
+    roster.set_in_sync(cells(roster, {A: mask(0, 1, 2, 3)}))
     assert not roster.in_sync(B).any()
 
 
@@ -119,7 +120,7 @@ def test_a_node_is_not_in_sync_for_slots_that_it_does_not_hold() -> None:
     roster = roster_of([A, B, C, D])
     everything = np.ones(SLOTS, dtype=bool)
 
-    roster.set_in_sync(dict.fromkeys(roster.nodes, everything))
+    roster.set_in_sync(cells(roster, dict.fromkeys(roster.nodes, everything)))
     roster.report_reach(A, ((0, 99),), committed=3)
 
     assert (roster.in_sync(A) == mask(0, 1, 6, 7)).all()
@@ -213,7 +214,7 @@ def test_a_placement_that_differs_in_copies_alone_leaves_the_owners_as_old_as_th
     moved_at = roster.placement.version
     assert roster.owners_since == moved_at
 
-    complete(roster)
+    roster.move([0, 1], C)
     assert roster.enact(between_epochs=False)
 
     assert roster.placement.version > moved_at and roster.owners_since == moved_at
@@ -329,7 +330,7 @@ def test_an_epoch_without_news_asks_for_no_new_placement(monkeypatch: pytest.Mon
     roster.enact(between_epochs=True)
     monkeypatch.delattr(Roster, "_mint")
 
-    roster.set_in_sync({node: roster.placement.held(node) for node in roster.nodes})
+    roster.set_in_sync(cells(roster, {node: roster.placement.held(node) for node in roster.nodes}))
 
     assert roster.enact(between_epochs=True) is False
 
@@ -344,54 +345,64 @@ def test_settling_mints_nothing_when_all_is_where_it_should_be() -> None:
     assert roster.placement is before
 
 
-def test_a_former_backup_is_retained_until_the_new_ones_are_in_sync() -> None:
+def test_a_copy_is_retained_until_the_backups_that_replace_it_are_in_sync() -> None:
     roster = roster_of([A, B, C, D], replicas=2)
-    roster.move(range(0, 2), C)
-    assert roster.enact(between_epochs=True)
-    assert copies(roster)[0] == "bda"  # wanted: b and d; a is retained until d is in sync
+    only(roster, b=mask(0, 1), c=mask(0, 1, 2, 3), d=np.ones(SLOTS, bool), a=np.ones(SLOTS, bool))
+    roster.retire([C])
+    assert roster.enact(between_epochs=False)
+    assert "c" in copies(roster)[0]  # b and c are complete, and the new backup is not
 
-    assert not roster.enact(between_epochs=False)
     complete(roster)
     assert roster.enact(between_epochs=False)
 
-    assert copies(roster)[0] == "bd"
-    assert roster.copy_counts().tolist() == [3] * SLOTS
+    assert "c" not in copies(roster)[0]
 
 
-def test_a_move_swaps_the_roles_of_owner_and_backup_at_the_next_boundary() -> None:
+def test_a_move_to_a_backup_swaps_the_roles_and_copies_nothing() -> None:
     roster = roster_of([A, B, C])
     before = owners(roster)
     taken = [slot for slot in range(SLOTS) if before[slot] == "a"][:2]
 
     roster.move(taken, B)
     assert not roster.enact(between_epochs=False)
-    assert owners(roster) == before
+    assert owners(roster) == before and roster.pending == 2
     assert roster.enact(between_epochs=True)
 
     assert [slot for slot in range(SLOTS) if owners(roster)[slot] != before[slot]] == taken
-    for slot in taken:
-        assert roster.placement.owner(slot) == B
-        assert A in roster.placement.copies(slot)  # fed until c, the new backup, is in sync
-        assert C in roster.placement.copies(slot)
-    complete(roster)
-    roster.enact(between_epochs=False)
-    assert [roster.placement.copies(slot) for slot in taken] == [(C,), (C,)]
+    assert [roster.placement.copies(slot) for slot in taken] == [(A,), (A,)]
+    assert roster.missing_copies(spare_owners=True) == [] and roster.pending == 0
 
 
-def test_a_move_to_a_node_that_is_not_in_sync_does_not_happen() -> None:
+def test_a_move_to_a_node_without_a_copy_happens_when_it_has_one() -> None:
     roster = roster_of([A, B, C, D])
-    roster.move([0, 1], C)  # holds no copy of them
-    only(roster, b=mask(0))
-    roster.move([0, 1], B)
+    roster.move([0, 1], C)
 
+    assert roster.enact(between_epochs=True)
+    assert owners(roster) == "aabbccdd" and copies(roster)[0] == "bc"
+    assert roster.missing_copies(spare_owners=True) == [MissingCopy(B, C, (range(0, 2),))]
+    assert not roster.enact(between_epochs=True)
+    roster.report_reach(C, ((0, 0), (1, -2)), committed=0)
+    assert roster.enact(between_epochs=True)
+
+    assert owners(roster) == "cabbccdd" and roster.pending == 1
+
+
+def test_the_former_owner_retains_a_slot_until_an_epoch_has_committed_under_the_new_one() -> None:
+    roster = roster_of([A, B, C, D], replicas=0)
+    roster.move([0, 1], C)
     roster.enact(between_epochs=True)
+    complete(roster)
+    roster.enact(between_epochs=True)
+    assert owners(roster) == "ccbbccdd" and copies(roster)[0] == "a"
+    assert roster.survives_without([C])
 
-    assert owners(roster) == "babbccdd"
-    roster.report_reach(B, ((0, 0),), committed=0)
-    assert not roster.enact(between_epochs=True)  # it was asked for one boundary
+    only(roster)
+    roster.enact(between_epochs=False)
+
+    assert copies(roster)[0] == ""
 
 
-def test_a_move_to_a_node_that_died_meanwhile_is_dropped_and_to_an_unknown_one_refused() -> None:
+def test_a_move_to_a_node_that_died_meanwhile_is_abandoned_and_to_an_unknown_one_refused() -> None:
     roster = roster_of([A, B, C], replicas=2)
     roster.move([0], B)
     roster.remove([B])
@@ -399,9 +410,65 @@ def test_a_move_to_a_node_that_died_meanwhile_is_dropped_and_to_an_unknown_one_r
 
     roster.enact(between_epochs=True)
 
-    assert owners(roster) == before
+    assert owners(roster) == before and roster.pending == 0
     with pytest.raises(RingError):
         roster.move([0], B)
+
+
+def test_when_the_owner_dies_its_slots_go_to_the_node_they_were_moving_to_if_it_is_ready() -> None:
+    roster = roster_of([A, B, C, D])
+    roster.move([0, 1], C)
+    roster.enact(between_epochs=True)
+    roster.report_reach(C, ((0, 0), (1, -2)), committed=0)
+
+    roster.remove([A])
+
+    assert owners(roster) == "cbbbccdd"
+    assert roster.pending == 1  # slot 1, which c does not have yet
+
+
+# -- members ---------------------------------------------------------------------------------
+
+
+def test_a_new_member_holds_nothing_until_it_is_activated() -> None:
+    roster = roster_of([A, B])
+    roster.add(C, Domain("zone", C, C))
+    assert not roster.enact(between_epochs=True)
+    assert roster.nodes == (A, B, C) and roster.active == (A, B) == roster.holding
+    with pytest.raises(RingError, match="not an active member"):
+        roster.move([0], C)
+
+    roster.activate([C])
+    roster.move([0], C)
+    roster.enact(between_epochs=True)
+
+    assert C in roster.placement.copies(0)
+    with pytest.raises(RingError, match="is or was a member"):
+        roster.add(C, Domain("zone", C, C))
+
+
+def test_a_member_leaves_when_its_slots_and_copies_are_elsewhere() -> None:
+    roster = roster_of([A, B, C])
+    roster.retire([B])
+    assert roster.needs_goal
+    roster.aim(roster.goal.without(B))
+    for _ in range(3):
+        roster.enact(between_epochs=True)
+        complete(roster)
+        roster.set_in_sync(cells(roster, {n: roster.in_sync(n) for n in roster.nodes}))
+    roster.enact(between_epochs=True)
+
+    assert roster.depart() == [B] and roster.nodes == (A, C) and roster.dead_nodes == ()
+    assert set(owners(roster)) == {"a", "c"} and set(roster.placement.nodes) == {A, C}
+    assert roster.copy_counts().tolist() == [2] * SLOTS and not roster.needs_goal
+
+
+def test_the_last_active_member_cannot_leave() -> None:
+    roster = roster_of([A, B])
+    roster.retire([A])
+
+    with pytest.raises(RingError, match="last active"):
+        roster.retire([B])
 
 
 # -- copies that are missing -----------------------------------------------------------------
@@ -434,7 +501,7 @@ def test_owners_are_spared_where_another_copy_is_in_sync() -> None:
 
 
 def test_runs_give_every_slot_the_value_of_the_run_that_it_is_in() -> None:
-    assert from_runs(((0, 3), (2, -1), (5, 4)), 6).tolist() == [3, 3, -1, -1, -1, 4]
+    assert values_at(((0, 3), (2, -1), (5, 4)), np.arange(6)).tolist() == [3, 3, -1, -1, -1, 4]
 
 
 # -- any sequence of changes -----------------------------------------------------------------
@@ -444,7 +511,9 @@ NODES = [NodeId(f"n{number}") for number in range(5)]
 
 @st.composite
 def steps(draw: st.DrawFn) -> list[tuple[str, int, int]]:
-    kinds = st.sampled_from(["lose", "confirm", "reach", "settle", "boundary", "move"])
+    kinds = st.sampled_from(
+        ["lose", "confirm", "reach", "settle", "boundary", "move", "join", "retire"]
+    )
     number = st.integers(0, 2**16)
     return draw(st.lists(st.tuples(kinds, number, number), max_size=12))
 
@@ -460,8 +529,8 @@ def test_whatever_happens_owners_are_in_sync_and_no_copy_is_dropped_that_is_need
     nodes: int, replicas: int, fresh: bool, stored: bool, changes: list[tuple[str, int, int]]
 ) -> None:
     roster = (fresh_roster_of if fresh else roster_of)(NODES[:nodes], replicas)
-    asked = np.zeros(SLOTS, dtype=bool)
-    for kind, one, other in changes:
+    for number, (kind, one, other) in enumerate(changes):
+        goal = roster.goal
         before, had = roster.placement, roster.copy_counts()
         chosen = np.array([one >> bit & 1 for bit in range(SLOTS)], dtype=bool)
         dead: set[NodeId] = set()
@@ -478,16 +547,22 @@ def test_whatever_happens_owners_are_in_sync_and_no_copy_is_dropped_that_is_need
             runs = tuple((slot, int(flag)) for slot, flag in enumerate(chosen))
             roster.report_reach(roster.nodes[other % len(roster.nodes)], runs, committed=1)
         elif kind == "move":
-            asked |= chosen
-            roster.move(np.flatnonzero(chosen).tolist(), roster.nodes[other % len(roster.nodes)])
+            to = roster.active[other % len(roster.active)] if roster.active else roster.nodes[0]
+            if to in roster.active:
+                roster.move(np.flatnonzero(chosen).tolist(), to)
+        elif kind == "join":
+            joined = NodeId(f"joined {number}")
+            roster.add(joined, Domain("zone", joined, joined))
+            roster.activate([joined])
+        elif kind == "retire" and len(roster.active) > 1:
+            roster.retire([roster.active[other % len(roster.active)]])
         else:
             roster.enact(between_epochs=kind == "boundary")
             assert (roster.copy_counts() >= np.minimum(had, replicas + 1)).all()
-        check(roster, before, dead, asked if kind == "boundary" else mask())
-        asked &= kind != "boundary"
+        check(roster, before, dead, goal if kind == "boundary" else None)
 
 
-def check(roster: Roster, before: Placement, dead: set[NodeId], asked: SlotMask) -> None:
+def check(roster: Roster, before: Placement, dead: set[NodeId], goal: Ring | None) -> None:
     """Owners are complete and alive, versions grow, and nothing moved that did not have to."""
     after = roster.placement
     assert after.version == before.version + (after is not before)
@@ -496,6 +571,10 @@ def check(roster: Roster, before: Placement, dead: set[NodeId], asked: SlotMask)
         assert roster.in_sync(owner)[slot] and owner not in roster.dead_nodes
         assert not set(after.copies(slot)) & set(roster.dead_nodes)
         if before.owner(slot) != owner:
-            assert before.owner(slot) in dead or asked[slot]
-    wanted = min(roster.replicas, len(roster.nodes) - 1)
-    assert all(len(after.copies(slot)) >= wanted for slot in range(SLOTS))
+            assert before.owner(slot) in dead or (goal is not None and goal.owner(slot) == owner)
+    eligible = {slot: set(roster.active) - {after.owner(slot)} for slot in range(SLOTS)}
+    if after is not before:
+        assert all(
+            len(after.copies(slot)) >= min(roster.replicas, len(eligible[slot]))
+            for slot in range(SLOTS)
+        )

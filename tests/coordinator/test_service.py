@@ -37,6 +37,7 @@ from millstream.wire.membership import (
 from millstream.wire.replication import ReplicateUnit, SlotsNotHeldError
 from millstream.wire.request import Request, UnknownRequestError
 from tests.coordinator.clusters import N0, N1, N2, N3, SLOTS, Run
+from tests.coordinator.receipts import cells
 
 
 @pytest.fixture
@@ -547,8 +548,7 @@ def test_a_copy_completed_since_the_last_commit_counts_when_a_node_dies(
     def main() -> None:
         run.epoch()
         roster = run.coordinator.roster
-        nothing = np.zeros(SLOTS, dtype=bool)
-        roster.set_in_sync({n: roster.placement.owned(n) | nothing for n in roster.nodes})
+        roster.set_in_sync(cells(roster, {n: roster.placement.owned(n) for n in roster.nodes}))
         assert not roster.survives_without([N1])  # as far as is known
         run.world.crash(N1)
         run.coordinator.investigate(N1)
@@ -649,7 +649,8 @@ def test_slots_move_to_a_backup_with_their_state_at_the_next_epoch(run: Run) -> 
         run.epoch()
         slots = run.owned_by(N0)
         to = run.coordinator.roster.placement.copies(slots[0])[0]
-        run.coordinator.move(slots, to)
+        run.at["staged"] = lambda: run.coordinator.scaling.move(slots, to)
+        run.epoch()
         assert run.owned_by(N0) == slots
         run.epoch()
         assert run.owned_by(N0) == [] and set(slots) < set(run.owned_by(to))

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from millstream.coordinator.scaling import Member
 from millstream.coordinator.server import CoordinatorServer
-from millstream.coordinator.service import Coordinator, Member
+from millstream.coordinator.service import Coordinator
 from millstream.errors import Place
 from millstream.flow.function_shipping import ship
 from millstream.flow.reducers import reducer_of

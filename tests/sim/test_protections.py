@@ -373,7 +373,7 @@ LOGS = in_memory(
     },
     faults=_NO_FAULTS,
     slowness=Slowness(reduce=0.5),
-    moves=0.0,
+    changes=0.0,
     epochs=8,
     node_faults=4,
     rate=0.01,
@@ -383,7 +383,7 @@ LOGS = in_memory(
 MOVES = in_memory(
     spark_faults=_CALM,
     size={"replicas": 1, **_FEW},
-    moves=0.9,
+    changes=0.9,
     node_faults=0,
     epochs=7,
     may_lose_state=False,
@@ -391,7 +391,7 @@ MOVES = in_memory(
 _MOVING: dict[str, Any] = {
     "spark_faults": _CALM,
     "faults": _NO_FAULTS,
-    "moves": 0.9,
+    "changes": 0.9,
     "node_faults": 0,
 }
 EXPIRY = in_memory("expiring", size={"replicas": 1, **_FEW}, epochs=7, **_MOVING)
@@ -464,7 +464,7 @@ def moving_windows(variant: int, epochs: int = 9) -> Kind:
         size={"nodes": 2, "executors": 2, "replicas": 1},
         shape={"partitions": 2, "tasks": 1},
         faults=_NO_FAULTS,
-        moves=0.9,
+        changes=0.9,
         node_faults=0,
         epochs=epochs,
     )

@@ -148,6 +148,8 @@ class Fencing:
             ", ".join(node[:8] for node in dead),
             draw(run.roster.placement, run.roster.domains),
         )
+        for node in dead:
+            run.events.add("lost", f"node {node[:8]} was declared dead", {"node": node})
         run.publish_placement()
         # They may be alive, and unreachable for others only.
         run.stop_removed(dead)

@@ -6,30 +6,28 @@ slot now; that Spark reports a task as finished proves nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from millstream.checkpoints.manifest import BaseRecord
-from millstream.coordinator.roster import Roster, from_runs
+from millstream.coordinator.frozen_units import Frozen
+from millstream.coordinator.roster import Cells, Roster, values_at
 from millstream.coordinator.watermarks import Counted, Watermarks
 from millstream.errors import MillstreamError
 from millstream.ring.key_types import describe
 from millstream.ring.keys import canonical_type
-from millstream.ring.masks import SlotMask, equal_runs
+from millstream.ring.masks import SlotMask
 from millstream.ring.ring import NodeId
 from millstream.state.blocks import KEY
 from millstream.state.values import may_mix_types, unify, unify_nulls
 from millstream.times import BEGINNING
 from millstream.wire.commit import NOTHING_COMMITTED, Commit, CommittedUnit
 from millstream.wire.epoch_record import EpochRecord, JobTypes
-from millstream.wire.receipts import CopyReceipt, Receipt, Receipts
+from millstream.wire.receipts import Receipt, Receipts
 from millstream.work.job_clock import summed
-
-Digests = npt.NDArray[np.object_]
 
 
 class EpochOrderError(MillstreamError):
@@ -84,7 +82,7 @@ class PreparedEpoch:
     receipts: list[Receipt]
     types: Mapping[int, JobTypes]
     bases: list[BaseRecord]
-    in_sync: Mapping[NodeId, SlotMask]
+    in_sync: Cells
     clocks: Watermarks = field(default_factory=Watermarks)
     counted: Mapping[int, Counted] = field(default_factory=dict)
     units: tuple[CommittedUnit, ...] = ()
@@ -103,7 +101,7 @@ class Ledger:
         incarnation: int,
         jobs: Mapping[int, str],
         roster: Roster,
-        addresses: Mapping[NodeId, str],
+        addresses: Callable[[], Mapping[NodeId, str]],
         types: Mapping[int, JobTypes],
         *,
         logs: bool = False,
@@ -147,7 +145,7 @@ class Ledger:
             committed=self.committed,
             time=time,
             placement=self._roster.placement,
-            addresses=self._addresses,
+            addresses=self._addresses(),
             types=dict(self._types),
             logs=self._logs,
             clocks=self.clocks.at(time, self.incarnation, requested),
@@ -161,7 +159,11 @@ class Ledger:
         assert self._record is not None
         placement = self._roster.placement
         self._record = replace(
-            self._record, try_=self._record.try_ + 1, placement=placement, cuts=placement.cuts
+            self._record,
+            try_=self._record.try_ + 1,
+            placement=placement,
+            addresses=self._addresses(),
+            cuts=placement.cuts,
         )
         self._begin_try()
         return self._record
@@ -174,7 +176,7 @@ class Ledger:
         """Continue the epoch under way with the placement in force."""
         if self._record is not None:
             placement = self._roster.placement
-            self._record = replace(self._record, placement=placement)
+            self._record = replace(self._record, placement=placement, addresses=self._addresses())
             self.taken_over = True
             self.recut = self.recut or not set(placement.cuts) <= set(self._record.cuts)
 
@@ -191,66 +193,59 @@ class Ledger:
                 if record is not None and (receipt.epoch, receipt.try_) == record.at:
                     yield node, receipt
 
+    def _owned(self, node: NodeId, slots: range) -> SlotMask:
+        """Which slots of a range a node owns now."""
+        owners = self._roster.holders.owners[slots.start : slots.stop]
+        return np.asarray(owners == self._roster.number_of(node))
+
     @property
     def receipts(self) -> list[Receipt]:
         """The receipts of the try under way that count: from owners of their slots."""
-        owned = {node: self._roster.placement.owned(node) for node in self._received}
-        return [
-            receipt
-            for node, receipt in self._valid_receipts()
-            if owned[node][receipt.slots.start : receipt.slots.stop].any()
-        ]
+        return [r for node, r in self._valid_receipts() if self._owned(node, r.slots).any()]
 
-    def _frozen(self) -> dict[int, Digests]:
+    def _frozen(self) -> Frozen:
         """For each job and slot the digest of the unit that its present owner has frozen."""
-        slots = self._roster.placement.ring.slots
-        digests = {job: np.full(slots, None, dtype=object) for job in self._jobs}
-        owned = {node: self._roster.placement.owned(node) for node in self._received}
+        frozen = Frozen(self._jobs, self._roster.placement.ring.slots)
         for node, receipt in self._valid_receipts():
-            part = slice(receipt.slots.start, receipt.slots.stop)
-            digests[receipt.job][part][owned[node][part]] = receipt.digest
-        return digests
+            frozen.add(receipt, self._owned(node, receipt.slots))
+        return frozen
 
     def missing(self) -> dict[int, int]:
         """For each job, how many slots have no receipt from their present owner."""
-        slots = self._roster.placement.ring.slots
-        counted = {job: np.zeros(slots, dtype=bool) for job in self._jobs}
-        owned = {node: self._roster.placement.owned(node) for node in self._received}
-        for node, receipt in self._valid_receipts():
-            part = slice(receipt.slots.start, receipt.slots.stop)
-            counted[receipt.job][part] |= owned[node][part]
-        counts = {job: slots - int(mask.sum()) for job, mask in counted.items()}
+        counts = {
+            job: int((numbers == Frozen.NONE).sum())
+            for job, numbers in self._frozen().by_job.items()
+        }
         return {job: count for job, count in counts.items() if count}
 
-    def in_sync(self, frozen: Mapping[int, Digests] | None = None) -> dict[NodeId, SlotMask]:
-        """The slots of which each node would be in sync if the epoch were committed now."""
+    def in_sync(self, frozen: Frozen | None = None) -> Cells:
+        """The cells of the holders that would be in sync if the epoch were committed now."""
         frozen = self._frozen() if frozen is None else frozen
-        slots = self._roster.placement.ring.slots
-        in_sync = {}
+        holders = self._roster.holders
+        in_sync = np.zeros(holders.table.shape, dtype=bool)
         for node, received in self._received.items():
-            complete = from_runs(received.reach, slots) >= self.committed.epoch
-            for job, digests in frozen.items():
-                complete &= _matching(received.copies, job, digests)
-            in_sync[node] = complete | self._roster.placement.owned(node)
+            slots, columns = holders.of(self._roster.number_of(node))
+            complete = values_at(received.reach, slots) >= self.committed.epoch
+            complete &= frozen.matches(received.copies, slots)
+            in_sync[slots, columns] = complete | (columns == 0)
         return in_sync
 
     def lagging(self) -> list[tuple[NodeId, NodeId]]:
         """Owners, and the backups in sync that lack a copy of what they froze."""
-        placement = self._roster.placement
-        lagging: list[tuple[NodeId, NodeId]] = []
-        for node, in_sync in self.in_sync().items():
-            if node in self._roster.domains:
-                lacking = placement.fed(node) & self._roster.in_sync(node) & ~in_sync
-                owners = np.unique(placement.ring.table[lacking]).tolist()
-                lagging.extend((placement.ring.nodes[owner], node) for owner in owners)
-        return lagging
+        roster, in_sync = self._roster, self.in_sync()
+        lacking = roster.synced & ~in_sync
+        lacking[:, 0] = False
+        slots, columns = np.nonzero(lacking)
+        table = roster.holders.table
+        pairs = np.unique(np.stack([table[slots, 0], table[slots, columns]], axis=1), axis=0)
+        names = (
+            (roster.node_at(owner), roster.node_at(backup)) for owner, backup in pairs.tolist()
+        )
+        return [(o, b) for o, b in names if o in roster.domains and b in self._received]
 
     def leaves_single_copies(self) -> bool:
         """Whether a commit now would leave a single copy of slots that have more."""
-        copies = np.zeros(self._roster.placement.ring.slots, dtype=np.int64)
-        for node, in_sync in self.in_sync().items():
-            if node in self._roster.domains:
-                copies += in_sync & self._roster.placement.held(node)
+        copies = self.in_sync().sum(axis=1)
         return bool(((copies <= 1) & (self._roster.copy_counts() > 1)).any())
 
     def require_complete(self) -> None:
@@ -280,18 +275,17 @@ class Ledger:
             self.in_sync(frozen),
             self.clocks.commit(self._record, counted),
             counted,
-            tuple(unit for job in self._jobs for unit in _units(job, frozen[job])),
+            tuple(frozen.units()),
         )
 
     def _counted(self) -> dict[int, Counted]:
         """What windowed jobs counted, each unit once: by the owner of its first slot."""
         counted = {}
-        owned = {node: self._roster.placement.owned(node) for node in self._received}
         for timing in self.clocks.timings:
             mine = [
                 receipt
                 for node, receipt in self._valid_receipts()
-                if receipt.job == timing.job and owned[node][receipt.slots.start]
+                if receipt.job == timing.job and self._owned(node, receipt.slots)[0]
             ]
             tallies = summed(tally for receipt in mine for tally in receipt.tallies)
             counted[timing.job] = Counted(tallies, sum(receipt.keys for receipt in mine))
@@ -352,19 +346,3 @@ class Ledger:
                 return None
             fields.append(pa.field(column, kind))
         return pa.schema(fields, metadata=schemas[0].metadata)
-
-
-def _units(job: int, digests: Digests) -> Iterator[CommittedUnit]:
-    """The committed units of a job, from the digest of every slot."""
-    for run in equal_runs(range(len(digests)), digests):
-        yield CommittedUnit(job, run.start, run.stop, digests[run.start])
-
-
-def _matching(copies: tuple[CopyReceipt, ...], job: int, digests: Digests) -> SlotMask:
-    """The slots of which a copy has the digest of the frozen unit."""
-    matching = np.zeros(len(digests), dtype=bool)
-    for copy in copies:
-        if copy.job == job:
-            part = slice(copy.slots.start, copy.slots.stop)
-            matching[part] |= digests[part] == copy.digest
-    return matching

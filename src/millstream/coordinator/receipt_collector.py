@@ -72,7 +72,7 @@ class ReceiptCollector:
                 version = roster.placement.version
                 # A node that does not know of a takeover yet would not answer for its new slots.
                 request = CollectReceipts(*record.at, version)
-                answers = self._run.rpc.call_all(roster.nodes, request, timeout)
+                answers = self._run.rpc.call_all(roster.holding, request, timeout)
                 reasons = []
                 for node, answer in answers.items():
                     if isinstance(answer, Receipts):
@@ -87,7 +87,7 @@ class ReceiptCollector:
                         reasons.append(f"node {node[:8]} did not answer")
                     elif node in roster.domains:
                         raise answer
-                answered = all(isinstance(answers.get(n), Receipts) for n in roster.nodes)
+                answered = all(isinstance(answers.get(n), Receipts) for n in roster.holding)
                 if answered and version == roster.placement.version and not reasons:
                     return {n: a.report for n, a in answers.items() if isinstance(a, Receipts)}
                 wait.because("; ".join(reasons) or "the ring has changed")

@@ -33,16 +33,9 @@ _REACH_ONLY = CollectReceipts(epoch=-1, try_=0, ring=-1)
 class Rereplication:
     """Has nodes copy slots to each other."""
 
-    def __init__(
-        self,
-        run: RunContext,
-        lock: AbstractContextManager[Any],
-        changing: AbstractContextManager[Any],
-    ) -> None:
-        """``changing`` is held by whoever changes the placement."""
+    def __init__(self, run: RunContext, lock: AbstractContextManager[Any]) -> None:
         self._run = run
         self._lock = lock
-        self._changing = changing
         self._under_way: set[Pair] = set()
         self._avoid: dict[Pair, float] = {}
         self.spare_owners = True
@@ -78,10 +71,7 @@ class Rereplication:
                 if not done:
                     self._avoid[pair] = self._run.net.now()
         self.update_reach([order.to])
-        with self._changing, self._lock:
-            minted = self._run.roster.enact(between_epochs=False)
-        if minted:
-            self._run.publish_placement()
+        self._run.enact_changes()
 
     def _copy(self, order: MissingCopy) -> bool:
         """Order copies while there is progress; return whether all slots were copied."""

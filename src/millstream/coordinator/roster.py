@@ -1,7 +1,9 @@
-"""The roster: which nodes live, who owns and copies each slot, and whose copies are in sync.
+"""The roster: the members of a run, who owns and copies each slot, and whose copies are in sync.
 
 It alone mints placements. A copy is *in sync* when it is complete through the newest committed
-epoch; only such a copy can be promoted. No I/O, no clock.
+epoch; only such a copy can be promoted. The *goal* is the owner that each slot shall have. Where it
+is not the owner yet, it is fed and gets a copy like any new backup, and becomes the owner between
+two epochs, once it is in sync. No I/O, no clock.
 """
 
 from __future__ import annotations
@@ -12,12 +14,17 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from millstream.coordinator.holders import Holders, Slots
 from millstream.errors import MillstreamError
 from millstream.ring.masks import SlotMask, runs_of
-from millstream.ring.placement import Placement
+from millstream.ring.placement import NOBODY, NodeTable, Placement
+from millstream.ring.replicas import choose_replicas
 from millstream.ring.ring import NodeId, Ring, RingError
-from millstream.ring.zones import Domain, backups_of, interleave
+from millstream.ring.zones import Domain, interleave
 from millstream.wire.receipts import Runs
+
+Cells = npt.NDArray[np.bool_]
+"""A flag for each cell of the table of holders."""
 
 
 class StateLostError(MillstreamError):
@@ -45,7 +52,7 @@ class StateLostError(MillstreamError):
 
 @dataclass(frozen=True)
 class MissingCopy:
-    """Slots that a node should back up, but has no complete copy of, and a donor for it."""
+    """Slots that a node is fed, but has no complete copy of, and a donor for it."""
 
     donor: NodeId
     to: NodeId
@@ -53,7 +60,7 @@ class MissingCopy:
 
 
 class Roster:
-    """The nodes of a run and what they hold."""
+    """The members of a run and what they hold."""
 
     def __init__(
         self, domains: Mapping[NodeId, Domain], slots: int, replicas: int, *, empty: bool = True
@@ -61,89 +68,191 @@ class Roster:
         """Mint the first placement; unless the state is ``empty``, owners restore it."""
         self.replicas = replicas
         self.domains = dict(domains)
+        self.standby: set[NodeId] = set()
+        self.leaving: set[NodeId] = set()
+        self._dead: list[NodeId] = []
+        self._members = list(domains)  # also those that are gone: a number is used once
+        self._numbers = {node: number for number, node in enumerate(self._members)}
         ring = Ring.even(interleave(list(domains), domains), slots)
-        self.placement = Placement.of(ring, self._wanted(ring))
+        owners = np.array([self._numbers[node] for node in ring.nodes], np.int32)[ring.table]
+        self._wanted = self._chosen(owners, np.full((slots, replicas), NOBODY, np.int32))
+        self.placement = Placement.of_table(ring, self._members, self._wanted)
+        self.holders = Holders(self.placement, self._numbers)
         # Before the first commit every slot is empty, and so every copy is complete.
         self._empty = empty
-        self._in_sync: dict[NodeId, SlotMask] = {
-            node: np.ones(slots, dtype=bool) if empty else self.placement.owned(node)
-            for node in domains
-        }
+        self._synced: Cells = self.holders.table != NOBODY
+        if not empty:
+            self._synced[:, 1:] = False
         # The version since which owners are as they are; later ones differ in copies alone.
         self.owners_since = 0
-        self._moves: list[tuple[SlotMask, NodeId]] = []
-        # Whether there is a change that may need another placement.
-        self._is_changed = False
-        self._dead: list[NodeId] = []
+        self._goal = owners
+        # The former owner of a slot retains it until an epoch has committed under the new one.
+        self._former = np.full(slots, NOBODY, np.int32)
+        self._is_changed = False  # in a way that may need another placement
+
+    # -- members -------------------------------------------------------------------------
 
     @property
     def nodes(self) -> tuple[NodeId, ...]:
-        """The nodes that are not declared dead."""
+        """The members that are not declared dead."""
         return tuple(self.domains)
+
+    @property
+    def active(self) -> tuple[NodeId, ...]:
+        """The members that shall hold slots: neither on standby nor leaving."""
+        return tuple(n for n in self.domains if n not in self.standby and n not in self.leaving)
+
+    @property
+    def holding(self) -> tuple[NodeId, ...]:
+        """The living members that hold any slot: an epoch needs their receipts."""
+        held = (self._members[number] for number in self.holders.holding())
+        return tuple(node for node in held if node in self.domains)
 
     @property
     def dead_nodes(self) -> tuple[NodeId, ...]:
         """The nodes that were declared dead, in that order."""
         return tuple(self._dead)
 
-    def in_sync(self, node: NodeId) -> SlotMask:
-        """The slots of which a node has a complete copy; none if it is dead."""
-        mask = self._in_sync.get(node)
-        return np.zeros(self.placement.ring.slots, dtype=bool) if mask is None else mask.copy()
+    def number_of(self, node: NodeId) -> int:
+        """The number that stands for a node in the table of holders."""
+        return self._numbers[node]
 
-    def copy_counts(self) -> npt.NDArray[np.int64]:
-        """The number of complete copies of each slot, the owner's included."""
-        counts = np.zeros(self.placement.ring.slots, dtype=np.int64)
-        for mask in self._in_sync.values():
-            counts += mask
-        return counts
+    def node_at(self, number: int) -> NodeId:
+        """The node for which a number stands in the table of holders."""
+        return self._members[number]
 
-    def _wanted(self, ring: Ring) -> dict[NodeId, SlotMask]:
-        """The slots that each node should back up."""
-        wanted = {node: np.zeros(ring.slots, dtype=bool) for node in self.domains}
-        for node, backups in backups_of(ring, self.domains, self.replicas).items():
-            for backup in backups:
-                wanted[backup][ring.slots_of(node)] = True
+    def add(self, node: NodeId, domain: Domain) -> None:
+        """Add a member, on standby: it holds nothing."""
+        if node in self._numbers:
+            raise RingError(f"node {node!r} is or was a member", "join a node under a new id")
+        self._numbers[node] = len(self._members)
+        self._members.append(node)
+        self.domains[node] = domain
+        self.standby.add(node)
+
+    def activate(self, nodes: Iterable[NodeId]) -> None:
+        """Let members hold slots; the goal decides which they own."""
+        chosen = set(self._required(nodes))
+        self.standby -= chosen
+        self.leaving -= chosen
+        self._is_changed = True
+
+    def retire(self, nodes: Iterable[NodeId]) -> None:
+        """Let members give up what they hold; ``depart`` removes those that have."""
+        chosen = set(self._required(nodes))
+        if not set(self.active) - chosen:
+            raise RingError("the last active node cannot leave", "add another node first")
+        self.leaving |= chosen
+        self.standby -= chosen
+        self._is_changed = True
+
+    def depart(self) -> list[NodeId]:
+        """Remove the leaving members that hold nothing any more."""
+        holding = set(self.holding)
+        gone = [node for node in self.domains if node in self.leaving and node not in holding]
+        for node in gone:
+            del self.domains[node]
+            self.leaving.discard(node)
+        return gone
+
+    def _required(self, nodes: Iterable[NodeId]) -> list[NodeId]:
+        wanted = list(nodes)
+        for node in wanted:
+            if node not in self.domains:
+                raise RingError(
+                    f"node {node!r} is not a living member", f"these are: {', '.join(self.domains)}"
+                )
         return wanted
 
     # -- copies in sync ------------------------------------------------------------------
 
-    def set_in_sync(self, in_sync: Mapping[NodeId, SlotMask]) -> None:
+    def in_sync(self, node: NodeId) -> SlotMask:
+        """The slots of which a node has a complete copy; none if it is dead."""
+        mask = np.zeros(self.placement.ring.slots, dtype=bool)
+        if node in self.domains:
+            slots, columns = self.holders.of(self._numbers[node])
+            mask[slots] = self._synced[slots, columns]
+        return mask
+
+    @property
+    def synced(self) -> Cells:
+        """The cells of the table of holders whose copies are complete; read-only."""
+        return self._synced
+
+    def copy_counts(self) -> npt.NDArray[np.int64]:
+        """The number of complete copies of each slot, the owner's included."""
+        return np.asarray(self._synced.sum(axis=1))
+
+    def set_in_sync(self, complete: Cells) -> None:
         """Set whose copies are complete through the epoch that is committed now."""
         self._empty = False
-        for node in self.domains:
-            complete = in_sync.get(node)
-            held = self.placement.held(node)
-            now = held & complete if complete is not None else np.zeros_like(held)
-            self._is_changed |= not np.array_equal(now, self._in_sync[node])
-            self._in_sync[node] = now
+        now = complete & (self.holders.table != NOBODY)
+        retained = self._former != NOBODY
+        self._is_changed |= bool(retained.any()) or not np.array_equal(now, self._synced)
+        self._former[:] = NOBODY
+        self._synced = now
 
     def report_reach(self, node: NodeId, reach: Runs, committed: int) -> None:
         """Update the copies of a node between two commits."""
         if node in self.domains:
-            complete = from_runs(reach, self.placement.ring.slots) >= committed
-            self._in_sync[node] |= complete & self.placement.held(node)
+            slots, columns = self.holders.of(self._numbers[node])
+            self._synced[slots, columns] |= values_at(reach, slots) >= committed
             self._is_changed = True
-
-    # -- changes -------------------------------------------------------------------------
-
-    def move(self, slots: Iterable[int], to: NodeId) -> None:
-        """Make a node the owner of slots at the next epoch at which it is in sync."""
-        if to not in self.domains:
-            raise RingError(f"node {to!r} does not live", f"it has {', '.join(self.domains)}")
-        mask = np.zeros(self.placement.ring.slots, dtype=bool)
-        mask[list(slots)] = True
-        self._moves.append((mask, to))
-        self._is_changed = True
 
     def survives_without(self, dead: Iterable[NodeId]) -> bool:
         """Whether every slot has a complete copy besides those of some nodes."""
         excluded = set(dead)
-        covered = np.zeros(self.placement.ring.slots, dtype=bool)
-        for node, mask in self._in_sync.items():
-            if node not in excluded:
-                covered |= mask
-        return bool(covered.all())
+        if self._empty:
+            return not excluded.issuperset(self.domains)
+        return bool((self._synced & ~self._cells_of(excluded)).any(axis=1).all())
+
+    def _cells_of(self, nodes: Iterable[NodeId]) -> Cells:
+        return self.holders.among(self._numbers[n] for n in nodes if n in self._numbers)
+
+    # -- goals ---------------------------------------------------------------------------
+
+    @property
+    def goal(self) -> Ring:
+        """The ring as it shall be when all pending moves are done."""
+        return Ring.of_table(self.placement.version, self._members, self._goal)
+
+    @property
+    def pending(self) -> int:
+        """How many slots have not reached their goal."""
+        return int((self._goal != self.holders.owners).sum())
+
+    def aim(self, goal: Ring) -> None:
+        """Set the owner that each slot shall have; replaces what was pending."""
+        self._check_receivers(goal.nodes)
+        self._goal = np.array([self._numbers[n] for n in goal.nodes], np.int32)[goal.table]
+        self._is_changed = True
+
+    def move(self, slots: Iterable[int], to: NodeId) -> None:
+        """Make a node the owner of slots, between two epochs, when it is in sync."""
+        self._check_receivers([to])
+        self._goal[list(slots)] = self._numbers[to]
+        self._is_changed = True
+
+    def abandon_moves(self) -> None:
+        """Leave all slots where they are; those of leaving nodes still have to move."""
+        self._goal = self.holders.owners.copy()
+        self._is_changed = True
+
+    @property
+    def needs_goal(self) -> bool:
+        """Whether slots shall stay with nodes that shall not own any."""
+        owners = {self._members[number] for number in np.unique(self._goal).tolist()}
+        return not owners.issubset(self.active)
+
+    def _check_receivers(self, nodes: Iterable[NodeId]) -> None:
+        active = self.active
+        for node in nodes:
+            if node not in active:
+                raise RingError(
+                    f"node {node!r} is not an active member", f"these are: {', '.join(active)}"
+                )
+
+    # -- changes -------------------------------------------------------------------------
 
     def remove(self, dead: Iterable[NodeId], *, restorable: bool = False) -> None:
         """Remove nodes: each of their slots is reassigned to its first in-sync copy, clockwise.
@@ -154,36 +263,43 @@ class Roster:
         removed = [node for node in dead if node in self.domains]
         if not removed:
             return
-        ring = self.placement.ring
-        orphans = np.zeros(ring.slots, dtype=bool)
+        numbers = [self._numbers[node] for node in removed]
+        able = self._synced & ~self.holders.among(numbers)
+        owners = self.holders.owners.copy()
+        orphans = np.isin(owners, numbers)
+        heirs = self.holders.table[np.arange(len(owners)), able.argmax(axis=1)]
+        at_goal = self.holders.found(self._goal, able)
+        heirs = np.where(at_goal, self._goal, heirs)
+        inherited = orphans & able.any(axis=1)
+        owners[inherited] = heirs[inherited]
+        lost = orphans & ~inherited
+        left = [node for node in self._clockwise(removed[0]) if node not in removed]
+        if lost.any() and not ((restorable or self._empty) and left):
+            raise StateLostError(int(lost.sum()), len(lost), (*self._dead, *removed), self.replicas)
+        if lost.any():
+            for heir, share in zip(
+                left, np.array_split(np.flatnonzero(lost), len(left)), strict=True
+            ):
+                owners[share] = self._numbers[heir]
+        self._dead += removed
         for node in removed:
-            orphans |= self.placement.owned(node)
-        for node in removed:
-            for heir in self._clockwise(node):
-                taken = orphans & self.placement.owned(node) & self._in_sync[heir]
-                if heir not in removed and taken.any():
-                    ring = ring.moved(np.flatnonzero(taken), heir)
-                    orphans &= ~taken
-        all_dead = (*self._dead, *removed)
-        heirs = [node for node in self._clockwise(removed[0]) if node not in removed]
-        if orphans.any() and not (restorable and heirs):
-            raise StateLostError(int(orphans.sum()), len(orphans), all_dead, self.replicas)
-        if orphans.any():
-            shares = np.array_split(np.flatnonzero(orphans), len(heirs))
-            for heir, share in zip(heirs, shares, strict=True):
-                ring = ring.moved(share, heir) if len(share) else ring
-                self._in_sync[heir][share] = True
-        self._dead = list(all_dead)
-        for node in removed:
-            del self.domains[node], self._in_sync[node]
-        self._mint(ring)
+            del self.domains[node]
+        self.standby &= self.domains.keys()
+        self.leaving &= self.domains.keys()
+        for former in (self._goal, self._former):
+            former[np.isin(former, numbers)] = NOBODY
+        self._goal = np.where(self._goal == NOBODY, owners, self._goal)
+        self._mint(owners, restored=lost)
         self._is_changed = True
 
     def _clockwise(self, node: NodeId) -> list[NodeId]:
-        """The other nodes, nearest clockwise first; those that own nothing come last."""
+        """The other members that may own slots, nearest clockwise first, then any that live."""
         ring = self.placement.ring
         near = ring.neighbours(node, len(ring.nodes)) if node in ring.nodes else ()
-        return [*near, *(other for other in self.domains if other not in (node, *near))]
+        others = [n for n in (*near, *self.domains) if n in self.domains and n != node]
+        chosen = list(dict.fromkeys(others))
+        active = self.active
+        return [n for n in chosen if n in active] or chosen
 
     def enact(self, between_epochs: bool) -> bool:
         """Enact pending moves and changes of copies; return whether a placement was minted.
@@ -192,59 +308,80 @@ class Roster:
         """
         if not self._is_changed:
             return False
-        ring = self.placement.ring
+        owners = self.holders.owners
         if between_epochs:
-            for mask, to in self._moves:
-                if to in self.domains:
-                    ready = mask & self._in_sync[to]
-                    if ready.any():
-                        ring = ring.moved(np.flatnonzero(ready), to)
-            self._moves = []
+            ready = (self._goal != owners) & self.holders.found(self._goal, self._synced)
+            if self._empty:
+                ready = self._goal != owners
+            self._former = np.where(ready, owners, self._former)
+            owners = np.where(ready, self._goal, owners)
         before = self.placement
-        self._mint(ring)
-        minted = self.placement is not before
-        self._is_changed = minted or bool(self._moves)
-        return minted
+        self._mint(owners)
+        self._is_changed = self.placement is not before
+        return self._is_changed
 
-    def _mint(self, ring: Ring) -> None:
-        """Mint the placement of a ring, if it differs from the one in force."""
-        after = Placement.of(ring, self._fed(ring))
+    def _mint(self, owners: npt.NDArray[np.int32], restored: SlotMask | None = None) -> None:
+        """Mint the placement with these owners, if it differs from the one in force.
+
+        The slots that are ``restored`` are complete at their owner, because the store has them.
+        """
+        ring = Ring.of_table(self.placement.version, self._members, owners)
+        # The roles of an owner and its backup swap.
+        swapped = np.where(
+            self._wanted == owners[:, None], self.holders.owners[:, None], self._wanted
+        )
+        self._wanted = self._chosen(owners, swapped)
         version = self.placement.version
-        if after.at(version) != self.placement:
-            if ring.tokens != self.placement.ring.tokens:
-                self.owners_since = version + 1
-            self.placement = after.at(version + 1)
-            for node, mask in self._in_sync.items() if not self._empty else ():
-                mask &= self.placement.held(node)
+        after = Placement.of_table(ring, self._members, self._fed(owners))
+        if after == self.placement:
+            return
+        if ring.tokens != self.placement.ring.tokens:
+            self.owners_since = version + 1
+        before, synced = self.holders, self._synced
+        self.placement = after.at(version + 1)
+        self.holders = Holders(self.placement, self._numbers)
+        columns = [before.found(column, synced) for column in self.holders.table.T]
+        self._synced = np.stack(columns, axis=1)
+        if restored is not None:
+            self._synced[restored, 0] = True
+        if self._empty:
+            self._synced[:] = True
+        self._synced &= self.holders.table != NOBODY
 
-    def _fed(self, ring: Ring) -> dict[NodeId, SlotMask]:
-        """The slots each node is fed: as backup, or as former backup until new ones are in sync."""
-        wanted = self._wanted(ring)
-        short = np.zeros(ring.slots, dtype=bool)
-        for node, mask in wanted.items():
-            short |= mask & ~self._in_sync[node] & (self._owned(ring, node) == 0)
-        return {
-            node: (mask | self._retained(node, short)) & ~self._owned(ring, node)
-            for node, mask in wanted.items()
-        }
+    def _chosen(self, owners: npt.NDArray[np.int32], current: NodeTable) -> NodeTable:
+        """The backups that each slot shall have."""
+        eligible = {node: self.domains[node] for node in self.active}
+        return choose_replicas(owners, self._members, eligible, self.replicas, current)
 
-    def _retained(self, node: NodeId, short: SlotMask) -> SlotMask:
-        """The complete copies that a node retains until the slot has all its backups."""
-        return self._in_sync[node] & short
+    def _fed(self, owners: npt.NDArray[np.int32]) -> NodeTable:
+        """Who is fed each slot: its backups, its goal, and former holders while they are needed.
 
-    @staticmethod
-    def _owned(ring: Ring, node: NodeId) -> SlotMask:
-        owned = np.zeros(ring.slots, dtype=bool)
-        if node in ring.nodes:
-            owned[ring.slots_of(node)] = True
-        return owned
+        A complete copy is retained until the slot has all its backups, a former owner until an
+        epoch has committed under the new one.
+        """
+        columns = [self._wanted, np.where(self._goal != owners, self._goal, NOBODY)[:, None]]
+        living = np.isin(self._former, [self._numbers[node] for node in self.domains])
+        columns.append(np.where(living, self._former, NOBODY)[:, None])
+        short = np.zeros(len(owners), dtype=bool)
+        for column in self._wanted.T:
+            short |= (column != NOBODY) & ~self.holders.found(column, self._synced)
+        retained = self._synced & short[:, None] & ~self._cells_of(self._dead)
+        if self._empty:
+            retained[:] = False
+        columns.append(np.where(retained, self.holders.table, NOBODY))
+        return np.concatenate(columns, axis=1)
+
+    # -- copies that are missing ---------------------------------------------------------
+
+    @property
+    def _lacking(self) -> Cells:
+        """The cells of nodes that are fed a slot and have no complete copy of it."""
+        return ~self._synced & (self.holders.table != NOBODY)
 
     @property
     def is_under_replicated(self) -> bool:
-        """Whether some node has no complete copy of slots that it should back up."""
-        return any(
-            bool((self.placement.fed(node) & ~mask).any()) for node, mask in self._in_sync.items()
-        )
+        """Whether some node has no complete copy of slots that it is fed."""
+        return bool(self._lacking.any())
 
     def missing_copies(
         self, *, spare_owners: bool, avoid: Container[tuple[NodeId, NodeId]] = ()
@@ -253,30 +390,45 @@ class Roster:
 
         Pairs of a donor and a receiver to ``avoid`` are chosen if there is no other donor.
         """
-        missing = []
-        for node in self.domains:
-            lacking = self.placement.fed(node) & ~self._in_sync[node]
-            donors = self._donors(spare_owners)
-            donors.sort(key=lambda donor: (donor[0], node) in avoid)
-            for donor, able in donors:
-                donated = lacking & able
-                if donated.any():
-                    runs = tuple(runs_of(donated, range(len(donated))))
-                    missing.append(MissingCopy(donor, node, runs))
-                    lacking &= ~donated
+        table, missing = self.holders.table, []
+        able = self._synced.copy()
+        if not spare_owners:
+            able[:, 1:] = False
+        for number in np.unique(table[self._lacking]).tolist():
+            slots, columns = self.holders.of(number)
+            slots = slots[~self._synced[slots, columns]]
+            to, donors = self._members[number], self._donors(number, slots, able, avoid)
+            for donor in np.unique(donors).tolist():
+                if donor != NOBODY:
+                    mask = np.zeros(len(table), dtype=bool)
+                    mask[slots[donors == donor]] = True
+                    missing.append(MissingCopy(self._members[donor], to, tuple(runs_of(mask))))
         return missing
 
-    def _donors(self, spare_owners: bool) -> list[tuple[NodeId, SlotMask]]:
-        owners = [(node, self.placement.owned(node)) for node in self.domains]
-        if not spare_owners:
-            return owners
-        backups = [(n, self.placement.fed(n) & self._in_sync[n]) for n in self.domains]
-        return [*backups, *owners]
+    def _donors(
+        self,
+        to: int,
+        slots: npt.NDArray[np.intp],
+        able: Cells,
+        avoid: Container[tuple[NodeId, NodeId]],
+    ) -> npt.NDArray[np.int32]:
+        """For each slot that a node lacks, the node that copies it: a backup, else the owner."""
+        table = self.holders.table[slots]
+        avoided = [
+            number
+            for number in np.unique(table).tolist()
+            if number != NOBODY and (self._members[number], self._members[to]) in avoid
+        ]
+        # Backups first, the owner last; those to be avoided after all others.
+        width = table.shape[1]
+        cost = np.tile([width, *range(1, width)], (len(slots), 1))
+        cost += 2 * width * np.isin(table, avoided) + 4 * width * ~able[slots]
+        rows, best = np.arange(len(slots)), cost.argmin(axis=1)
+        return np.where(able[slots][rows, best], table[rows, best], NOBODY).astype(np.int32)
 
 
-def from_runs(runs: Runs, slots: int) -> npt.NDArray[np.int64]:
-    """The value of every slot."""
-    values = np.zeros(slots, dtype=np.int64)
-    for start, value in runs:
-        values[start:] = value
-    return values
+def values_at(runs: Runs, slots: Slots) -> npt.NDArray[np.int64]:
+    """The values of some slots."""
+    starts = np.array([start for start, _ in runs], np.int64)
+    values = np.array([value for _, value in runs], np.int64)
+    return np.asarray(values[np.searchsorted(starts, slots, side="right") - 1])

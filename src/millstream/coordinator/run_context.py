@@ -9,6 +9,7 @@ from millstream.coordinator.ledger import Ledger
 from millstream.coordinator.roster import Roster
 from millstream.coordinator.rpc import NodeRpc
 from millstream.coordinator.wait_log import WaitLog
+from millstream.elastic.events import EventLog
 from millstream.ring.ring import NodeId
 from millstream.wire.calls import UnreachableError
 from millstream.wire.net import Net
@@ -33,6 +34,9 @@ class RunContext(Protocol):
     def commits(self) -> CommitMode: ...
 
     @property
+    def events(self) -> EventLog: ...
+
+    @property
     def waits(self) -> WaitLog: ...
 
     @property
@@ -41,6 +45,9 @@ class RunContext(Protocol):
     @property
     def is_over(self) -> bool:
         """Whether the run is closed, or has lost state beyond repair."""
+
+    def enact_changes(self) -> None:
+        """Enact new backups now, and pending moves if no epoch is under way."""
 
     def publish_placement(self) -> None:
         """Send the placement in force to all nodes."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from typing import TypeVar
@@ -30,13 +29,15 @@ from millstream.coordinator.request_service import RequestService
 from millstream.coordinator.rereplication import Rereplication
 from millstream.coordinator.roster import Roster, StateLostError
 from millstream.coordinator.rpc import NodeRpc
+from millstream.coordinator.scaling import Member, Scaling
 from millstream.coordinator.task_failures import TaskFailures
 from millstream.coordinator.wait_log import WaitLog
+from millstream.elastic.events import EventLog
 from millstream.errors import MillstreamError
 from millstream.flow.time_origins import JobTiming
 from millstream.ring.drawing import draw
 from millstream.ring.ring import NodeId
-from millstream.ring.zones import Domain, shortage
+from millstream.ring.zones import shortage
 from millstream.wire.calls import UnreachableError
 from millstream.wire.commit import NOTHING_COMMITTED, Commit, Seal
 from millstream.wire.epoch_record import EpochRecord, JobTypes, known_types
@@ -54,15 +55,6 @@ _WATCH_EVERY = 2.0
 _STOP_TIMEOUT = 1.0
 
 
-@dataclass(frozen=True)
-class Member:
-    """A node of the run: where it listens, and the fault domain it is in."""
-
-    node: NodeId
-    address: str
-    domain: Domain
-
-
 class Coordinator:
     """Serves the engine, the nodes and Spark's tasks."""
 
@@ -73,7 +65,9 @@ class Coordinator:
         self._lock = net.lock()
         self._changing = net.lock()  # held by whoever changes the placement
         patience = patience or Patience()
-        self._rereplication = Rereplication(self, self._lock, self._changing)
+        self.events = EventLog(net.now, self._newest_epoch)
+        self.scaling = Scaling(self, self.events, self._lock, self._changing)
+        self._rereplication = Rereplication(self, self._lock)
         self._fencing = Fencing(self, self._rereplication, self._lock, self._changing, patience)
         self._collector = ReceiptCollector(self, self._lock, patience)
         self.failures = TaskFailures(self._lock)
@@ -110,7 +104,7 @@ class Coordinator:
         are the jobs that read the results of other jobs.
         """
         known = list(members)
-        self.rpc.addresses = {member.node: member.address for member in known}
+        self.scaling.begin(known)
         self._rereplication.spare_owners = not logs
         self._fencing.on_lost = on_lost
         self.failures.downstream = frozenset(downstream)
@@ -127,7 +121,7 @@ class Coordinator:
             self.commits.incarnation,
             jobs,
             self._roster,
-            self.rpc.addresses,
+            self.scaling.addresses,
             known_types(types, self.commits.types()),
             logs=logs,
             committed=committed,
@@ -157,6 +151,9 @@ class Coordinator:
         assert self._roster is not None
         return self._roster
 
+    def _newest_epoch(self) -> int:
+        return self.ledger.committed.epoch if self.has_begun else -1
+
     @property
     def state_lost(self) -> StateLostError | None:
         """The error of state that was lost beyond repair, if any was."""
@@ -182,6 +179,10 @@ class Coordinator:
                 self._fencing.fenced_alive,
                 tuple(self.waits.slow_nodes()),
                 tuple(self.waits.long()),
+                self.scaling.roles(),
+                self.scaling.pids(),
+                self.scaling.target,
+                roster.pending,
             )
 
     def await_restored(self) -> None:
@@ -226,10 +227,12 @@ class Coordinator:
         """Enact pending changes of owners and copies, and fix the record of the next epoch."""
         with self._changing, self._lock:
             self.failures.clear()
-            minted = self.roster.enact(between_epochs=True)
+            minted = self.scaling.enact(between_epochs=True)
             record = self.ledger.admit(epoch, now)
         if minted:
             self.publish_placement()
+            if self.roster.is_under_replicated:
+                self._rereplication.begin()
         return record
 
     def advance(self, to: int) -> None:
@@ -274,7 +277,7 @@ class Coordinator:
     def seal(self) -> None:
         """Notify the nodes of the commit, and begin to make missing copies."""
         # Without waiting: the next feed carries the commit and implies the seal.
-        self.rpc.notify(self.roster.nodes, Seal(self.ledger.committed))
+        self.rpc.notify(self.roster.holding, Seal(self.ledger.committed))
         if self.roster.is_under_replicated:
             self._rereplication.begin()
         self.commits.after_commit()
@@ -286,11 +289,6 @@ class Coordinator:
     def is_retryable(self, problem: Exception) -> bool:
         """Whether a takeover explains why the try failed."""
         return self.failures.are_retryable(problem, self.ledger)
-
-    def move(self, slots: Iterable[int], to: NodeId) -> None:
-        """Make a backup the owner of slots, from the next epoch on."""
-        with self._lock:
-            self.roster.move(slots, to)
 
     # -- nodes ---------------------------------------------------------------------------
 
@@ -304,7 +302,7 @@ class Coordinator:
             return Assign(
                 self.ledger.incarnation,
                 self.roster.placement,
-                self.rpc.addresses,
+                self.scaling.addresses(),
                 self.ledger.committed,
                 self.roster.owners_since,
             )
@@ -317,6 +315,13 @@ class Coordinator:
     def publish_placement(self) -> None:
         """Send the placement in force to all nodes; one that misses it fetches it later."""
         self.rpc.notify(self.roster.nodes, self.assignment())
+
+    def enact_changes(self) -> None:
+        """Enact new backups now, and pending moves if no epoch is under way."""
+        with self._changing, self._lock:
+            minted = self.scaling.enact(between_epochs=self.ledger.record is None)
+        if minted:
+            self.publish_placement()
 
     def investigate(self, node: NodeId) -> None:
         """Have ``Fencing`` ping a node that was not reached, and decide whether it is dead."""
@@ -347,6 +352,7 @@ class Coordinator:
         for node, answer in self.rpc.call_all(self.roster.nodes, Ping(), PING_TIMEOUT).items():
             if isinstance(answer, UnreachableError) and not self._fencing.is_investigating(node):
                 self.net.spawn(partial(self._investigate_quietly, node), "investigate")
+        self.scaling.enact_if_idle()
         if self.roster.is_under_replicated:
             self._rereplication.begin()
         self.commits.poll()

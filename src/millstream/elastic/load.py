@@ -55,7 +55,7 @@ class Load:
 
     ``seconds`` and ``tuples`` are per slot and epoch, over all jobs. ``waits`` is, for a pair of
     jobs, how long the results of the first waited for the second (seconds per epoch).
-    ``epoch_seconds`` is how long an epoch takes. ``time`` is in seconds, of the coordinator's clock.
+    ``epoch_seconds`` is how long an epoch takes, ``time`` when it ended on the coordinator's clock.
     """
 
     epoch: int

@@ -60,12 +60,16 @@ _MERGE_PAUSE = 0.0002
 
 @dataclass(frozen=True, kw_only=True)
 class NodeOptions:
-    """How a node watches its neighbour, and when it replicates deltas (seconds, bytes)."""
+    """How a node watches its neighbour, and when it replicates deltas (seconds, bytes).
+
+    ``copy_rate`` bounds what copying slots to new backups and owners takes, in bytes a second.
+    """
 
     watch_every: float = 0.5
     watch_timeout: float = 1.0
     replicate_every: float = 2.0
     log_limit: int = 256 * 2**20
+    copy_rate: float = 64 * 2**20
     bases: BaseOptions = field(default_factory=BaseOptions)
 
 
@@ -102,7 +106,14 @@ class NodeService:
         watch = (options.watch_every, options.watch_timeout)
         self._peers = Peers(machine, net, coordinator, watch, stop)
         self._operations = operations = SlotOperations(
-            machine, locks, net, self._peers, self._fetch_plan, queue, self._bases
+            machine,
+            locks,
+            net,
+            self._peers,
+            self._fetch_plan,
+            queue,
+            self._bases,
+            options.copy_rate,
         )
         self._replicator = Replicator(
             machine,

@@ -49,8 +49,13 @@ class SlotOperations:
         fetch_plan: Callable[[], RestorePlan],
         queue: WriteQueue | None,
         bases: BaseWriter | None,
+        copy_rate: float,
     ) -> None:
-        """``fetch_plan`` asks the coordinator from which records to restore slots."""
+        """``fetch_plan`` asks the coordinator from which records to restore slots.
+
+        Slots are copied to peers at no more than ``copy_rate`` bytes a second.
+        """
+        self._copy_rate = copy_rate
         self._machine = machine
         self._locks = locks
         self._net = net
@@ -90,6 +95,7 @@ class SlotOperations:
             run = remaining.pop(0)
             for snapshot in self.snapshot(run):
                 self.replicate(snapshot, to)
+                self._net.sleep(snapshot.size / self._copy_rate)
                 if self._net.now() >= until:
                     rest = range(snapshot.slots.stop, run.stop)
                     return (rest, *remaining) if rest else tuple(remaining)

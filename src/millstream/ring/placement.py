@@ -8,16 +8,22 @@ decides who receives copies when.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
+from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from millstream.errors import ConfigError
 from millstream.ring.masks import SlotMask
 from millstream.ring.ring import NodeId, Ring, RingError
+
+NodeTable: TypeAlias = npt.NDArray[np.int32]
+"""Nodes by slot, as indexes into a list of nodes; a slot has a row, which ``NOBODY`` fills up."""
+NOBODY = -1
 
 
 @dataclass(frozen=True)
@@ -62,33 +68,39 @@ class Placement:
 
     @classmethod
     def of(cls, ring: Ring, copies: Mapping[NodeId, SlotMask]) -> Placement:
-        """Return the placement where each node gets copies of the slots that its mask names.
-
-        Slots that a node owns are left out. The copies of a slot are in order clockwise from its
-        owner; nodes that are not in the ring come last, by name.
-        """
+        """Return the placement where each node gets copies of the slots that its mask names."""
         for node, mask in copies.items():
             if mask.dtype != np.bool_ or mask.shape != (ring.slots,):
                 got = f"{mask.dtype} of shape {mask.shape} for {node!r}"
                 raise ConfigError(f"a mask must be {ring.slots} booleans, got {got}")
-        inside = [index for index, node in enumerate(ring.nodes) if node in copies]
-        nodes = [ring.nodes[index] for index in inside]
-        nodes += sorted(copies.keys() - set(nodes))
-        if not nodes:
-            return cls.alone(ring)
-        fed = np.stack([copies[node] for node in nodes])
+        columns = [np.where(mask, at, NOBODY) for at, mask in enumerate(copies.values())]
+        table = np.stack(columns, axis=1) if columns else np.empty((ring.slots, 0))
+        return cls.of_table(ring, list(copies), table.astype(np.int32))
+
+    @classmethod
+    def of_table(cls, ring: Ring, nodes: Sequence[NodeId], copies: NodeTable) -> Placement:
+        """Return the placement where the nodes in the row of a slot get copies of it.
+
+        The table has indexes into ``nodes``, or ``NOBODY``. Slots that a node owns are left out.
+        The copies of a slot are in order clockwise from its owner; nodes that are not in the ring
+        come last, by name.
+        """
+        number = {node: at for at, node in enumerate(nodes)}
+        owners = np.array([number.get(node, NOBODY) for node in ring.nodes], np.int32)[ring.table]
+        rows = np.sort(np.where(copies == owners[:, None], NOBODY, copies), axis=1)
         # The owner counts as well: the order of the copies depends on it.
-        change = (fed[:, 1:] != fed[:, :-1]).any(axis=0) | (ring.table[1:] != ring.table[:-1])
+        change = (rows[1:] != rows[:-1]).any(axis=1) | (ring.table[1:] != ring.table[:-1])
+        place = {node: at for at, node in enumerate(ring.nodes)}
         arcs: list[tuple[int, tuple[NodeId, ...]]] = []
         for start in (0, *(np.flatnonzero(change) + 1).tolist()):
-            chosen = np.flatnonzero(fed[:, start]).tolist()
             owner = int(ring.table[start])
-            # Clockwise, first those behind the owner in ring.nodes, then those before it; never
-            # the owner, whose bits are ignored.
-            after = [at for at in chosen if at < len(inside) and inside[at] > owner]
-            before = [at for at in chosen if at < len(inside) and inside[at] < owner]
-            outside = [at for at in chosen if at >= len(inside)]
-            run = tuple(nodes[at] for at in after + before + outside)
+
+            def clockwise(node: NodeId, owner: int = owner) -> tuple[int, NodeId]:
+                at = place.get(node)
+                return (len(place) if at is None else (at - owner) % len(place)), node
+
+            chosen = [nodes[at] for at in dict.fromkeys(rows[start].tolist()) if at != NOBODY]
+            run = tuple(sorted(chosen, key=clockwise))
             if not arcs or arcs[-1][1] != run:
                 arcs.append((start, run))
         return cls(ring, tuple(arcs))

@@ -77,6 +77,15 @@ class Ring:
         tokens = ((arc.start, node) for arc, node in zip(arcs, nodes, strict=True))
         return cls(0, slots, tuple(tokens))
 
+    @classmethod
+    def of_table(
+        cls, version: int, nodes: Sequence[NodeId], owners: npt.NDArray[np.integer[Any]]
+    ) -> Ring:
+        """Return the ring in which each slot has the owner of that index in ``nodes``."""
+        # An arc begins where the owner differs from the slot before, around the wrap.
+        starts = np.flatnonzero(owners != np.roll(owners, 1)).tolist() or [0]
+        return cls(version, len(owners), tuple((at, nodes[owners[at]]) for at in starts))
+
     @cached_property
     def nodes(self) -> tuple[NodeId, ...]:
         """The nodes clockwise, by first token; owner indexes point into this."""
@@ -146,10 +155,7 @@ class Ring:
         nodes = list(dict.fromkeys([*self.nodes, to]))
         table = self.table.copy()
         table[self._checked(taken)] = nodes.index(to)
-        # An arc begins where the owner differs from the slot before, around the wrap.
-        starts = np.flatnonzero(table != np.roll(table, 1)).tolist() or [0]
-        tokens = tuple((start, nodes[table[start]]) for start in starts)
-        return Ring(self.version + 1, self.slots, tokens)
+        return Ring.of_table(self.version + 1, nodes, table)
 
     def __reduce__(self) -> tuple[type[Ring], tuple[object, ...]]:
         # Rings travel with tasks: leave out the cached table, which is 16 KB and quickly rebuilt.

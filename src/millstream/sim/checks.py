@@ -51,7 +51,6 @@ class Checks:
         self._slot_of: dict[str, int] = {}
         self._placement: Placement | None = None
         self._in_sync: dict[NodeId, SlotMask] = {}
-        self.moving: SlotMask = np.zeros(self._slots, dtype=bool)
         # What the state of a job on a node was when it was last found right.
         self._checked: dict[tuple[NodeId, int], tuple[int, bytes]] = {}
         self._steps = 0
@@ -62,10 +61,14 @@ class Checks:
         self._owners: list[list[NodeId]] = []
         self._watch_retries()
         for machine in cluster.machines.values():
-            self._watch_freezing(machine)
-            guard(machine, partial(self._check_locks, machine.node))
-            for job, operator in machine.store.operators.items():
-                self._watch_changes((machine.node, job), operator)
+            self._watch(machine)
+        cluster.on_start = self._watch
+
+    def _watch(self, machine: NodeMachine) -> None:
+        self._watch_freezing(machine)
+        guard(machine, partial(self._check_locks, machine.node))
+        for job, operator in machine.store.operators.items():
+            self._watch_changes((machine.node, job), operator)
 
     @property
     def _coordinator(self) -> Coordinator:
@@ -326,10 +329,10 @@ class Checks:
             raise ViolationError(f"I4: slots {wrong.tolist()} lost a copy that they need")
 
     def _check_moves(self, before: Placement, after: Placement) -> None:
-        lost = self._coordinator.roster.dead_nodes
+        lost, goal = self._coordinator.roster.dead_nodes, self._coordinator.roster.goal
         for slot in range(self._slots):
             old, new = before.owner(slot), after.owner(slot)
-            if old != new and old not in lost and not self.moving[slot]:
+            if old != new and old not in lost and goal.owner(slot) != new:
                 raise ViolationError(f"I5: slot {slot} went from {old} to {new} for no reason")
 
     def await_copies(self, calm_from: Callable[[], float]) -> None:
@@ -339,7 +342,7 @@ class Checks:
         while True:
             if self._coordinator.state_lost is not None:
                 raise self._coordinator.state_lost
-            wanted = min(self._cluster.size.replicas, len(roster.nodes) - 1) + 1
+            wanted = min(self._cluster.size.replicas, len(roster.active) - 1) + 1
             short = np.flatnonzero(roster.copy_counts() < wanted)
             if not len(short) and not roster.is_under_replicated:
                 return

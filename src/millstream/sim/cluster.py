@@ -5,7 +5,8 @@ The coordinator, the nodes and their state machines are the classes that run in 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -13,7 +14,8 @@ import numpy as np
 
 from millstream.coordinator.interval_commits import Publish, Triggers
 from millstream.coordinator.journal import Journal
-from millstream.coordinator.service import Coordinator, Member
+from millstream.coordinator.scaling import Member
+from millstream.coordinator.service import Coordinator
 from millstream.node.driver_watch import await_driver_lost
 from millstream.node.durability.base_writer import BaseOptions
 from millstream.node.durability.write_queue import WriteQueue, WriteQueueOptions
@@ -31,6 +33,7 @@ from millstream.sim.workload import PLAIN, Workload
 from millstream.wire.epoch_record import JobTypes
 
 DRIVER = "driver"
+_MOST_NODES = 6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,15 +78,17 @@ class Cluster:
     machines: dict[NodeId, NodeMachine] = field(default_factory=dict)
     services: dict[NodeId, NodeService] = field(default_factory=dict)
     executors: dict[str, list[NodeId]] = field(default_factory=dict)
+    on_start: Callable[[NodeMachine], None] = lambda _: None
+    """Called with the machine of every node that joins later."""
 
     def __post_init__(self) -> None:
         self.name = self.driver.process.name
         self.coordinator = Coordinator(self.driver)
         self.world.serve(self.name, self.name, self.coordinator.answer)
-        members = [self._start_node(number) for number in range(self.size.nodes)]
-        self._members = members
+        self._members = [self._start_node() for _ in range(self.size.nodes)]
 
-    def _start_node(self, number: int) -> Member:
+    def _start_node(self) -> Member:
+        number = len(self.machines)
         executor = f"executor-{number % self.size.executors}"
         node = NodeId(f"{self.prefix}-{number}")
         net, durable, disk = self.world.process(node), self.durable, self.size.disk
@@ -149,20 +154,41 @@ class Cluster:
             downstream=self.workload.plan.downstream,
         )
 
-    def move(self) -> list[int]:
-        """Move slots to one of their backups; return the slots."""
-        roster, placement = self.coordinator.roster, self.coordinator.roster.placement
-        slot = self.world.random.randrange(self.size.slots)
-        copies = [node for node in placement.copies(slot) if node in roster.domains]
-        if not copies:
-            return []
-        to = self.world.random.choice(copies)
-        slots = [s for s in np.flatnonzero(placement.fed(to)).tolist() if self.world.maybe(0.7)]
-        try:
-            self.coordinator.move(slots, to)
-        except RingError:  # it was declared dead meanwhile
-            return []
-        return slots
+    def change(self) -> None:
+        """Change the members, or the owners of slots; call it within the driver."""
+        random, scaling, roster = (
+            self.world.random,
+            self.coordinator.scaling,
+            self.coordinator.roster,
+        )
+        active = roster.active
+        kind = random.choice(("move", "move", "rebalance", "scale", "scale", "drain", "join"))
+        self.world.note(f"{kind} of {', '.join(active)}")
+        if kind == "rebalance":
+            scaling.weights = np.array([random.random() for _ in range(self.size.slots)])
+            scaling.rebalance()
+        elif kind == "scale":
+            self._scale_to(random.randint(1, min(_MOST_NODES, self.size.slots)))
+        elif kind == "join":
+            self.join()
+        elif kind == "drain" and len(active) > 1:
+            scaling.drain([random.choice(active)])
+        elif kind == "move" and active:
+            slots = [slot for slot in range(self.size.slots) if self.world.maybe(0.4)]
+            with contextlib.suppress(RingError):  # it was declared dead meanwhile
+                scaling.move(slots, random.choice(active))
+
+    def _scale_to(self, nodes: int) -> None:
+        self.coordinator.scaling.scale_to(nodes)
+        roster = self.coordinator.roster
+        for _ in range(nodes - len(roster.active) - len(roster.standby)):
+            self.join()
+
+    def join(self) -> None:
+        """Start a node that joins the run."""
+        member = self._start_node()
+        self.on_start(self.machines[member.node])
+        self.coordinator.scaling.join(member)
 
     def hosts(self) -> list[str]:
         """The executors, on which tasks run."""

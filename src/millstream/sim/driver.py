@@ -51,7 +51,7 @@ class DriverOptions:
     triggers: Triggers
     queue: WriteQueueOptions
     bases: BaseOptions
-    moves: float
+    changes: float
 
 
 @dataclass(frozen=True)
@@ -211,8 +211,8 @@ class Driver:
         moment = self._moment(coordinator, cut)
         self.reference.add(given, moment)
         self.ends.append(cut.end)
-        if place.world.maybe(place.options.moves) and self.checks is not None:
-            self.checks.moving[cluster.move()] = True
+        if place.world.maybe(place.options.changes):
+            cluster.change()
         body = SparkBody(
             place.world,
             self._net,

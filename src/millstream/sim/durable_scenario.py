@@ -84,7 +84,7 @@ class DurableScenario:
                 epochs=rng.choice((1, 2, 64)),
                 record=rng.choice((100, 2**20)),
             ),
-            moves=rng.choice((0.0, 0.4)),
+            changes=rng.choice((0.0, 0.4)),
         )
         bad = rng.choice((0.0, 0.0, 0.0, 0.01))
         return cls(

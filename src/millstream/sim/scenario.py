@@ -53,7 +53,7 @@ class Scenario:
     epochs: int
     node_faults: int
     rate: float
-    moves: float
+    changes: float
     may_lose_state: bool
     workload: str = "plain"
     kinds: tuple[Blow, ...] = ("crash", "crash", "pause", "cut")
@@ -99,7 +99,7 @@ class Scenario:
             epochs=rng.randint(3, 7),
             node_faults=rng.randint(0, 5),
             rate=rng.choice((0.002, 0.01, 0.03)),
-            moves=rng.choice((0.0, 0.3)),
+            changes=rng.choice((0.0, 0.4)),
             may_lose_state=rng.random() < 0.1,
             slowness=Slowness.of(seed),
             reads=rng.choice((None, None, 0.3, 2.0)),
@@ -126,7 +126,7 @@ def _with_windows(scenario: Scenario, workload: str, rng: random.Random) -> Scen
         faults=Faults(),
         node_faults=0,
         epochs=9,
-        moves=0.9,
+        changes=0.9,
     )
 
 
@@ -238,8 +238,8 @@ class _Run:
         source = self._workload.epochs(self._input, scenario.shape.tasks)
         for epoch, (now, given) in enumerate(islice(source, scenario.epochs)):
             self._reference.add(given, Moment(now))
-            if self._world.maybe(scenario.moves):
-                self._checks.moving[cluster.move()] = True
+            if self._world.maybe(scenario.changes):
+                cluster.change()
             body = SparkBody(
                 self._world,
                 cluster.driver,

@@ -5,17 +5,18 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Literal
 
 from pyspark.sql.streaming.query import StreamingQuery
 
-from millstream.coordinator.overview import Overview
+from millstream.coordinator.overview import Overview, Role
 from millstream.coordinator.service import Coordinator
 from millstream.coordinator.state_reader import Scan, StateReader
+from millstream.elastic.events import Event
 from millstream.errors import ConfigError
 from millstream.flow.plan import Plan
 from millstream.flow.vertices import FusedVertex, JobVertex
@@ -43,6 +44,7 @@ class NodeStatus:
     slots: int
     copies: int
     in_sync: int
+    role: Role = "active"
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,8 @@ class Status:
 
     Nodes that are ``slow`` answer pings, but not calls in time; ``waits`` lists what has been
     waiting for more than ten seconds, and why. Of the ``lost`` nodes, ``fenced_alive`` are those
-    that answered when they were fenced, or afterwards.
+    that answered when they were fenced, or afterwards. ``target`` is how many nodes shall be
+    active, and ``pending`` how many slots are on their way to another owner.
     """
 
     workflow: str
@@ -66,6 +69,8 @@ class Status:
     slow: list[str] = field(default_factory=list)
     waits: list[str] = field(default_factory=list)
     fenced_alive: list[str] = field(default_factory=list)
+    target: int = 0
+    pending: int = 0
 
 
 class JobState:
@@ -92,7 +97,6 @@ class Run:
         self,
         plan: Plan,
         coordinator: Coordinator,
-        pids: Mapping[NodeId, int],
         engine: Engine,
         query: StreamingQuery,
         progress: Progress,
@@ -102,7 +106,6 @@ class Run:
     ) -> None:
         self._plan = plan
         self._coordinator = coordinator
-        self._pids = pids
         self._engine = engine
         self._query = query
         self._progress = progress
@@ -134,6 +137,8 @@ class Run:
             list(now.slow),
             list(now.waits),
             list(now.fenced_alive),
+            now.target,
+            now.pending,
         )
 
     def _node(self, node: NodeId, now: Overview) -> NodeStatus:
@@ -143,10 +148,11 @@ class Run:
             domain.host,
             domain.executor,
             domain.zone,
-            self._pids[node],
+            now.pids[node],
             int(now.placement.owned(node).sum()),
             int(fed.sum()),
             int((fed & now.in_sync[node]).sum()),
+            now.roles[node],
         )
 
     def _phase(self) -> Phase:
@@ -180,6 +186,63 @@ class Run:
                 )
         names = ", ".join(vertex.name for _, vertex in self._plan.jobs)
         raise ConfigError(f"there is no job {job!r}; the jobs are {names}")
+
+    # -- elasticity ----------------------------------------------------------------------
+
+    def scale(self, nodes: int) -> None:
+        """Change the number of nodes while the workflow runs.
+
+        Nodes are started, or give up their slots and leave, in the background; slots change owner
+        between two epochs. ``await_moves`` waits until that is done.
+        """
+        self._coordinator.scaling.scale_to(nodes)
+
+    def rebalance(self) -> None:
+        """Move slots so that every node has a fair share of the load."""
+        self._coordinator.scaling.rebalance()
+
+    def move(self, slots: Iterable[int], to: str) -> None:
+        """Make a node, named by its id or the beginning of it, the owner of slots."""
+        wanted = list(slots)
+        of = self._coordinator.roster.placement.ring.slots
+        wrong = [slot for slot in wanted if not 0 <= slot < of]
+        if wrong:
+            raise ConfigError(f"slots must be from 0 to {of - 1}, got {wrong[0]}")
+        self._coordinator.scaling.move(wanted, self._resolved(to))
+
+    def drain(self, node: str) -> None:
+        """Let a node, named by its id or the beginning of it, give up its slots and leave."""
+        self._coordinator.scaling.drain([self._resolved(node)])
+
+    def events(self) -> list[Event]:
+        """What happened to nodes and slots, and why; the newest thousand, oldest first.
+
+        The time of an event is in seconds since 1970.
+        """
+        offset = time.time() - self._coordinator.net.now()
+        return [replace(each, time=each.time + offset) for each in self._coordinator.events.all()]
+
+    def await_moves(self, timeout: timedelta) -> bool:
+        """Wait until no slot is pending and all nodes are there; False if that takes longer."""
+        deadline = time.monotonic() + timeout.total_seconds()
+        while time.monotonic() < deadline:
+            now = self._coordinator.overview()
+            active = sum(role == "active" for role in now.roles.values())
+            if not now.pending and active == now.target and "leaving" not in now.roles.values():
+                return True
+            if not self._is_active():
+                return False
+            time.sleep(_POLL)
+        return False
+
+    def _resolved(self, name: str) -> NodeId:
+        nodes = self._coordinator.roster.nodes
+        found = [node for node in nodes if name and node.startswith(name)]
+        if len(found) != 1:
+            known = ", ".join(node[:8] for node in nodes)
+            what = "several nodes" if found else "no node"
+            raise ConfigError(f"{name!r} names {what}; the nodes are {known}")
+        return found[0]
 
     def advance(self, to: datetime | None = None) -> None:
         """Advance the watermark at least to a time with the next epoch; None closes all windows.

@@ -19,8 +19,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from millstream.checkpoints.spark_logs import MIN_RETAINED
 from millstream.coordinator.failure_evidence import Patience
 from millstream.coordinator.interval_commits import Triggers
+from millstream.coordinator.scaling import Member
 from millstream.coordinator.server import CoordinatorServer
-from millstream.coordinator.service import Coordinator, Member
+from millstream.coordinator.service import Coordinator
 from millstream.errors import ConfigError
 from millstream.flow.function_shipping import ship
 from millstream.flow.plan import Plan
@@ -147,7 +148,7 @@ class Startup:
             log=log_of(spark),
         )
         coordinator.begin(
-            [Member(node.node, node.address, node.domain) for node in started],
+            [Member(node.node, node.address, node.domain, node.pid) for node in started],
             {at: job.name for at, job in planned.jobs},
             {at: JobTypes(job.key_type, job.output) for at, job in planned.jobs},
             config.slots,
@@ -190,11 +191,9 @@ class Startup:
             threading.Thread(
                 target=ending.stop_when_read, args=(query, engine), daemon=True
             ).start()
-        pids = {node.node: node.pid for node in started}
         return Run(
             planned,
             coordinator,
-            pids,
             engine,
             query,
             progress,

@@ -1,0 +1,69 @@
+"""The holders of each slot under a placement, as a table: arithmetic for all slots at once.
+
+With many nodes a mask of all slots per node is too much for every epoch: a slot has few holders,
+so what is known of them is in arrays with a row per slot and a column per holder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from millstream.ring.masks import SlotMask
+from millstream.ring.placement import NOBODY, NodeTable, Placement
+
+Slots = npt.NDArray[np.intp]
+"""Numbers of slots, in increasing order."""
+
+
+class Holders:
+    """The owner of each slot in column 0, then the nodes that are fed its copies, clockwise."""
+
+    def __init__(self, placement: Placement, numbers: Mapping[str, int]) -> None:
+        """``numbers`` has the number of each node, which stands for it in the table."""
+        ring, arcs = placement.ring, placement.arcs
+        width = 1 + max(len(nodes) for _, nodes in arcs)
+        self.table: NodeTable = np.full((ring.slots, width), NOBODY, np.int32)
+        owners = np.array([numbers[node] for node in ring.nodes], np.int32)
+        self.table[:, 0] = owners[ring.table]
+        stops = [*(start for start, _ in arcs[1:]), ring.slots]
+        for (start, nodes), stop in zip(arcs, stops, strict=True):
+            self.table[start:stop, 1 : 1 + len(nodes)] = [numbers[node] for node in nodes]
+
+    @property
+    def owners(self) -> npt.NDArray[np.int32]:
+        """The number of each slot's owner."""
+        return self.table[:, 0]
+
+    @property
+    def width(self) -> int:
+        return int(self.table.shape[1])
+
+    def of(self, number: int) -> tuple[Slots, Slots]:
+        """The slots that a node holds, and the column in which it stands for each."""
+        start, stop = np.searchsorted(self._sorted, [number, number + 1])
+        cells = np.sort(self._order[start:stop])
+        return cells // self.width, cells % self.width
+
+    def holding(self) -> list[int]:
+        """The numbers of the nodes that hold any slot."""
+        return [number for number in np.unique(self._sorted).tolist() if number != NOBODY]
+
+    def found(self, nodes: npt.NDArray[np.int32], where: npt.NDArray[np.bool_]) -> SlotMask:
+        """For one node per slot, whether it is a holder whose cell is set."""
+        return np.asarray(((self.table == nodes[:, None]) & where).any(axis=1))
+
+    def among(self, numbers: Iterable[int]) -> npt.NDArray[np.bool_]:
+        """The cells of some nodes."""
+        return np.isin(self.table, list(numbers))
+
+    @cached_property
+    def _order(self) -> npt.NDArray[np.intp]:
+        return np.argsort(self.table, axis=None, kind="stable")
+
+    @cached_property
+    def _sorted(self) -> npt.NDArray[np.int32]:
+        return np.asarray(self.table.ravel()[self._order])

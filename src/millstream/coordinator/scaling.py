@@ -1,0 +1,192 @@
+"""Scaling: members join and leave, and slots move to the owners that they shall have.
+
+It decides nothing by itself: users, policies and the pool of nodes say what they want, and this
+part of the coordinator turns it into goals of the roster, which are enacted between two epochs. A
+node that died is not special: its slots have other owners already, and whoever joins in its place
+gets a fair share.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from millstream.coordinator.overview import Role
+from millstream.coordinator.run_context import RunContext
+from millstream.elastic.events import EventLog
+from millstream.errors import ConfigError
+from millstream.ring.balance import Weights, rebalanced
+from millstream.ring.ring import NodeId, Ring
+from millstream.ring.zones import Domain
+from millstream.wire.membership import Stop
+
+log = logging.getLogger("millstream")
+
+
+@dataclass(frozen=True)
+class Member:
+    """A node of the run: where it listens, the fault domain it is in, and its process."""
+
+    node: NodeId
+    address: str
+    domain: Domain
+    pid: int = 0
+
+
+class Scaling:
+    """Changes the members of a run, and the goals of its slots."""
+
+    def __init__(
+        self,
+        run: RunContext,
+        events: EventLog,
+        lock: AbstractContextManager[Any],
+        changing: AbstractContextManager[Any],
+    ) -> None:
+        """``changing`` is held by whoever changes the placement."""
+        self._run = run
+        self._events = events
+        self._lock = lock
+        self._changing = changing
+        self._members: dict[NodeId, Member] = {}
+        self._is_due = False  # the goal has to be computed anew
+        self.target = 0
+        self.weights: Weights | None = None
+        self.capacities: Mapping[NodeId, float] | None = None
+
+    def begin(self, members: Iterable[Member]) -> None:
+        """Register the first members, all of them active."""
+        self._members = {member.node: member for member in members}
+        self._run.rpc.addresses = {node: m.address for node, m in self._members.items()}
+        self.target = len(self._members)
+
+    def roles(self) -> dict[NodeId, Role]:
+        """What each living member is for."""
+        roster = self._run.roster
+        roles: dict[NodeId, Role] = dict.fromkeys(roster.domains, "active")
+        roles |= dict.fromkeys(roster.standby, "standby")
+        return roles | dict.fromkeys(roster.leaving, "leaving")
+
+    def pids(self) -> dict[NodeId, int]:
+        """The process of each living member, on its host."""
+        return {node: self._members[node].pid for node in self._run.roster.domains}
+
+    def addresses(self) -> dict[NodeId, str]:
+        """Where the nodes of the placement in force listen."""
+        return {n: self._members[n].address for n in self._run.roster.placement.nodes}
+
+    # -- what users, policies and the pool ask for -----------------------------------------
+
+    def join(self, member: Member) -> None:
+        """Add a member; it gets slots from the next epoch on if the run has too few."""
+        with self._changing, self._lock:
+            self._run.roster.add(member.node, member.domain)
+            self._members[member.node] = member
+            # Replaced, never changed: other threads read it without a lock.
+            self._run.rpc.addresses = {**self._run.rpc.addresses, member.node: member.address}
+        where = f"{member.domain.host}, executor {member.domain.executor}"
+        self._events.add("join", f"node {member.node[:8]} joined ({where})", {"node": member.node})
+        self.enact_if_idle()
+
+    def scale_to(self, nodes: int) -> None:
+        """Set how many members shall hold slots."""
+        slots = self._run.roster.placement.ring.slots
+        if not 1 <= nodes <= slots:
+            raise ConfigError(f"nodes must be from 1 to {slots} (slots), got {nodes}")
+        with self._changing, self._lock:
+            before, self.target = self.target, nodes
+            surplus = len(self._run.roster.active) - nodes
+            if surplus > 0:
+                self._retire(self._least_useful(surplus))
+        self._events.add("scale", f"from {before} to {nodes} nodes", {"nodes": nodes})
+        self.enact_if_idle()
+
+    def drain(self, nodes: Iterable[NodeId]) -> None:
+        """Let members give up their slots and copies, and then leave; they are not replaced."""
+        with self._changing, self._lock:
+            roster = self._run.roster
+            leaving = [node for node in nodes if node not in roster.leaving]
+            active = set(roster.active)
+            self._retire(leaving)
+            self.target = max(1, self.target - sum(node in active for node in leaving))
+        for node in leaving:
+            self._events.add("drain", f"node {node[:8]} is leaving", {"node": node})
+        self.enact_if_idle()
+
+    def rebalance(self) -> None:
+        """Compute the goal anew from the load."""
+        with self._changing, self._lock:
+            self._is_due = True
+        self.enact_if_idle()
+
+    def move(self, slots: Iterable[int], to: NodeId) -> None:
+        """Make a member the owner of slots, as soon as it has a complete copy."""
+        with self._changing, self._lock:
+            self._run.roster.move(slots, to)
+        self.enact_if_idle()
+
+    # -- between two epochs ----------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Update members and goals; the caller holds the locks and enacts them."""
+        roster = self._run.roster
+        lacking = self.target - len(roster.active)
+        if lacking > 0 and roster.standby:
+            chosen = [node for node in roster.domains if node in roster.standby][:lacking]
+            roster.activate(chosen)
+            self._is_due = True
+        if self._is_due or roster.needs_goal:
+            self._is_due = False
+            roster.aim(self._target_ring())
+        for node in roster.depart():
+            self._events.add("leave", f"node {node[:8]} left", {"node": node})
+            self._run.rpc.notify([node], Stop())
+
+    def enact_if_idle(self) -> None:
+        """Enact changes now if no epoch is under way; else the next admission does."""
+        if self._run.ledger.record is None:
+            self._run.enact_changes()
+
+    def enact(self, between_epochs: bool) -> bool:
+        """Enact what is pending, with the locks held; return whether a placement was minted."""
+        roster = self._run.roster
+        if between_epochs:
+            self.prepare()
+        before, owners = roster.pending, roster.holders.owners
+        minted = roster.enact(between_epochs=between_epochs)
+        if roster.pending < before:
+            moved = int((roster.holders.owners != owners).sum())
+            text = f"{moved} slots have new owners, {roster.pending} are pending"
+            self._events.add("move", text, {"moved": moved, "pending": roster.pending})
+        return minted
+
+    def _target_ring(self) -> Ring:
+        roster = self._run.roster
+        weights = self.weights
+        if weights is None:
+            weights = np.ones(roster.placement.ring.slots)
+        holders = {node: roster.in_sync(node) for node in roster.active}
+        return rebalanced(
+            roster.goal, weights, roster.active, capacities=self.capacities, holders=holders
+        )
+
+    def _retire(self, nodes: list[NodeId]) -> None:
+        self._run.roster.retire(nodes)
+        self._is_due = True
+
+    def _least_useful(self, count: int) -> list[NodeId]:
+        """The active members to give up: the newest, of executors with most of them."""
+        roster = self._run.roster
+        active = {node: roster.domains[node].path for node in roster.active}
+        crowds, chosen = Counter(active.values()), list[NodeId]()
+        for _ in range(count):
+            worst = max(reversed(active), key=lambda node: crowds[active[node]])
+            crowds[active.pop(worst)] -= 1
+            chosen.append(worst)
+        return chosen

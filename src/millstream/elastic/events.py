@@ -1,0 +1,48 @@
+"""Events: what happened to the members and slots of a run, and why, for people and tools."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+_RETAINED = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """Something that happened: ``kind`` is for tools, ``text`` for people.
+
+    ``time`` is in seconds of the clock of the log, ``epoch`` the newest committed one.
+    """
+
+    time: float
+    epoch: int
+    kind: str
+    text: str
+    facts: Mapping[str, object] = field(default_factory=dict)
+
+
+class EventLog:
+    """The newest events of a run; safe for use by several threads."""
+
+    def __init__(self, clock: Callable[[], float], epoch: Callable[[], int]) -> None:
+        self._clock = clock
+        self._epoch = epoch
+        self._events: deque[Event] = deque(maxlen=_RETAINED)
+        self._lock = threading.Lock()
+
+    def add(self, kind: str, text: str, facts: Mapping[str, object] | None = None) -> Event:
+        """Add an event that happens now."""
+        event = Event(
+            time=self._clock(), epoch=self._epoch(), kind=kind, text=text, facts=facts or {}
+        )
+        with self._lock:
+            self._events.append(event)
+        return event
+
+    def all(self) -> list[Event]:
+        """The retained events, oldest first."""
+        with self._lock:
+            return list(self._events)
