@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from millstream.checkpoints.manifest import BaseRecord
 from millstream.coordinator.frozen_units import Frozen
+from millstream.coordinator.layout import Layout
 from millstream.coordinator.roster import Cells, Roster, values_at
 from millstream.coordinator.watermarks import Counted, Watermarks
 from millstream.errors import MillstreamError
@@ -86,6 +87,7 @@ class PreparedEpoch:
     clocks: Watermarks = field(default_factory=Watermarks)
     counted: Mapping[int, Counted] = field(default_factory=dict)
     units: tuple[CommittedUnit, ...] = ()
+    layout: Layout | None = None
 
     @property
     def commit(self) -> Commit:
@@ -276,6 +278,7 @@ class Ledger:
             self.clocks.commit(self._record, counted),
             counted,
             tuple(frozen.units()),
+            Layout.of(self._roster.goal, self._roster.target),
         )
 
     def _counted(self) -> dict[int, Counted]:

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from millstream.coordinator.holders import Holders, Slots
+from millstream.coordinator.layout import Layout
 from millstream.errors import MillstreamError
 from millstream.ring.masks import SlotMask, runs_of
 from millstream.ring.placement import NOBODY, NodeTable, Placement
@@ -63,17 +64,28 @@ class Roster:
     """The members of a run and what they hold."""
 
     def __init__(
-        self, domains: Mapping[NodeId, Domain], slots: int, replicas: int, *, empty: bool = True
+        self,
+        domains: Mapping[NodeId, Domain],
+        slots: int,
+        replicas: int,
+        *,
+        empty: bool = True,
+        layout: Layout | None = None,
     ) -> None:
-        """Mint the first placement; unless the state is ``empty``, owners restore it."""
+        """Mint the first placement; unless the state is ``empty``, owners restore it.
+
+        Slots are shared as in the ``layout``, if it is of as many nodes, or evenly.
+        """
         self.replicas = replicas
         self.domains = dict(domains)
+        self.target = len(domains)  # how many nodes shall be active
         self.standby: set[NodeId] = set()
         self.leaving: set[NodeId] = set()
         self._dead: list[NodeId] = []
         self._members = list(domains)  # also those that are gone: a number is used once
         self._numbers = {node: number for number, node in enumerate(self._members)}
-        ring = Ring.even(interleave(list(domains), domains), slots)
+        order = interleave(list(domains), domains)
+        ring = (layout and layout.ring(order, slots)) or Ring.even(order, slots)
         owners = np.array([self._numbers[node] for node in ring.nodes], np.int32)[ring.table]
         self._wanted = self._chosen(owners, np.full((slots, replicas), NOBODY, np.int32))
         self.placement = Placement.of_table(ring, self._members, self._wanted)
