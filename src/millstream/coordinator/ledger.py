@@ -183,9 +183,10 @@ class Ledger:
             self.recut = self.recut or not set(placement.cuts) <= set(self._record.cuts)
 
     def receive(self, node: NodeId, receipts: Receipts) -> None:
-        """Replace the receipts of a node for the try under way."""
-        self._received[node] = receipts
-        self._ring_of[node] = self._roster.placement.version
+        """Replace the receipts of a member for the try under way."""
+        if node in self._roster.domains:
+            self._received[node] = receipts
+            self._ring_of[node] = self._roster.placement.version
 
     def _valid_receipts(self) -> Iterator[tuple[NodeId, Receipt]]:
         """The receipts of the try under way; those of another epoch or try do not count."""

@@ -298,6 +298,8 @@ class Roster:
             del self.domains[node]
         self.standby &= self.domains.keys()
         self.leaving &= self.domains.keys()
+        if not self.active:  # whoever is left has to stay
+            self.standby, self.leaving = set(), set()
         for former in (self._goal, self._former):
             former[np.isin(former, numbers)] = NOBODY
         self._goal = np.where(self._goal == NOBODY, owners, self._goal)
@@ -329,8 +331,9 @@ class Roster:
             owners = np.where(ready, self._goal, owners)
         before = self.placement
         self._mint(owners)
-        self._is_changed = self.placement is not before
-        return self._is_changed
+        minted = self.placement is not before
+        self._is_changed = minted or (bool(self.pending) and not between_epochs)
+        return minted
 
     def _mint(self, owners: npt.NDArray[np.int32], restored: SlotMask | None = None) -> None:
         """Mint the placement with these owners, if it differs from the one in force.
@@ -388,7 +391,7 @@ class Roster:
     @property
     def _lacking(self) -> Cells:
         """The cells of nodes that are fed a slot and have no complete copy of it."""
-        return ~self._synced & (self.holders.table != NOBODY)
+        return np.asarray(~self._synced & (self.holders.table != NOBODY))
 
     @property
     def is_under_replicated(self) -> bool:

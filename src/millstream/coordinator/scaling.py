@@ -170,9 +170,12 @@ class Scaling:
         weights = self.weights
         if weights is None:
             weights = np.ones(roster.placement.ring.slots)
-        holders = {node: roster.in_sync(node) for node in roster.active}
         return rebalanced(
-            roster.goal, weights, roster.active, capacities=self.capacities, holders=holders
+            roster.goal,
+            weights,
+            roster.active,
+            capacities=self.capacities,
+            in_sync=roster.in_sync,
         )
 
     def _retire(self, nodes: list[NodeId]) -> None:
