@@ -25,12 +25,16 @@ def roster_of(*nodes: NodeId, replicas: int = 0) -> Roster:
 
 
 def ledger_of(
-    jobs: dict[int, str] | None = None, roster: Roster | None = None, **types: JobTypes
+    jobs: dict[int, str] | None = None,
+    roster: Roster | None = None,
+    *,
+    partitions: int = 1,
+    **types: JobTypes,
 ) -> Ledger:
     known = {WORDS: types["words"]} if types else {}
     addresses = {A: "address a", B: "address b"}
     jobs = jobs or {WORDS: "words"}
-    return Ledger(5, jobs, roster or roster_of(A, B), addresses, known)
+    return Ledger(5, jobs, roster or roster_of(A, B), addresses, known, partitions=partitions)
 
 
 def receipt(
