@@ -281,6 +281,8 @@ def test_at_most_four_owners_are_fed_at_a_time(world: World) -> None:
     assert scene.feed() == expected()
 
     assert scene.gauge.most == 4
+    counts = [feed.rows for node in scene.nodes.values() for feed in node.feeds]
+    assert sorted(counts) == [0] * (SLOTS - 1) + [len(PAIRS)]
     assert 20.0 < world.now < 21.0  # sixteen feeds, four at a time
     fed = {node: [feed.slots.start for feed in found.feeds] for node, found in scene.nodes.items()}
     assert {node: sorted(starts) for node, starts in fed.items()} == {
