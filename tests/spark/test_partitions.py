@@ -34,7 +34,7 @@ class Counting:
         # A second shuffle, with the same partitions.
         totals = counts.map(lambda pair: ("all", 1)).map_reduce("totals", reduce=ms.count())
         counts.sink("counts", ms.write.foreach_batch(self._read))
-        totals.sink("totals", ms.write.callback(lambda rows, epoch: None))
+        totals.sink("out", ms.write.callback(lambda rows, epoch: None))
         with ms.start(flow, spark=spark, nodes=3, **options) as self._run:
             self._begun.set()
             self._run.await_termination()
