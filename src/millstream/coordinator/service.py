@@ -23,6 +23,7 @@ from millstream.coordinator.fencing import Fencing
 from millstream.coordinator.interval_commits import IntervalCommits, Publish, Triggers
 from millstream.coordinator.journal import Journal
 from millstream.coordinator.ledger import Ledger, PreparedEpoch
+from millstream.coordinator.load_monitor import LoadMonitor
 from millstream.coordinator.overview import Overview
 from millstream.coordinator.receipt_collector import ReceiptCollector
 from millstream.coordinator.request_service import RequestService
@@ -71,6 +72,7 @@ class Coordinator:
         self._fencing = Fencing(self, self._rereplication, self._lock, self._changing, patience)
         self._collector = ReceiptCollector(self, self._lock, patience)
         self.failures = TaskFailures(self._lock)
+        self.load = LoadMonitor(net.now)
         self._requests = RequestService(self, self._fencing, self.failures)
         self._roster: Roster | None = None
         self._ledger: Ledger | None = None
@@ -110,6 +112,7 @@ class Coordinator:
         self._rereplication.spare_owners = not logs
         self._fencing.on_lost = on_lost
         self.failures.downstream = frozenset(downstream)
+        self.load.begin(jobs, slots)
         domains = {member.node: member.domain for member in known}
         if journal is not None:
             self.commits = (

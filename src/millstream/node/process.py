@@ -27,9 +27,10 @@ from millstream.errors import MillstreamError
 from millstream.flow.vertices import JobVertex
 from millstream.node.driver_watch import await_driver_lost
 from millstream.node.durability.write_queue import WriteQueue, WriteQueueOptions
+from millstream.node.load_meter import LoadMeter, MeterOptions
 from millstream.node.machine import Durability, NodeMachine
 from millstream.node.output_spool import OutputSpool, scratch_folder
-from millstream.node.server import NodeServer, digest_blocks, memory
+from millstream.node.server import NodeServer, digest_blocks, hardware, memory
 from millstream.node.service import NodeOptions, NodeService
 from millstream.ring.ring import NodeId
 from millstream.ring.zones import Domain
@@ -138,6 +139,13 @@ def main() -> None:
         durability=config.durability,
         ids=config.ids,
         spilling=spilling,
+        meter=LoadMeter(
+            jobs,
+            config.slots,
+            clock=time.perf_counter,
+            cpu=time.process_time,
+            options=MeterOptions(kind=hardware()),
+        ),
     )
     end = threading.Event()
     net = FlightNet.to(config.coordinator)
