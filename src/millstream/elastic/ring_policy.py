@@ -86,7 +86,7 @@ class RingPolicy:
         if not history:
             return []
         load = history[-1]
-        table = node_table(load, ring, limits)
+        table = node_table(load, ring)
         high = (table.cpu >= self.options.cpu_high) & (table.feeds >= self.options.queue_high)
         uneven = table.uneven(self.options.max_imbalance, self.options.min_cpu)
         moves: list[Transfer] = []
@@ -136,7 +136,7 @@ class RingPolicy:
             f"and its neighbourhood {percent(short[0].cpu)} on average "
             f"(threshold {percent(self.options.cpu_high)})"
         )
-        grown = limits.staying(ring) + len(nodes)
+        grown = len(table.nodes) + len(nodes)
         predicted = {"nodes": grown, "mean_cpu": float(np.nansum(table.cpu)) / grown}
         return [AddNodes(count=len(nodes), relieve=nodes, reason=reason, predicted=predicted)]
 
@@ -156,7 +156,7 @@ class RingPolicy:
                 taken.update((node, neighbour))
         nodes = tuple(table.nodes[node] for node in chosen)
         first, second = chosen[0], (chosen[0] + 1) % len(table.nodes)
-        left = limits.staying(ring) - len(nodes)
+        left = len(table.nodes) - len(nodes)
         reason = (
             f"{names(nodes)} and the clockwise neighbours are idle: {table.nodes[first]} used "
             f"{percent(table.cpu[first])} of a core and {table.nodes[second]} "
