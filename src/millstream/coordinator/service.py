@@ -17,6 +17,7 @@ from typing import TypeVar
 
 from millstream.checkpoints.chain import CommitUnknownError
 from millstream.checkpoints.manifest import Staged
+from millstream.coordinator.autoscaler import Autoscaler
 from millstream.coordinator.commit_modes import CommitMode, EpochCommits, InMemoryCommits
 from millstream.coordinator.failure_evidence import Patience
 from millstream.coordinator.fencing import Fencing
@@ -74,6 +75,7 @@ class Coordinator:
         self.failures = TaskFailures(self._lock)
         self.load = LoadMonitor(net.now)
         self._requests = RequestService(self, self._fencing, self.failures)
+        self._autoscaler: Autoscaler | None = None
         self._roster: Roster | None = None
         self._ledger: Ledger | None = None
         self.commits: CommitMode = InMemoryCommits()
@@ -97,6 +99,7 @@ class Coordinator:
         publish: Publish = lambda _: None,
         timings: Iterable[JobTiming] = (),
         downstream: Iterable[str] = (),
+        autoscaler: Autoscaler | None = None,
         partitions: int = 1,
     ) -> None:
         """Register the nodes, mint the first placement, and start to watch the nodes.
@@ -109,6 +112,7 @@ class Coordinator:
         """
         known = list(members)
         self.scaling.begin(known)
+        self._autoscaler = autoscaler
         self._rereplication.spare_owners = not logs
         self._fencing.on_lost = on_lost
         self.failures.downstream = frozenset(downstream)
@@ -293,6 +297,13 @@ class Coordinator:
         if self.roster.is_under_replicated:
             self._rereplication.begin()
         self.commits.after_commit()
+
+    def observe(self, epoch: int, reports: Mapping[NodeId, NodeReport]) -> None:
+        """Add the load of an epoch, and let the policy decide what to change."""
+        load = self.load.add(epoch, reports)
+        self.scaling.weights = load.seconds
+        if self._autoscaler is not None:
+            self._autoscaler.consider(self, self.scaling, self.load.history)
 
     def failure(self) -> MillstreamError | None:
         """The error that best explains why the epoch under way failed."""
