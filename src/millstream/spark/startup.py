@@ -17,11 +17,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from millstream.checkpoints.spark_logs import MIN_RETAINED
+from millstream.coordinator.autoscaler import Autoscaler
 from millstream.coordinator.failure_evidence import Patience
 from millstream.coordinator.interval_commits import Triggers
 from millstream.coordinator.scaling import Member
 from millstream.coordinator.server import CoordinatorServer
 from millstream.coordinator.service import Coordinator
+from millstream.elastic.built_in import policy_of
 from millstream.errors import ConfigError
 from millstream.flow.function_shipping import ship
 from millstream.flow.plan import Plan
@@ -163,6 +165,12 @@ class Startup:
             publish=partial(publish, sinks=named),
             timings=timings,
             downstream=planned.downstream,
+            autoscaler=Autoscaler(
+                policy_of(config.policy),
+                min_nodes=config.min_nodes,
+                max_nodes=config.max_nodes or max(cores, nodes),
+                dry_run=config.dry_run,
+            ),
             partitions=config.partitions or cores,
         )
         if checkpoint.journal is not None and config.recovery == "eager":
