@@ -30,6 +30,7 @@ R = TypeVar("R")
 _SHORTEST = timedelta(seconds=0.1)
 _COUNTS = (
     ("nodes", 1, 4096),
+    ("standby", 0, 4096),
     ("partitions", 1, 65536),
     ("slots", 1, 65536),
     ("replicas", 0, 16),
@@ -60,6 +61,8 @@ class RunConfig:
     when_full: WhenFull = "block"
     on_checkpoint: Callable[[CheckpointResult], None] | None = None
     nodes: int | None = None
+    standby: int = 0
+    replace_after: timedelta | None = timedelta(seconds=5)
     master: str | None = None
     partitions: int | None = None
     slots: int = 4096
@@ -149,8 +152,10 @@ class RunConfig:
     def _check_lengths(self) -> None:
         if not isinstance(self.every, timedelta) or self.every < timedelta(0):
             raise ConfigError(f"every must be a timedelta of 0 or more, got {self.every!r}")
-        for name in ("checkpoint_every", "node_timeout"):
+        for name in ("checkpoint_every", "node_timeout", "replace_after"):
             length = getattr(self, name)
+            if length is None and name == "replace_after":
+                continue
             if not isinstance(length, timedelta) or length < _SHORTEST:
                 raise ConfigError(f"{name} must be a timedelta of 0.1 s or more, got {length!r}")
 
