@@ -214,7 +214,7 @@ def test_nodes_that_die_again_and_again_are_not_replaced_forever() -> None:
         pool.claim()
         pool.join()
     assert launched < 15
-    assert pool.kinds.count("replacement paused") == 1
+    assert pool.kinds.count("replacement-paused") == 1
 
     assert pool.tick(after=60.0).launches.total == 2
 
@@ -264,7 +264,7 @@ def test_executors_are_requested_when_nodes_do_not_fit() -> None:
     assert pool.tick().request is None  # once
     pool.cores |= {"3": 2, "4": 2}
     assert pool.tick().launches == LaunchPlan(total=3, limits={"3": 2, "4": 1})
-    assert pool.kinds == ["executors requested", "executors granted"]
+    assert pool.kinds == ["executors-requested", "executors-granted"]
 
 
 def test_nodes_start_on_what_is_granted_of_a_request() -> None:
@@ -284,7 +284,7 @@ def test_a_request_that_is_not_granted_is_reported_once_and_stays() -> None:
 
     assert pool.tick(after=9.0).events == ()
     [event] = pool.tick(after=1.0).events
-    assert event.kind == "executors not granted"
+    assert event.kind == "executors-not-granted"
     assert event.text == (
         "1 nodes have no room on 2 executors since 10 s; the run continues with fewer nodes until "
         "there are more executors"
@@ -330,7 +330,7 @@ def test_an_executor_whose_nodes_left_is_released_after_a_while() -> None:
     actions = pool.tick(after=10.0)
     assert (actions.release, actions.request) == (("2",), 1)
     del pool.cores["2"]
-    assert pool.kinds == ["executors released"]
+    assert pool.kinds == ["executors-released"]
     pool.target = 2
     assert pool.tick().request == 2  # Spark does not bring it by itself
 

@@ -165,7 +165,7 @@ def test_executors_are_released_when_nodes_leave_and_requested_when_they_come() 
         await_owners(run, 2)
         assert len(executors.living()) == 2
         kinds = [event.kind for event in run.events()]
-        for kind in ("executors released", "executors requested", "executors granted"):
+        for kind in ("executors-released", "executors-requested", "executors-granted"):
             assert kinds.count(kind) == 1
         exact(run)
 

@@ -31,13 +31,13 @@ _STORM_LOSSES = 3  # for each node that there should be
 
 EventKind = Literal[
     "replaced",
-    "replacement paused",
-    "not started",
-    "launch failed",
-    "executors requested",
-    "executors granted",
-    "executors not granted",
-    "executors released",
+    "replacement-paused",
+    "not-started",
+    "launch-failed",
+    "executors-requested",
+    "executors-granted",
+    "executors-not-granted",
+    "executors-released",
 ]
 
 
@@ -221,7 +221,7 @@ class PoolState:
         before, self._was_paused = self._was_paused, len(self._losses) > _STORM_LOSSES * wanted
         if self._was_paused and not before:
             self._event(
-                "replacement paused",
+                "replacement-paused",
                 f"{len(self._losses)} nodes died within {_STORM_SECONDS:.0f} s, and are not "
                 "replaced until that ends; see the executors' stderr for what ends them",
                 {"losses": len(self._losses)},
@@ -289,7 +289,7 @@ class PoolState:
             text = (
                 f"asked Spark for {needed} executors instead of {there}: {short} nodes do not fit"
             )
-            self._event("executors requested", text, facts)
+            self._event("executors-requested", text, facts)
             return needed
         waited = view.now - shortage.since
         if waited >= self._options.grant_within.total_seconds() and not shortage.reported:
@@ -300,7 +300,7 @@ class PoolState:
                 else "the run continues with fewer nodes until there are more executors"
             )
             self._event(
-                "executors not granted",
+                "executors-not-granted",
                 f"{short} nodes have no room on {there} executors since {waited:.0f} s; {then}",
                 {"executors": there, "needed": needed, "short": short, "waited": waited},
             )
@@ -313,7 +313,7 @@ class PoolState:
             return None
         if there >= shortage.requested:
             facts = {"executors": there}
-            self._event("executors granted", f"there are {there} executors now", facts)
+            self._event("executors-granted", f"there are {there} executors now", facts)
             return None
         self._aim = max(shortage.before, there)
         return self._aim
@@ -336,7 +336,7 @@ class PoolState:
             self._aim -= len(release)
             names = ", ".join(release)
             text = f"released executor {names}, whose nodes left"
-            self._event("executors released", text, {"executors": release})
+            self._event("executors-released", text, {"executors": release})
         return release
 
     def _event(self, kind: EventKind, text: str, facts: Mapping[str, Any]) -> None:

@@ -173,7 +173,7 @@ class NodePool:
             problem = self._launcher.failure()
             if problem is not None:
                 text = f"a Spark job that starts nodes failed: {str(problem)[:500]}"
-                self._emit([PoolEvent("launch failed", text, {"unclaimed": unclaimed})])
+                self._emit([PoolEvent("launch-failed", text, {"unclaimed": unclaimed})])
         self._emit(_not_started(ticket) for ticket in self._run.launches.remove_expired())
 
     def _emit(self, events: Iterable[PoolEvent]) -> None:
@@ -205,7 +205,7 @@ def pool_of(
 
 def _not_started(ticket: Ticket) -> PoolEvent:
     return PoolEvent(
-        "not started",
+        "not-started",
         f"a node that was started on executor {ticket.executor} on {ticket.host} has not joined "
         "in time; see the executor's stderr",
         {"executor": ticket.executor, "host": ticket.host},
