@@ -23,6 +23,7 @@ from millstream.coordinator.failure_evidence import Patience
 from millstream.coordinator.fencing import Fencing
 from millstream.coordinator.interval_commits import IntervalCommits, Publish, Triggers
 from millstream.coordinator.journal import Journal
+from millstream.coordinator.launch_tickets import LaunchTickets
 from millstream.coordinator.ledger import Ledger, PreparedEpoch
 from millstream.coordinator.load_monitor import LoadMonitor
 from millstream.coordinator.overview import Overview
@@ -200,6 +201,11 @@ class Coordinator:
                 roster.target,
                 roster.pending,
             )
+
+    @property
+    def launches(self) -> LaunchTickets:
+        """The nodes to be started for this run, and those that are expected to join."""
+        return self._requests.launches
 
     def await_restored(self) -> None:
         """Wait until every node has restored its slots from the store."""

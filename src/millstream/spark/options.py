@@ -34,6 +34,7 @@ _COUNTS = (
     ("nodes", 1, 4096),
     ("min_nodes", 1, 4096),
     ("max_nodes", 1, 4096),
+    ("standby", 0, 4096),
     ("partitions", 1, 65536),
     ("slots", 1, 65536),
     ("replicas", 0, 16),
@@ -64,6 +65,8 @@ class RunConfig:
     when_full: WhenFull = "block"
     on_checkpoint: Callable[[CheckpointResult], None] | None = None
     nodes: int | None = None
+    standby: int = 0
+    replace_after: timedelta | None = timedelta(seconds=5)
     master: str | None = None
     partitions: int | None = None
     slots: int = 4096
@@ -168,8 +171,10 @@ class RunConfig:
     def _check_lengths(self) -> None:
         if not isinstance(self.every, timedelta) or self.every < timedelta(0):
             raise ConfigError(f"every must be a timedelta of 0 or more, got {self.every!r}")
-        for name in ("checkpoint_every", "node_timeout"):
+        for name in ("checkpoint_every", "node_timeout", "replace_after"):
             length = getattr(self, name)
+            if length is None and name == "replace_after":
+                continue
             if not isinstance(length, timedelta) or length < _SHORTEST:
                 raise ConfigError(f"{name} must be a timedelta of 0.1 s or more, got {length!r}")
 
