@@ -36,6 +36,7 @@ from millstream.coordinator.scaling import Member, Scaling
 from millstream.coordinator.task_failures import TaskFailures
 from millstream.coordinator.wait_log import WaitLog
 from millstream.elastic.events import EventLog
+from millstream.elastic.slot_shares import weights_of
 from millstream.errors import MillstreamError
 from millstream.flow.time_origins import JobTiming
 from millstream.ring.drawing import draw
@@ -306,8 +307,7 @@ class Coordinator:
 
     def observe(self, epoch: int, reports: Mapping[NodeId, NodeReport]) -> None:
         """Add the load of an epoch, and let the policy decide what to change."""
-        load = self.load.add(epoch, reports)
-        self.scaling.weights = load.seconds
+        self.scaling.weights = weights_of(self.load.add(epoch, reports))
         if self._autoscaler is not None:
             self._autoscaler.consider(self, self.scaling, self.load.history)
 
