@@ -100,7 +100,7 @@ def run_epoch(coordinator: Coordinator, epoch: int, time: int, body: Body) -> Ep
         body.publish(staged)
         coordinator.published(epoch)
     coordinator.seal()
-    coordinator.load.add(epoch, reports)
+    coordinator.observe(epoch, reports)
     return EpochResult(record, prepared.receipts, reports, prepared.counted, prepared.clocks)
 
 
