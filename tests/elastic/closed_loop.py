@@ -15,6 +15,7 @@ from millstream.elastic.decisions import Decision, decided
 from millstream.elastic.limits import Limits
 from millstream.elastic.load import Load, NodeLoad
 from millstream.elastic.policy import Policy
+from millstream.elastic.slot_shares import weights_of
 from millstream.ring.balance import rebalanced
 from millstream.ring.ring import NodeId, Ring
 
@@ -101,7 +102,7 @@ class ClosedLoop:
 
     def _rebalance(self, nodes: Sequence[NodeId]) -> None:
         """What the coordinator does when the number of nodes changes."""
-        self.ring = rebalanced(self.ring, self.history[-1].seconds, nodes)
+        self.ring = rebalanced(self.ring, weights_of(self.history[-1]), nodes)
 
     def _move(self, move: MoveSlots) -> None:
         slots = np.concatenate([np.arange(run.start, run.stop) for run in move.slots])
@@ -140,7 +141,7 @@ def load_of(
             node=node,
             cpu=part,
             queue=queue,
-            tuples=float(counts[index[node]]) if node in index else 0.0,
+            tuples=1000 * float(spent[index[node]]) if node in index else 0.0,
             reduce_seconds=float(spent[index[node]]) if node in index else 0.0,
         )
         for node, part in cpu.items()
@@ -150,7 +151,7 @@ def load_of(
         time=time,
         nodes=nodes,
         seconds=seconds,
-        tuples=np.ones(ring.slots),
+        tuples=1000 * seconds,
         state_bytes=np.zeros(ring.slots),
         epoch_seconds=epoch_seconds,
     )

@@ -33,7 +33,7 @@ every_policy = pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES
 LIMITS = Limits(min_nodes=1, max_nodes=16, standby=1)
 A, B, C = map(NodeId, "abc")
 
-few = settings(max_examples=15)
+few = settings(max_examples=settings().max_examples // 7)
 starts = st.tuples(st.integers(1, 8), st.floats(0.2, 6), st.integers(0, 20))
 """How many nodes there are first, the cores that the load needs on average, and a seed."""
 

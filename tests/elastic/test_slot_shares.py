@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -14,6 +16,7 @@ from millstream.elastic.slot_shares import (
     recut,
     runs,
     unevenness,
+    weights_of,
 )
 from millstream.ring.ring import NodeId, Ring
 from tests.elastic.closed_loop import load_of
@@ -31,6 +34,17 @@ def test_imbalance_is_the_busiest_node_over_the_mean() -> None:
     assert imbalance(load, RING) == pytest.approx(1.5)
     assert imbalance(load_of(RING, {A: 0.0, B: 0.0}), RING) == 1.0
     assert unevenness(np.zeros(0)) == 1.0
+
+
+def test_slots_weigh_half_by_their_seconds_and_half_by_their_tuples() -> None:
+    load = replace(
+        load_of(RING, {A: 0.3, B: 0.1}),
+        seconds=np.array([0.0, 0, 0, 1, 1, 1, 1, 0]),
+        tuples=np.array([0.0, 20, 0, 0, 20, 0, 0, 0]),
+    )
+
+    assert weights_of(load).tolist() == [0, 1, 0, 0.5, 1.5, 0.5, 0.5, 0]
+    assert weights_of(replace(load, tuples=np.zeros(8))) is load.seconds
 
 
 @given(values_of, st.floats(0, 100))

@@ -36,6 +36,7 @@ from millstream.elastic.slot_shares import (
     portion,
     runs,
     unevenness,
+    weights_of,
 )
 from millstream.errors import ConfigError
 from millstream.ring.ring import Ring
@@ -171,7 +172,7 @@ class _Split:
     ) -> None:
         self.transfers: list[Transfer] = []
         self.unrelieved: list[int] = []
-        self._table, self._values, self._cpu_high = table, load.seconds, cpu_high
+        self._table, self._values, self._cpu_high = table, weights_of(load), cpu_high
         self._owned = OwnedSlots(ring)
         self._addable = limits.addable(ring, len(table.nodes))
         self._relieving: set[int] = set()

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from millstream.elastic.load import Load
-from millstream.elastic.slot_shares import Values, per_node
+from millstream.elastic.slot_shares import Values, per_node, weights_of
 from millstream.errors import ConfigError
 from millstream.ring.ring import NodeId, Ring
 
@@ -43,7 +43,7 @@ class NodeTable:
 
 def node_table(load: Load, ring: Ring) -> NodeTable:
     """Return the load of the ring's nodes; seconds follow the slots that they own in this ring."""
-    seconds = per_node(load.seconds, ring)
+    seconds = per_node(weights_of(load), ring)
     reported = [load.nodes.get(node) for node in ring.nodes]
     cpu = np.array([np.nan if node is None else node.cpu for node in reported])
     queue = np.array([np.nan if node is None else node.queue for node in reported])

@@ -37,6 +37,7 @@ from millstream.elastic.slot_shares import (
     recut,
     runs,
     unevenness,
+    weights_of,
 )
 from millstream.errors import ConfigError
 from millstream.ring.ring import Ring
@@ -98,7 +99,7 @@ class RingPolicy:
             if crowded and limits.addable(ring, 1):
                 short.append(_shortage(chain, table, high, self.options))
             elif len(chain) > 1:
-                moves += _evened(chain, table.seconds, owned, load.seconds)
+                moves += _evened(chain, table.seconds, owned, weights_of(load))
         actions: list[Action] = [
             *self._moves(moves, table),
             *self._added(short, table, ring, limits),
