@@ -74,6 +74,31 @@ def test_the_most_loaded_nodes_are_paired_with_the_least_loaded() -> None:
     assert pairs == [(A, D), (B, C)]
 
 
+def test_nothing_moves_between_nodes_that_are_nearly_alike() -> None:
+    ring = Ring.even([A, B, C, D], 4096)
+    parts = {A: 0.78, B: 0.74, C: 0.74, D: 0.72}
+    loads = [load_of(ring, parts, time=at) for at in (0.0, 5.0)]
+
+    assert BottleneckPolicy().decide(loads, ring, FIXED) == []
+
+
+def test_no_node_is_added_for_a_slot_that_has_nearly_all_the_load() -> None:
+    seconds = np.full(64, 0.001)
+    seconds[3] = 0.9
+    parts = {A: 0.95, B: 0.1, C: 0.1, D: 0.1}
+    loads = [load_of(RING, parts, time=at, seconds=seconds) for at in (0.0, 5.0)]
+
+    assert BottleneckPolicy().decide(loads, RING, OPEN) == []
+
+
+def test_nodes_that_are_slightly_overloaded_need_fewer_new_ones() -> None:
+    high = (0.72, 0.72, 0.72, 0.72)
+
+    (action,) = decide(report(0, *high), report(5, *high), limits=OPEN)
+
+    assert isinstance(action, AddNodes) and action.count == 2
+
+
 def test_a_node_is_added_if_no_other_has_room() -> None:
     high = (0.95, 0.65, 0.65, 0.65)
 

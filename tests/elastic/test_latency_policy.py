@@ -130,6 +130,15 @@ def test_waiting_counts_as_latency() -> None:
     assert move.count == 25
 
 
+def test_the_slowest_node_is_paired_with_the_fastest() -> None:
+    loop = run_with([4.0, 1.0, 2.0, 8.0], np.full(1024, 1 / 1024))
+
+    actions = loop.decide(LatencyPolicy(), Limits(max_nodes=4))
+
+    pairs = [(a.source, a.to) for a in actions if isinstance(a, MoveSlots)]
+    assert pairs == [("n001", "n003"), ("n002", "n000")]
+
+
 def test_a_node_without_slots_receives_none() -> None:
     own = [NodeLoad(node=node, cpu=0.5, tuples=50, reduce_seconds=0.5) for node in (A, B)]
     load = load_with(RING, *own, NodeLoad(node=C, cpu=0.0))

@@ -98,6 +98,20 @@ def test_no_more_nodes_are_added_than_are_missing_or_stand_by() -> None:
     assert counts == [[4], [2], [1], []]
 
 
+def test_nodes_that_are_slightly_overloaded_need_fewer_new_ones() -> None:
+    (action,) = decide(0.72, 0.72, 0.72, 0.72, limits=OPEN)
+
+    assert isinstance(action, AddNodes) and action.count == 2
+
+
+def test_nothing_moves_if_one_slot_has_all_the_load() -> None:
+    seconds = np.zeros(64)
+    seconds[3] = 0.9
+    load = load_of(RING, {A: 0.9, B: 0.0, C: 0.0, D: 0.0}, seconds=seconds)
+
+    assert RingPolicy().decide([load], RING, FIXED) == []
+
+
 def test_a_node_next_to_an_idle_one_is_removed() -> None:
     actions = decide(0.1, 0.1, 0.12, 0.11, limits=OPEN)
 

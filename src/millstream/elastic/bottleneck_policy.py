@@ -25,6 +25,7 @@ from millstream.elastic.node_table import (
     NodeTable,
     check_between,
     check_thresholds,
+    missing_nodes,
     names,
     node_table,
     percent,
@@ -174,23 +175,20 @@ class _Split:
         self.unrelieved: list[int] = []
         self._table, self._values, self._cpu_high = table, weights_of(load), cpu_high
         self._owned = OwnedSlots(ring)
-        self._addable = limits.addable(ring, len(table.nodes))
-        self._relieving: set[int] = set()
+        self._addable = limits.addable(ring, missing_nodes(table.cpu, cpu_high))
         able = np.flatnonzero(~np.isnan(table.cpu))
-        # The least loaded first; each receives once.
+        # The least loaded first; each receives once, and so from a node with more load than all
+        # that received before it: nobody receives and gives.
         self._receivers = deque(able[np.argsort(table.seconds[able], kind="stable")].tolist())
 
     def relieve(self, node: int, *, overloaded: bool) -> None:
         """Move half of the difference to the least loaded node, or ask for a new one."""
-        if node in self._relieving:
-            return
         found = self._transfer(node)
         lacking = overloaded and (found is None or not self._has_room(found))
-        if lacking and len(self.unrelieved) < self._addable:
+        if lacking and len(self.unrelieved) < self._addable and self._is_divisible(node):
             self.unrelieved.append(node)
         elif found is not None:
             self.transfers.append(found)
-            self._relieving.add(found.target)
             self._receivers.popleft()
 
     def _transfer(self, node: int) -> Transfer | None:
@@ -204,6 +202,12 @@ class _Split:
         if len(slots) == 0 or busier > WORTH_IT * seconds[node]:
             return None
         return Transfer(slots, node, receiver, amount)
+
+    def _is_divisible(self, node: int) -> bool:
+        """Whether a new node could take a good part; not if one slot has nearly all the load."""
+        slots, seconds = self._owned.of(node), self._table.seconds[node]
+        part = self._values[portion(slots, self._values, seconds / 2)].sum()
+        return bool(part >= (1 - WORTH_IT) * seconds)
 
     def _has_room(self, transfer: Transfer) -> bool:
         table = self._table

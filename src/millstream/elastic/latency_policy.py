@@ -115,8 +115,6 @@ def _transfers(
     found: list[Transfer] = []
     for receiver, donor in zip(order, reversed(order[(len(order) + 1) // 2 :]), strict=False):
         wanted = queues.best_transfer(donor, receiver, tuples)
-        if wanted <= 0:
-            continue
         slots = portion(owned[donor], values, wanted)
         moved = float(values[slots].sum())
         if len(slots) and queues.gain(donor, receiver, tuples, moved) >= min_gain:

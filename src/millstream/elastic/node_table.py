@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import ceil
 
 import numpy as np
 import numpy.typing as npt
@@ -49,6 +50,11 @@ def node_table(load: Load, ring: Ring) -> NodeTable:
     queue = np.array([np.nan if node is None else node.queue for node in reported])
     length = load.epoch_seconds if load.epoch_seconds > 0 else np.nan
     return NodeTable(ring.nodes, seconds, cpu, (queue + seconds) / length)
+
+
+def missing_nodes(cpu: Values, cpu_high: float) -> int:
+    """How many nodes to add, at least one, for these to come well below the threshold."""
+    return max(1, ceil(float(np.nansum(cpu)) / (HEADROOM * cpu_high)) - len(cpu))
 
 
 def check_thresholds(cpu_low: float, cpu_high: float) -> None:

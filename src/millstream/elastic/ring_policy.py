@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import ceil
 from typing import ClassVar
 
 import numpy as np
@@ -19,12 +18,12 @@ from millstream.elastic.actions import Action, AddNodes, MoveSlots, RemoveNodes
 from millstream.elastic.limits import Limits
 from millstream.elastic.load import Load
 from millstream.elastic.node_table import (
-    HEADROOM,
     WORTH_IT,
     Flags,
     NodeTable,
     check_between,
     check_thresholds,
+    missing_nodes,
     names,
     node_table,
     percent,
@@ -91,18 +90,18 @@ class RingPolicy:
         high = (table.cpu >= self.options.cpu_high) & (table.feeds >= self.options.queue_high)
         uneven = table.uneven(self.options.max_imbalance, self.options.min_cpu)
         moves: list[Transfer] = []
-        short: list[_Shortage] = []
+        crowds: list[int] = []
         owned = OwnedSlots(ring)
         for chain in _neighbourhoods(table, high | uneven, self.options):
             cpu = table.cpu[chain]
             crowded = bool(high[chain].any()) and float(cpu.mean()) >= self.options.cpu_high
             if crowded and limits.addable(ring, 1):
-                short.append(_shortage(chain, table, high, self.options))
+                crowds += chain
             elif len(chain) > 1:
                 moves += _evened(chain, table.seconds, owned, weights_of(load))
         actions: list[Action] = [
             *self._moves(moves, table),
-            *self._added(short, table, ring, limits),
+            *self._added(crowds, high, table, ring, limits),
         ]
         if actions or high.any():
             return actions
@@ -122,19 +121,21 @@ class RingPolicy:
         ]
 
     def _added(
-        self, short: list[_Shortage], table: NodeTable, ring: Ring, limits: Limits
+        self, crowds: list[int], high: Flags, table: NodeTable, ring: Ring, limits: Limits
     ) -> list[Action]:
-        wanted = [node for shortage in short for node in shortage.relieve]
-        wanted.sort(key=lambda node: -table.seconds[node])
-        relieved = wanted[: limits.addable(ring, len(wanted))]
-        if not relieved:
+        if not crowds:
             return []
+        missing = missing_nodes(table.cpu[crowds], self.options.cpu_high)
+        overloaded = sorted(
+            (node for node in crowds if high[node]), key=lambda n: -table.seconds[n]
+        )
+        relieved = overloaded[: limits.addable(ring, missing)]
         nodes = tuple(table.nodes[node] for node in relieved)
         busiest = relieved[0]
         reason = (
             f"{names(nodes)} and the neighbours are loaded: {nodes[0]} used "
             f"{percent(table.cpu[busiest])} of a core with {table.feeds[busiest]:.1f} feeds at it, "
-            f"and its neighbourhood {percent(short[0].cpu)} on average "
+            f"and all of them {percent(float(table.cpu[crowds].mean()))} on average "
             f"(threshold {percent(self.options.cpu_high)})"
         )
         grown = len(table.nodes) + len(nodes)
@@ -165,14 +166,6 @@ class RingPolicy:
         )
         predicted = {"nodes": left, "mean_cpu": float(np.nansum(table.cpu)) / left}
         return [RemoveNodes(nodes=nodes, reason=reason, predicted=predicted)]
-
-
-@dataclass(frozen=True)
-class _Shortage:
-    """Nodes of a loaded neighbourhood that new nodes should relieve; its mean CPU."""
-
-    relieve: list[int]
-    cpu: float
 
 
 def _neighbourhoods(table: NodeTable, loaded: Flags, options: RingOptions) -> list[list[int]]:
@@ -218,14 +211,6 @@ def _evened(chain: list[int], seconds: Values, owned: OwnedSlots, values: Values
     ]
     relieved = after(seconds, found)[chain].max()
     return found if relieved <= WORTH_IT * seconds[chain].max() else []
-
-
-def _shortage(chain: list[int], table: NodeTable, high: Flags, options: RingOptions) -> _Shortage:
-    cpu = table.cpu[chain]
-    missing = ceil(float(cpu.sum()) / (HEADROOM * options.cpu_high)) - len(chain)
-    overloaded = [node for node in chain if high[node]]
-    overloaded.sort(key=lambda node: -table.seconds[node])
-    return _Shortage(overloaded[: max(1, missing)], float(cpu.mean()))
 
 
 def _why_moved(transfer: Transfer, table: NodeTable) -> str:
