@@ -248,6 +248,7 @@ class Coordinator:
 
     def admit(self, epoch: int, now: int) -> EpochRecord:
         """Enact pending changes of owners and copies, and fix the record of the next epoch."""
+        self.load.admit()
         with self._changing, self._lock:
             self.failures.clear()
             minted = self.scaling.enact(between_epochs=True)
