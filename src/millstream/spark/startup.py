@@ -253,7 +253,7 @@ class Startup:
         secret = new_secret()
         patience = Patience(silence=self._config.node_timeout.total_seconds())
         net = FlightNet(secret, None if identity is None else identity.certificate)
-        coordinator = Coordinator(net, patience)
+        coordinator = Coordinator(net, patience, workflow=self._plan.name)
         try:
             server = CoordinatorServer(address, secret, coordinator, identity)
         except pa.ArrowException as problem:  # without a reason; gRPC has logged it
