@@ -33,6 +33,7 @@ INTERNAL = {
     "NotReadyError": "the coordinator asks again",
     "RebasedError": "the coordinator asks again",
     "RecutError": "the epoch runs again",
+    "RegistryUnusableError": "logged by a run, printed by the command line",
     "RingError": "a defect",
     "SlotsNotHeldError": "the coordinator asks the owner",
     "StaleTaskError": "ends a task of an epoch that is over",
