@@ -713,7 +713,9 @@ def test_a_takeover_that_cuts_units_makes_differing_input_downstream_retryable(
         assert not coordinator.is_retryable(behind), "its slots went to one node, as they were"
 
         owned = run.owned_by(N2)
-        coordinator.roster._in_sync[N3][owned[0]] = False
+        in_sync = {node: coordinator.roster.in_sync(node) for node in coordinator.roster.nodes}
+        in_sync[N3][owned[0]] = False
+        coordinator.roster.set_in_sync(cells(coordinator.roster, in_sync))
         run.world.crash(N2)
         coordinator.investigate(N2)
         assert coordinator.is_retryable(behind)

@@ -42,7 +42,7 @@ class Frozen:
                 first, last = np.searchsorted(slots, [copy.slots.start, copy.slots.stop])
                 frozen = self.by_job[copy.job][slots[first:last]]
                 same[copy.job][first:last] |= frozen == number
-        return np.all([*same.values(), np.ones(len(slots), dtype=bool)], axis=0)
+        return np.asarray(np.all([*same.values(), np.ones(len(slots), dtype=bool)], axis=0))
 
     def units(self) -> Iterator[CommittedUnit]:
         """The units, if every slot of every job has one."""

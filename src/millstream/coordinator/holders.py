@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from millstream.ring.masks import SlotMask
 from millstream.ring.placement import NOBODY, NodeTable, Placement
+from millstream.ring.ring import NodeId
 
 Slots = npt.NDArray[np.intp]
 """Numbers of slots, in increasing order."""
@@ -22,7 +23,7 @@ Slots = npt.NDArray[np.intp]
 class Holders:
     """The owner of each slot in column 0, then the nodes that are fed its copies, clockwise."""
 
-    def __init__(self, placement: Placement, numbers: Mapping[str, int]) -> None:
+    def __init__(self, placement: Placement, numbers: Mapping[NodeId, int]) -> None:
         """``numbers`` has the number of each node, which stands for it in the table."""
         ring, arcs = placement.ring, placement.arcs
         width = 1 + max(len(nodes) for _, nodes in arcs)

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from millstream.checkpoints.manifest import BaseRecord
 from millstream.coordinator.frozen_units import Frozen
+from millstream.coordinator.layout import Layout
 from millstream.coordinator.roster import Cells, Roster, values_at
 from millstream.coordinator.watermarks import Counted, Watermarks
 from millstream.errors import MillstreamError
@@ -86,6 +87,7 @@ class PreparedEpoch:
     clocks: Watermarks = field(default_factory=Watermarks)
     counted: Mapping[int, Counted] = field(default_factory=dict)
     units: tuple[CommittedUnit, ...] = ()
+    layout: Layout | None = None
 
     @property
     def commit(self) -> Commit:
@@ -181,9 +183,10 @@ class Ledger:
             self.recut = self.recut or not set(placement.cuts) <= set(self._record.cuts)
 
     def receive(self, node: NodeId, receipts: Receipts) -> None:
-        """Replace the receipts of a node for the try under way."""
-        self._received[node] = receipts
-        self._ring_of[node] = self._roster.placement.version
+        """Replace the receipts of a member for the try under way."""
+        if node in self._roster.domains:
+            self._received[node] = receipts
+            self._ring_of[node] = self._roster.placement.version
 
     def _valid_receipts(self) -> Iterator[tuple[NodeId, Receipt]]:
         """The receipts of the try under way; those of another epoch or try do not count."""
@@ -276,6 +279,7 @@ class Ledger:
             self.clocks.commit(self._record, counted),
             counted,
             tuple(frozen.units()),
+            Layout.of(self._roster.goal, self._roster.target),
         )
 
     def _counted(self) -> dict[int, Counted]:

@@ -116,7 +116,13 @@ class Coordinator:
                 else EpochCommits(self.net, journal)
             )
         committed = self.commits.committed
-        self._roster = Roster(domains, slots, replicas, empty=committed == NOTHING_COMMITTED)
+        self._roster = Roster(
+            domains,
+            slots,
+            replicas,
+            empty=committed == NOTHING_COMMITTED,
+            layout=None if journal is None else journal.layout,
+        )
         self._ledger = Ledger(
             self.commits.incarnation,
             jobs,
@@ -181,7 +187,7 @@ class Coordinator:
                 tuple(self.waits.long()),
                 self.scaling.roles(),
                 self.scaling.pids(),
-                self.scaling.target,
+                roster.target,
                 roster.pending,
             )
 
