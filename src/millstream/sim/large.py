@@ -28,7 +28,7 @@ DRIVER = "driver"
 SECOND = 1_000_000
 _PER_HOST = 8
 _EPOCH_SECONDS = 1.0
-_TASKS_PER_NODE = 2  # a map and a reduce task
+_WORKERS_PER_NODE = 1  # Spark's Python workers, each of which fetches the record once
 _HEARTBEATS = 2  # of a node, in a second
 _STARTING = 2.0  # seconds, at most, that a node takes to start
 _NAMES = "n{:031d}"  # as long as a real one
@@ -106,15 +106,15 @@ class LargeRun:
     @property
     def is_complete(self) -> bool:
         """Whether there are as many nodes as were asked for."""
-        return len(self.coordinator.roster.active) >= self.coordinator.scaling.target
+        return len(self.coordinator.roster.active) >= self.coordinator.roster.target
 
     # -- changes -------------------------------------------------------------------------
 
     def grow(self, count: int) -> None:
         """Ask for so many nodes more, and start them."""
-        scaling = self.coordinator.scaling
+        target = self.coordinator.roster.target + count
         with self.meter.metered():
-            scaling.scale_to(scaling.target + count)
+            self.coordinator.scaling.scale_to(target)
         self.start(count)
 
     def start(self, count: int) -> None:
@@ -148,7 +148,7 @@ class LargeRun:
             self._net.serve_all(answer, reports)
             record = self._net.serve(answer, FetchRecord(*record.at))
         for node in self.coordinator.roster.nodes:
-            for _ in range(_TASKS_PER_NODE):
+            for _ in range(_WORKERS_PER_NODE):
                 self._net.serve(answer, FetchRecord(*record.at))
             for _ in range(_HEARTBEATS):
                 self._net.serve(answer, Heartbeat(node))

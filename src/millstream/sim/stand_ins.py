@@ -53,7 +53,7 @@ class Fleet:
         self.fetch = fetch
         self.nodes: dict[NodeId, StandIn] = {}
         self.units: npt.NDArray[np.int64] = np.zeros(1, np.int64)  # the first slot of each
-        self._numbers: dict[str, int] = {}
+        self._numbers: dict[NodeId, int] = {}
         self._tables: dict[int, Holders] = {}
 
     def start(self, node: NodeId, domain: Domain) -> StandIn:
