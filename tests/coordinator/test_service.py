@@ -176,6 +176,19 @@ def test_the_result_has_a_report_of_every_node_and_the_receipts_of_every_job(run
         assert sorted(slots) == list(range(SLOTS))
 
 
+def test_a_unit_has_one_owner_and_there_are_as_many_partitions_as_the_run_asks_for(
+    world: World,
+) -> None:
+    run = Run(world, nodes=2)
+
+    result = run.main(run.epoch)
+
+    assert result.record.partitions == (0, 3, 6)  # three, of two owners
+    for job in PLAIN.jobs:
+        units = {r.slots for r in result.receipts if r.job == job}
+        assert units == {range(3), range(3, 6), range(6, 12)}
+
+
 def test_partitions_that_no_sink_read_are_evaluated_before_the_commit(run: Run) -> None:
     def main() -> None:
         record = run.coordinator.admit(0, 0)

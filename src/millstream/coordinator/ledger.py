@@ -21,6 +21,7 @@ from millstream.errors import MillstreamError
 from millstream.ring.key_types import describe
 from millstream.ring.keys import canonical_type
 from millstream.ring.masks import SlotMask
+from millstream.ring.partitioning import partition_starts
 from millstream.ring.ring import NodeId
 from millstream.state.blocks import KEY
 from millstream.state.values import may_mix_types, unify, unify_nulls
@@ -29,6 +30,8 @@ from millstream.wire.commit import NOTHING_COMMITTED, Commit, CommittedUnit
 from millstream.wire.epoch_record import EpochRecord, JobTypes
 from millstream.wire.receipts import Receipt, Receipts
 from millstream.work.job_clock import summed
+
+_PARTITIONS_PER_OWNER = 2
 
 
 class EpochOrderError(MillstreamError):
@@ -109,8 +112,11 @@ class Ledger:
         logs: bool = False,
         committed: Commit = NOTHING_COMMITTED,
         clocks: Watermarks | None = None,
+        partitions: int = 1,
     ) -> None:
+        """``partitions`` is the least number of shuffle partitions of a job."""
         self.incarnation = incarnation
+        self._partitions = partitions
         self._logs = logs
         self.committed = committed
         self._jobs = jobs
@@ -152,6 +158,7 @@ class Ledger:
             logs=self._logs,
             clocks=self.clocks.at(time, self.incarnation, requested),
             cuts=self._roster.placement.cuts,
+            partitions=self._partition_starts(),
         )
         self._begin_try()
         return self._record
@@ -166,9 +173,17 @@ class Ledger:
             placement=placement,
             addresses=self._addresses(),
             cuts=placement.cuts,
+            partitions=self._partition_starts(),
         )
         self._begin_try()
         return self._record
+
+    def _partition_starts(self) -> tuple[int, ...]:
+        """The first slot of each partition of a try that begins now."""
+        placement, least = self._roster.placement, self._partitions
+        # A bound for slots that are scattered: every partition is a task of Spark.
+        most = max(least, _PARTITIONS_PER_OWNER * len(placement.ring.nodes))
+        return partition_starts(placement, least, most)
 
     def _begin_try(self) -> None:
         self._received, self._ring_of = {}, {}

@@ -324,9 +324,7 @@ class Roster:
             return False
         owners = self.holders.owners
         if between_epochs:
-            ready = (self._goal != owners) & self.holders.found(self._goal, self._synced)
-            if self._empty:
-                ready = self._goal != owners
+            ready = (self._goal != owners) & self._is_ready()
             self._former = np.where(ready, owners, self._former)
             owners = np.where(ready, self._goal, owners)
         before = self.placement
@@ -334,6 +332,12 @@ class Roster:
         minted = self.placement is not before
         self._is_changed = minted or (bool(self.pending) and not between_epochs)
         return minted
+
+    def _is_ready(self) -> SlotMask:
+        """The slots whose goal has a complete copy."""
+        if self._empty:
+            return np.ones(len(self._goal), dtype=bool)
+        return self.holders.found(self._goal, self._synced)
 
     def _mint(self, owners: npt.NDArray[np.int32], restored: SlotMask | None = None) -> None:
         """Mint the placement with these owners, if it differs from the one in force.
@@ -380,11 +384,14 @@ class Roster:
         short = np.zeros(len(owners), dtype=bool)
         for column in self._wanted.T:
             short |= (column != NOBODY) & ~self.holders.found(column, self._synced)
-        retained = self._synced & short[:, None] & ~self._cells_of(self._dead)
-        if self._empty:
-            retained[:] = False
-        columns.append(np.where(retained, self.holders.table, NOBODY))
+        columns.append(np.where(self._retained(short), self.holders.table, NOBODY))
         return np.concatenate(columns, axis=1)
+
+    def _retained(self, short: SlotMask) -> Cells:
+        """The complete copies that are retained, because their slots are ``short`` of backups."""
+        if self._empty:
+            return np.zeros_like(self._synced)
+        return np.asarray(self._synced & short[:, None] & ~self._cells_of(self._dead))
 
     # -- copies that are missing ---------------------------------------------------------
 

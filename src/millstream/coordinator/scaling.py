@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -57,7 +57,6 @@ class Scaling:
         self._members: dict[NodeId, Member] = {}
         self._is_due = False  # the goal has to be computed anew
         self.weights: Weights | None = None
-        self.capacities: Mapping[NodeId, float] | None = None
 
     def begin(self, members: Iterable[Member]) -> None:
         """Register the first members, all of them active."""
@@ -174,7 +173,6 @@ class Scaling:
             roster.goal,
             weights,
             roster.active,
-            capacities=self.capacities,
             in_sync=roster.in_sync,
         )
 

@@ -95,13 +95,15 @@ class Coordinator:
         publish: Publish = lambda _: None,
         timings: Iterable[JobTiming] = (),
         downstream: Iterable[str] = (),
+        partitions: int = 1,
     ) -> None:
         """Register the nodes, mint the first placement, and start to watch the nodes.
 
         With ``logs``, backups hold tuple logs, and only owners can be donors of copies. With a
         ``journal``, epochs are committed in the store, and the run resumes from it: each epoch by
         itself, or, with ``logs``, several at a time, which are then ``publish``-ed. ``downstream``
-        are the jobs that read the results of other jobs.
+        are the jobs that read the results of other jobs. ``partitions`` is the least number of
+        partitions of a shuffle.
         """
         known = list(members)
         self.scaling.begin(known)
@@ -132,6 +134,7 @@ class Coordinator:
             logs=logs,
             committed=committed,
             clocks=self.commits.clocks(timings),
+            partitions=partitions,
         )
         warning = shortage(domains.values(), replicas)
         if warning:

@@ -179,7 +179,7 @@ class NodeMachine:
         unit = self.current.matching(work)
         if unit is None:
             unit = Unit(receipt)
-            self.current.units.append(unit)
+            self.current.add(unit)
         if unit.outputs is None:
             unit.outputs = reduced.outputs
         if unit.effective:

@@ -374,6 +374,8 @@ class Checks:
         for node, machine in self._cluster.machines.items():
             if node not in nodes or self._cluster.is_at_work(node):
                 continue
+            if not self._cluster.world.alive(node):
+                continue  # it may have ended in the middle of a merge
             holdings = machine.store.holdings
             for pending in machine.store.pending_epochs.oldest_first():
                 if not (holdings.held & (holdings.through < pending.epoch)).any():

@@ -36,10 +36,11 @@ def start(workflow: Workflow, config: RunConfig) -> Run:
 
     It runs on ``spark``, or else on the session of its sources, or on one of its own on ``master``.
 
-    ``nodes`` defaults to one per executor core, ``partitions`` (of each shuffle) to the larger of
-    cores and nodes. Every slot has ``replicas`` copies on other nodes, in other fault zones where
-    possible: ``zone`` gives the zone of an executor from its host and id, by default its
-    ``MILLSTREAM_ZONE`` or its host. A node that answers no ping for ``node_timeout`` is declared
+    ``nodes`` defaults to one per executor core. Every node has a partition of each shuffle, or
+    several if there would be fewer than ``partitions``, by default as many as executor cores.
+    Every slot has ``replicas`` copies on other nodes, in other fault zones where possible: ``zone``
+    gives the zone of an executor from its host and id, by default its ``MILLSTREAM_ZONE`` or its
+    host. A node that answers no ping for ``node_timeout`` is declared
     dead. ``every`` is the shortest time between two epochs of unbounded input. With a
     ``memory_limit`` (bytes, or text such as ``"512MB"``) a node whose keys take more than that in
     memory moves the least recently used to its local disk; jobs with built-in aggregates or Arrow

@@ -96,9 +96,7 @@ class Startup:
         self._check_hosts()
         self._check_memory_limit()
         cores = await_executors(spark)
-        nodes = config.nodes or min(cores, config.slots)
-        partitions = config.partitions or -(-max(cores, nodes) // nodes) * nodes
-        program = program_of(planned, config.slots, min(partitions, config.slots))
+        program = program_of(planned, config.slots)
         bounded = all(vertex.source.bounded for _, vertex in planned.of_kind(SourceVertex))
         timings = timings_of(planned)
         windows = bool(timings)
@@ -108,6 +106,7 @@ class Startup:
         self._checkpoint = checkpoint = claim_checkpoint(
             planned, config, spark, admitted.frame, named, self._cleanup
         )
+        nodes = config.nodes or checkpoint.nodes or min(cores, config.slots)
         identity = new_identity() if config.encrypted else None
         coordinator, endpoint = self._coordinator(folder, identity)
         launch = Launch(
@@ -164,6 +163,7 @@ class Startup:
             publish=partial(publish, sinks=named),
             timings=timings,
             downstream=planned.downstream,
+            partitions=config.partitions or cores,
         )
         if checkpoint.journal is not None and config.recovery == "eager":
             coordinator.await_restored()
