@@ -86,7 +86,7 @@ class Fleet:
 
     def feed(self, record: EpochRecord) -> None:
         """Feed all units of a try to their owners, which live, and to all that hold copies."""
-        self.units = np.array(sorted({0, *record.cuts}), np.int64)
+        self.units = np.array(sorted({*record.partitions, *record.cuts}), np.int64)
         for name in record.placement.nodes:
             if self.nodes[name].alive:
                 self.nodes[name].take_units(record)
