@@ -9,6 +9,7 @@ from millstream.errors import MillstreamError
 from millstream.ring.placement import Placement
 from millstream.ring.ring import NodeId
 from millstream.wire.commit import NOTHING_COMMITTED, Commit
+from millstream.wire.pickled_once import PickledOnce
 from millstream.wire.request import Request
 
 # -- to a node -----------------------------------------------------------------------------
@@ -25,7 +26,7 @@ class Stop(Request[None]):
 
 
 @dataclass(frozen=True)
-class Assign(Request[None]):
+class Assign(PickledOnce, Request[None]):
     """The placement in force, from the coordinator.
 
     Owners are the same since version ``owners_since``: a node that missed the placements in between
