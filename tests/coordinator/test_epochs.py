@@ -15,6 +15,7 @@ from millstream.coordinator.ledger import (
     PreparedEpoch,
     TypeConflictError,
 )
+from millstream.coordinator.load_monitor import LoadMonitor
 from millstream.coordinator.service import Coordinator
 from millstream.wire.epoch_record import EpochRecord
 from millstream.wire.feed import NotDeterministicError
@@ -30,6 +31,7 @@ class Speaker:
 
     def __init__(self) -> None:
         self.ledger = ledger_of()
+        self.load = LoadMonitor(lambda: 0.0)
         self.events: list[str] = []
         self.excused: list[Exception] = []
         self.problems: dict[str, list[Exception]] = {}

@@ -67,7 +67,7 @@ class ClosedLoop:
             state_bytes=np.zeros(self.ring.slots),
             epoch_seconds=length,
         )
-        self.history = [*self.history[-29:], load]
+        self.history = [*self.history[-99:], load]
         return load
 
     def decide(self, policy: Policy, limits: Limits) -> list[Action]:
@@ -92,9 +92,9 @@ class ClosedLoop:
                 case MoveSlots():
                     self._move(action)
                 case AddNodes():
-                    first = len(self.ring.nodes) + self.joined
+                    numbers = range(self.joined, self.joined + action.count)
+                    new = [NodeId(f"new{number:03}") for number in numbers]
                     self.joined += action.count
-                    new = [NodeId(f"new{first + turn:03}") for turn in range(action.count)]
                     for move in relief(self.history[-1], self.ring, action.relieve, new):
                         self._move(move)
                 case RemoveNodes():
@@ -165,33 +165,35 @@ def situations(draw: st.DrawFn) -> tuple[list[Load], Ring, Limits]:
         slots,
         tuple((position, draw(st.sampled_from(names))) for position in positions),
     )
-    reporting = draw(st.sets(st.sampled_from([*names, NodeId("g")])))
-    parts = st.floats(0, 2) | st.sampled_from([0.0, 0.1, 0.25, 0.7, 1.0])
+    reporting = {*names, NodeId("g")} - draw(st.sets(st.sampled_from(names), max_size=2))
+    random = np.random.default_rng(draw(st.integers(0, 2**32)))
+    # From all alike to a few with nearly everything.
+    tails, busy = draw(st.sampled_from([0.1, 1, 4])), draw(st.sampled_from([0.05, 0.4, 0.9, 2.0]))
+    cpu = {node: busy * random.random() ** tails for node in sorted(reporting)}
+    shares = random.random(slots) ** tails * random.choice([0.0, 1.0], slots, p=[0.2, 0.8])
     history = []
-    for number in range(draw(st.integers(0, 3))):
+    for number in range(draw(st.sampled_from([3, 2, 1, 0]))):
+        noise = random.uniform(0.9, 1.1)
         nodes = {
             node: NodeLoad(
                 node=node,
-                cpu=draw(parts),
-                queue=draw(parts),
-                tuples=draw(parts) * 100,
-                reduce_seconds=draw(parts),
-                kind=draw(st.sampled_from(["", "large"])),
+                cpu=noise * part,
+                queue=random.choice([0.0, busy]),
+                tuples=random.choice([0.0, 100.0, 100 * random.random()]),
+                reduce_seconds=random.choice([0.0, part, part]),
+                kind=str(random.choice(["", "large"])),
             )
-            for node in sorted(reporting)
+            for node, part in cpu.items()
         }
-        seconds, tuples = (
-            np.array(draw(st.lists(parts, min_size=slots, max_size=slots))) for _ in range(2)
-        )
         history.append(
             Load(
                 epoch=number,
                 time=5.0 * number,
                 nodes=nodes,
-                seconds=seconds,
-                tuples=tuples * 10,
+                seconds=noise * shares,
+                tuples=shares * random.random(slots),
                 state_bytes=np.zeros(slots),
-                epoch_seconds=draw(st.sampled_from([0.0, 0.5, 1.0, 10.0])),
+                epoch_seconds=draw(st.sampled_from([1.0, 10.0, 0.0])),
             )
         )
     least = draw(st.integers(1, 4))

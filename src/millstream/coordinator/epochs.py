@@ -70,6 +70,7 @@ class EpochResult:
 def run_epoch(coordinator: Coordinator, epoch: int, time: int, body: Body) -> EpochResult:
     """Run an epoch until it is committed, published and sealed, or raise why it cannot be."""
     record = coordinator.admit(epoch, time)
+    coordinator.load.admit()
     undisturbed = 0
     while True:
         try:
@@ -99,6 +100,7 @@ def run_epoch(coordinator: Coordinator, epoch: int, time: int, body: Body) -> Ep
         body.publish(staged)
         coordinator.published(epoch)
     coordinator.seal()
+    coordinator.observe(epoch, reports)
     return EpochResult(record, prepared.receipts, reports, prepared.counted, prepared.clocks)
 
 

@@ -17,12 +17,15 @@ from typing import TypeVar
 
 from millstream.checkpoints.chain import CommitUnknownError
 from millstream.checkpoints.manifest import Staged
+from millstream.coordinator.autoscaler import Autoscaler
 from millstream.coordinator.commit_modes import CommitMode, EpochCommits, InMemoryCommits
 from millstream.coordinator.failure_evidence import Patience
 from millstream.coordinator.fencing import Fencing
 from millstream.coordinator.interval_commits import IntervalCommits, Publish, Triggers
 from millstream.coordinator.journal import Journal
+from millstream.coordinator.launch_tickets import LaunchTickets
 from millstream.coordinator.ledger import Ledger, PreparedEpoch
+from millstream.coordinator.load_monitor import LoadMonitor
 from millstream.coordinator.overview import Overview
 from millstream.coordinator.receipt_collector import ReceiptCollector
 from millstream.coordinator.request_service import RequestService
@@ -33,6 +36,7 @@ from millstream.coordinator.scaling import Member, Scaling
 from millstream.coordinator.task_failures import TaskFailures
 from millstream.coordinator.wait_log import WaitLog
 from millstream.elastic.events import EventLog
+from millstream.elastic.slot_shares import weights_of
 from millstream.errors import MillstreamError
 from millstream.flow.time_origins import JobTiming
 from millstream.ring.drawing import draw
@@ -71,7 +75,9 @@ class Coordinator:
         self._fencing = Fencing(self, self._rereplication, self._lock, self._changing, patience)
         self._collector = ReceiptCollector(self, self._lock, patience)
         self.failures = TaskFailures(self._lock)
+        self.load = LoadMonitor(net.now)
         self._requests = RequestService(self, self._fencing, self.failures)
+        self._autoscaler: Autoscaler | None = None
         self._roster: Roster | None = None
         self._ledger: Ledger | None = None
         self.commits: CommitMode = InMemoryCommits()
@@ -95,6 +101,7 @@ class Coordinator:
         publish: Publish = lambda _: None,
         timings: Iterable[JobTiming] = (),
         downstream: Iterable[str] = (),
+        autoscaler: Autoscaler | None = None,
         partitions: int = 1,
     ) -> None:
         """Register the nodes, mint the first placement, and start to watch the nodes.
@@ -107,9 +114,11 @@ class Coordinator:
         """
         known = list(members)
         self.scaling.begin(known)
+        self._autoscaler = autoscaler
         self._rereplication.spare_owners = not logs
         self._fencing.on_lost = on_lost
         self.failures.downstream = frozenset(downstream)
+        self.load.begin(jobs, slots)
         domains = {member.node: member.domain for member in known}
         if journal is not None:
             self.commits = (
@@ -193,6 +202,11 @@ class Coordinator:
                 roster.target,
                 roster.pending,
             )
+
+    @property
+    def launches(self) -> LaunchTickets:
+        """The nodes to be started for this run, and those that are expected to join."""
+        return self._requests.launches
 
     def await_restored(self) -> None:
         """Wait until every node has restored its slots from the store."""
@@ -290,6 +304,12 @@ class Coordinator:
         if self.roster.is_under_replicated:
             self._rereplication.begin()
         self.commits.after_commit()
+
+    def observe(self, epoch: int, reports: Mapping[NodeId, NodeReport]) -> None:
+        """Add the load of an epoch, and let the policy decide what to change."""
+        self.scaling.weights = weights_of(self.load.add(epoch, reports))
+        if self._autoscaler is not None:
+            self._autoscaler.consider(self, self.scaling, self.load.history)
 
     def failure(self) -> MillstreamError | None:
         """The error that best explains why the epoch under way failed."""

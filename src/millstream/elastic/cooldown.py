@@ -7,19 +7,25 @@ their distance (hysteresis) are in the options of each policy.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import reduce
+from operator import attrgetter
 
 import numpy as np
 
 from millstream.elastic.actions import Action, AddNodes, MoveSlots, RemoveNodes
 from millstream.elastic.decisions import Decision
 from millstream.elastic.limits import Limits
-from millstream.elastic.load import Load, NodeLoad
+from millstream.elastic.load import Load
 from millstream.elastic.policy import Policy
 from millstream.errors import ConfigError
 from millstream.ring.masks import overlap
 from millstream.ring.ring import NodeId, Ring
+
+# What policies compare with thresholds.
+_FIGURES = ("cpu", "queue", "tuples", "reduce_seconds")
+_READERS = [attrgetter(figure) for figure in _FIGURES]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,18 +127,18 @@ def _removals_at_peak(
 def _peak(loads: Sequence[Load]) -> Load:
     """The newest load with the highest figures of all loads."""
     newest = loads[-1]
-    nodes: dict[NodeId, NodeLoad] = {}
-    for name in newest.nodes:
-        seen = [load.nodes[name] for load in loads if name in load.nodes]
-        highest = {figure: max(getattr(node, figure) for node in seen) for figure in _FIGURES}
-        nodes[name] = replace(newest.nodes[name], **highest)
+    found = [[load.nodes.get(name, node) for name, node in newest.nodes.items()] for load in loads]
+    highest = [np.max([list(map(read, nodes)) for nodes in found], axis=0) for read in _READERS]
+    nodes = {
+        name: replace(node, **dict(zip(_FIGURES, figures, strict=True)))
+        for (name, node), figures in zip(
+            newest.nodes.items(), np.array(highest).T.tolist(), strict=True
+        )
+    }
     return replace(
         newest,
         nodes=nodes,
-        seconds=np.max([load.seconds for load in loads], axis=0),
-        tuples=np.max([load.tuples for load in loads], axis=0),
+        seconds=reduce(np.maximum, (load.seconds for load in loads)),
+        tuples=reduce(np.maximum, (load.tuples for load in loads)),
         epoch_seconds=min(load.epoch_seconds for load in loads),
     )
-
-
-_FIGURES = [each.name for each in fields(NodeLoad) if each.name not in ("node", "kind")]

@@ -49,6 +49,17 @@ def imbalance(load: Load, ring: Ring) -> float:
     return unevenness(per_node(load.seconds, ring))
 
 
+def weights_of(load: Load) -> Values:
+    """What each slot is worth when slots are shared: half by its tuples, half by its seconds.
+
+    Seconds show keys that take longer than others, but also whatever else a host did meanwhile.
+    """
+    tuples, seconds = float(load.tuples.sum()), float(load.seconds.sum())
+    if tuples <= 0 or seconds <= 0:
+        return np.ones(len(load.tuples))
+    return np.asarray(load.tuples / tuples + load.seconds / seconds)
+
+
 def after(shares: Values, transfers: Sequence[Transfer]) -> Values:
     """The shares after transfers whose amounts have the same unit."""
     result = shares.copy()

@@ -103,14 +103,11 @@ def wait_queues(load: Load, nodes: Sequence[NodeId]) -> WaitQueues | None:
 
 def mean_latency(load: Load) -> float:
     """The mean latency of the tuples of an epoch, as measured."""
-    total = sum(node.tuples for node in load.nodes.values())
-    if total <= 0:
+    measured = [node for node in load.nodes.values() if _costs(node) is not None]
+    queues = wait_queues(load, [node.node for node in measured])
+    if queues is None:
         return 0.0
-    latencies = ((node, _costs(node)) for node in load.nodes.values())
-    summed = sum(
-        node.tuples * (costs[0] + costs[1] * node.tuples) for node, costs in latencies if costs
-    )
-    return summed / total
+    return queues.mean_latency(np.array([node.tuples for node in measured]))
 
 
 def _costs(node: NodeLoad) -> tuple[float, float] | None:

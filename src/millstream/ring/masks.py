@@ -11,6 +11,8 @@ import numpy.typing as npt
 
 SlotMask: TypeAlias = npt.NDArray[np.bool_]
 """One bit per slot."""
+SlotCounts: TypeAlias = npt.NDArray[np.int64]
+"""A number for each of some slots, in slot order."""
 
 
 def mask_of(slots: range, size: int) -> SlotMask:

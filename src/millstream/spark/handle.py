@@ -17,6 +17,7 @@ from millstream.coordinator.overview import Overview, Role
 from millstream.coordinator.service import Coordinator
 from millstream.coordinator.state_reader import Scan, StateReader
 from millstream.elastic.events import Event
+from millstream.elastic.load import Load
 from millstream.errors import ConfigError
 from millstream.flow.plan import Plan
 from millstream.flow.vertices import FusedVertex, JobVertex
@@ -213,6 +214,11 @@ class Run:
     def drain(self, node: str) -> None:
         """Let a node, named by its id or the beginning of it, give up its slots and leave."""
         self._coordinator.scaling.drain([self._resolved(node)])
+
+    def load(self) -> Load | None:
+        """The load of nodes and slots after the newest epoch; None before the first."""
+        history = self._coordinator.load.history
+        return history[-1] if history else None
 
     def events(self) -> list[Event]:
         """What happened to nodes and slots, and why; the newest thousand, oldest first.

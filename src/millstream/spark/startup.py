@@ -17,11 +17,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from millstream.checkpoints.spark_logs import MIN_RETAINED
+from millstream.coordinator.autoscaler import Autoscaler
 from millstream.coordinator.failure_evidence import Patience
 from millstream.coordinator.interval_commits import Triggers
 from millstream.coordinator.scaling import Member
 from millstream.coordinator.server import CoordinatorServer
 from millstream.coordinator.service import Coordinator
+from millstream.elastic.built_in import policy_of
 from millstream.errors import ConfigError
 from millstream.flow.function_shipping import ship
 from millstream.flow.plan import Plan
@@ -40,7 +42,8 @@ from millstream.spark.compile import EpochFrames, admission
 from millstream.spark.engine import Engine, publish
 from millstream.spark.gateway import Gateway, SparkLostError
 from millstream.spark.handle import Run
-from millstream.spark.node_launch import start_nodes
+from millstream.spark.node_launch import NodeTemplate, start_nodes
+from millstream.spark.node_pool import pool_of
 from millstream.spark.options import RunConfig
 from millstream.spark.session import await_executors, log_of, same_host
 from millstream.spark.sink_writers import open_sink
@@ -124,14 +127,8 @@ class Startup:
             config.memory_bytes,
             identity,
         )
-        started = start_nodes(
-            spark.sparkContext,
-            launch,
-            nodes,
-            cores=cores,
-            listen=config.listen is not None,
-            zone=config.zone,
-        )
+        template = NodeTemplate.of(launch, listen=config.listen is not None, zone=config.zone)
+        started = start_nodes(spark.sparkContext, template, nodes, cores=cores)
         progress = Progress()
         display = display_for(planned.name, config.progress)
         progress.listen(display.show)
@@ -163,6 +160,12 @@ class Startup:
             publish=partial(publish, sinks=named),
             timings=timings,
             downstream=planned.downstream,
+            autoscaler=Autoscaler(
+                policy_of(config.policy),
+                min_nodes=config.min_nodes,
+                max_nodes=config.max_nodes or max(cores, nodes),
+                dry_run=config.dry_run,
+            ),
             partitions=config.partitions or cores,
         )
         if checkpoint.journal is not None and config.recovery == "eager":
@@ -191,6 +194,15 @@ class Startup:
             threading.Thread(
                 target=ending.stop_when_read, args=(query, engine), daemon=True
             ).start()
+        pool = pool_of(
+            coordinator,
+            spark.sparkContext,
+            template,
+            standby=config.standby,
+            replace_after=config.replace_after,
+        )
+        self._cleanup.callback(pool.close)
+        pool.start()
         return Run(
             planned,
             coordinator,
