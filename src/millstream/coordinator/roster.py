@@ -117,7 +117,7 @@ class Roster:
     @property
     def holding(self) -> tuple[NodeId, ...]:
         """The living members that hold any slot: an epoch needs their receipts."""
-        held = (self._members[number] for number in self.holders.holding())
+        held = (self._members[number] for number in self.holders.holding)
         return tuple(node for node in held if node in self.domains)
 
     @property

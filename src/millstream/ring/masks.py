@@ -43,6 +43,15 @@ def equal_runs(slots: range, *values: npt.NDArray[Any]) -> Iterator[range]:
         yield range(slots.start + start, slots.start + stop)
 
 
+def expanded(
+    starts: npt.NDArray[np.integer[Any]], stops: npt.NDArray[np.integer[Any]]
+) -> npt.NDArray[np.int64]:
+    """All members of some ranges, one range after the other."""
+    lengths = np.asarray(stops - starts, np.int64)
+    before = np.cumsum(lengths) - lengths
+    return np.asarray(np.repeat(starts - before, lengths) + np.arange(int(lengths.sum())))
+
+
 def overlap(one: range, other: range) -> bool:
     """Whether two runs have slots in common."""
     return one.start < other.stop and other.start < one.stop

@@ -11,6 +11,7 @@ from millstream.errors import MillstreamError
 from millstream.ring.placement import Placement
 from millstream.ring.ring import NodeId
 from millstream.wire.commit import Commit
+from millstream.wire.pickled_once import PickledOnce
 from millstream.wire.request import Request
 from millstream.work.job_clock import JobClock
 
@@ -35,7 +36,7 @@ def known_types(
 
 
 @dataclass(frozen=True)
-class EpochRecord:
+class EpochRecord(PickledOnce):
     """Fixed when an epoch is admitted; nodes never read a clock of their own.
 
     A takeover replaces the placement and nothing else. With ``logs`` the backups are fed, too.

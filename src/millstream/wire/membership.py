@@ -10,6 +10,7 @@ from millstream.ring.placement import Placement
 from millstream.ring.ring import NodeId
 from millstream.ring.zones import Domain
 from millstream.wire.commit import NOTHING_COMMITTED, Commit
+from millstream.wire.pickled_once import PickledOnce
 from millstream.wire.request import Request
 
 # -- to a node -----------------------------------------------------------------------------
@@ -26,7 +27,7 @@ class Stop(Request[None]):
 
 
 @dataclass(frozen=True)
-class Assign(Request[None]):
+class Assign(PickledOnce, Request[None]):
     """The placement in force, from the coordinator.
 
     Owners are the same since version ``owners_since``: a node that missed the placements in between
