@@ -30,8 +30,8 @@ def test_a_pause_that_begins_before_the_call_counts() -> None:
 
 
 def test_epochs_are_before_a_change_or_overlap_it() -> None:
-    epochs = [(1.0, 0.1), (2.0, 0.2), (3.0, 0.3), (4.0, 0.4), (5.0, 0.5)]
-    change = Change(called=2.9, done=4.5, outputs=STEADY, epochs=epochs)
+    epochs = [(1.0, 0.1), (2.0, 0.2), (3.0, 0.3), (4.0, 0.4), (5.0, 0.5), (6.0, 0.6)]
+    change = Change(called=2.9, done=4.6, outputs=STEADY, epochs=epochs)
 
     assert change.before == [0.1, 0.2]
-    assert change.during == [0.3, 0.4]
+    assert change.during == [0.3, 0.4, 0.5]
