@@ -17,7 +17,7 @@ SHARE = 0.95
 class Trace:
     """Load, nodes and latency over time, in seconds from the first epoch on.
 
-    Rates and latencies have a point for each epoch, nodes one for each sample.
+    Rates and latencies have a point for each epoch, nodes one for each change, and the last.
     """
 
     rate: Sequence[tuple[float, float]]
@@ -39,7 +39,7 @@ def trace_of(run: Played) -> Trace:
     samples = [sample for sample in run.samples if sample.time >= start]
     return Trace(
         rate=[(b.began - start, b.rows / (b.began - a.began)) for a, b in pairs],
-        nodes=[(sample.time - start, float(sample.nodes)) for sample in samples],
+        nodes=[(sample.time - start, float(sample.nodes)) for sample in changes_of(samples)],
         latency=[(b.output - start, value) for (_, b), value in zip(pairs, found, strict=True)],
         p95=weighted_quantile(found, [b.rows for _, b in pairs], SHARE),
         node_seconds=node_seconds(samples),
@@ -59,6 +59,12 @@ def weighted_quantile(values: Sequence[float], weights: Sequence[float], share: 
     order = np.argsort(values)
     sums = np.cumsum(np.asarray(weights, float)[order])
     return float(np.asarray(values)[order][np.searchsorted(sums, share * sums[-1])])
+
+
+def changes_of(samples: Sequence[Sample]) -> list[Sample]:
+    """The samples with another number of nodes than before, and the last."""
+    changed = [b for a, b in pairwise(samples) if a.nodes != b.nodes]
+    return [samples[0], *changed, samples[-1]]
 
 
 def node_seconds(samples: Sequence[Sample]) -> float:

@@ -169,7 +169,7 @@ def play(
     work: Path,
     **options: Any,
 ) -> Played:
-    """Count the keys of a bounded source; the options are those of ``ms.start``."""
+    """Count the words of a bounded source; the options are those of ``ms.start``."""
     observer = Observer()
     flow = ms.Workflow("modelled")
     rows = flow.source("rows", source)
@@ -189,4 +189,4 @@ def play(
 
 
 def _pair_of(row: Any) -> Iterator[tuple[str, int]]:
-    yield row.key, 1
+    yield row if isinstance(row, str) else row.key, 1  # a single column has plain values

@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 from benchmarks.load_shapes import LEAST, PEAK, SHAPES, STEPS, arrivals
-from benchmarks.load_traces import latency, node_seconds, trace_of, weighted_quantile
+from benchmarks.load_traces import (
+    changes_of,
+    latency,
+    node_seconds,
+    trace_of,
+    weighted_quantile,
+)
 from benchmarks.modelled_work import Played, Sample, Seen
 
 SECONDS = 50.0
@@ -55,12 +61,18 @@ def test_nodes_count_as_long_as_they_live() -> None:
     assert node_seconds(samples) == 2 + 3 + 8
 
 
+def test_only_changes_of_the_number_of_nodes_are_shown() -> None:
+    samples = [Sample(float(at), nodes) for at, nodes in enumerate([1, 1, 2, 2, 2, 1, 1])]
+
+    assert [sample.time for sample in changes_of(samples)] == [0.0, 2.0, 5.0, 6.0]
+
+
 def test_a_trace_begins_with_the_first_epoch() -> None:
     epochs = [
         Seen(number, output=at + 0.4, began=at, seconds=0.5, rows=100, work={})
         for number, at in enumerate([20.0, 21.0, 22.0])
     ]
-    run = Played(epochs, [Sample(at, 2) for at in (19.0, 20.0, 22.0)], [])
+    run = Played(epochs, [Sample(at, 2) for at in (19.0, 20.0, 21.0, 22.0)], [])
 
     trace = trace_of(run)
 
