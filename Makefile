@@ -48,7 +48,7 @@ test-stores: setup ## hold all stores to their contract, against real servers
 	@$(BIN)/pytest $(stores) $(ARGS)
 
 .PHONY: test-chaos
-test-chaos: setup ## kill processes: a small sample of make chaos and make chaos-driver
+test-chaos: setup ## kill processes: a small sample of make chaos, chaos-driver and chaos-elastic
 	@tools/setup servers
 	@$(with_java) $(BIN)/pytest $(chaos) $(ARGS)
 
@@ -131,6 +131,14 @@ chaos: setup ## kill and stop processes; RUNS=20 REPLICAS=1 SEED=0 ARGS="--stops
 chaos-driver: setup ## kill drivers and start them again; RUNS=20 SEED=0 ARGS="--verbose"
 	@tools/setup servers
 	@$(with_java) $(BIN)/python -m tests.chaos.driver_runner $(chaos_options) $(ARGS)
+
+.PHONY: chaos-elastic
+chaos-elastic: setup ## scale, move, drain and kill during runs; RUNS=20 SEED=0 ARGS="--verbose"
+	@$(with_java) $(BIN)/python -m tests.chaos.elastic_runner $(chaos_options) $(ARGS)
+
+.PHONY: bench-large
+bench-large: setup ## see what a thousand simulated nodes cost the coordinator
+	@$(BIN)/python -m benchmarks.large $(ARGS)
 
 .PHONY: clean
 clean: ## remove caches and what Spark leaves behind

@@ -26,7 +26,8 @@ from millstream.flow.function_shipping import ship
 from millstream.flow.vertices import JobVertex
 from millstream.node.process import Launch, Started, launch
 from millstream.node.service import NodeOptions
-from millstream.ring.ring import NodeId, partition_slots
+from millstream.ring.partitioning import partition_starts
+from millstream.ring.ring import NodeId
 from millstream.ring.zones import Domain
 from millstream.state.blocks import to_bytes
 from millstream.wire.auth import new_secret
@@ -96,7 +97,8 @@ class NodeRun(AbstractContextManager["NodeRun"]):
         for values in keyed(self.job, Chunk(records=list(pairs))):
             packer.add(values)
         packed = packer.flush()
-        parts = {} if packed is None else dict(cut(packed, SLOTS, self.nodes))
+        starts = partition_starts(self.coordinator.roster.placement, self.nodes, self.nodes)
+        parts = {} if packed is None else dict(cut(packed, SLOTS, starts))
         tables = {}
         for part in range(self.nodes):
             row = (
@@ -126,11 +128,10 @@ class NodeRun(AbstractContextManager["NodeRun"]):
 
     def feed(self, record: EpochRecord, blocks: Mapping[int, pa.Table]) -> None:
         """Feed all units side by side."""
-        slots = partition_slots(SLOTS, self.nodes)
 
         def one(part: int) -> None:
             feeder = Feeder(self._net, self._endpoint.address, record, part)
-            list(feeder.feed(JOB, slots[part], blocks[part], False))
+            list(feeder.feed(JOB, record.slots_of(part), blocks[part], False))
 
         with ThreadPoolExecutor(self.nodes) as pool:
             list(pool.map(one, range(self.nodes)))

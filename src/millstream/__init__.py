@@ -33,9 +33,9 @@ from millstream.coordinator.claim import CheckpointDamagedError, WithdrawalRefus
 from millstream.coordinator.journal import CheckpointResult
 from millstream.coordinator.ledger import TypeConflictError
 from millstream.coordinator.roster import StateLostError
+from millstream.coordinator.run_context import RunEndedError
 from millstream.coordinator.sink_folders import OutputLostError
 from millstream.coordinator.sink_layout import SinkBusyError
-from millstream.coordinator.state_reader import RunEndedError
 from millstream.errors import ConfigError, DataError, MillstreamError, WorkflowError
 from millstream.flow import read, write
 from millstream.flow.functions import arrow, dataframe, sql

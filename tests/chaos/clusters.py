@@ -8,7 +8,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,32 +76,40 @@ def _tracebacks(lines: list[str]) -> Iterator[str]:
 @contextmanager
 def cluster(master: Master, executors: int, *, log_level: str = "OFF") -> Iterator[Cluster]:
     """Start a cluster with so many executors, of one core each; one at a time in a process."""
-    # Python workers are children of a JVM, which takes its environment from here.
-    package = str(Path(millstream.__file__).parents[1])
-    paths = [package, os.environ.get("PYTHONPATH", "")]
-    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(filter(None, paths)))
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    use_own_python()
     if master == "local-cluster":
-        with _session(f"local-cluster[{executors},1,1024]", log_level) as spark:
+        with session(f"local-cluster[{executors},1,1024]", log_level) as spark:
             logs = _HOME / "work" / str(spark.sparkContext.applicationId)
             yield Cluster(master, spark, executors, None, logs)
         shutil.rmtree(logs, ignore_errors=True)
         return
     with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
         hosts = [HOSTS[at % len(HOSTS)] for at in range(executors)]
-        with _standalone(Path(folder), hosts) as url, _session(url, log_level) as spark:
+        with standalone(Path(folder), hosts) as url, session(url, log_level) as spark:
             yield Cluster(master, spark, executors, "127.0.0.1", Path(folder))
 
 
+def prepare_environment() -> None:
+    """Let what JVMs start find Millstream: they take their environment from this process."""
+    package = str(Path(millstream.__file__).parents[1])
+    paths = [package, os.environ.get("PYTHONPATH", "")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(filter(None, paths)))
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    use_own_python()
+
+
 @contextmanager
-def _session(master: str, log_level: str) -> Iterator[SparkSession]:
+def session(
+    master: str, log_level: str = "OFF", more: Mapping[str, str] | None = None
+) -> Iterator[SparkSession]:
+    """A session with executors of one core, unless ``more`` settings say otherwise."""
+    prepare_environment()
     builder = SparkSession.builder.master(master).appName("millstream chaos")
     settings = {
         **SETTINGS,
         "spark.driver.host": "127.0.0.1",
         "spark.executor.memory": "1g",
         "spark.executor.cores": "1",
+        **(more or {}),
     }
     for name, value in settings.items():
         builder = builder.config(name, value)
@@ -114,7 +122,9 @@ def _session(master: str, log_level: str) -> Iterator[SparkSession]:
 
 
 @contextmanager
-def _standalone(folder: Path, hosts: list[str]) -> Iterator[str]:
+def standalone(folder: Path, hosts: list[str], cores: int = 1) -> Iterator[str]:
+    """A master, and a worker with so many cores on each of the hosts; yields the master's URL."""
+    prepare_environment()
     port = _free_port()
     url = f"spark://127.0.0.1:{port}"
     environment = {**os.environ, "SPARK_HOME": str(_HOME), "SPARK_NO_DAEMONIZE": "1"}
@@ -125,7 +135,7 @@ def _standalone(folder: Path, hosts: list[str]) -> Iterator[str]:
     for at, host in enumerate(hosts):
         work = ["--work-dir", str(folder / f"worker{at}"), "--webui-port", "0"]
         commands.append(
-            [f"{deploy}.worker.Worker", "--host", host, "-c", "1", "-m", "1g", *work, url]
+            [f"{deploy}.worker.Worker", "--host", host, "-c", str(cores), "-m", "1g", *work, url]
         )
     log = folder / "cluster.log"
     with log.open("w") as out:

@@ -11,107 +11,34 @@ batch answer; and no process of a dead driver may be left.
 from __future__ import annotations
 
 import argparse
-import base64
 import contextlib
-import json
-import os
 import pickle
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import millstream
-from millstream.checkpoints.chain import Chain
-from millstream.checkpoints.location import open_checkpoint
-from millstream.checkpoints.stored_state import StoredState
-from millstream.checkpoints.verification import check
 from tests.chaos.driver_plans import DriverPlan, Outcome, Start, plan_of
-from tests.chaos.moments import MARK
-from tests.chaos.processes import marked, send
+from tests.chaos.driver_process import Driver
+from tests.chaos.processes import send
 from tests.chaos.reader import Reader
+from tests.chaos.stored import stored_state
 from tests.chaos.windowed import in_one, lines_that_differ, windowed_answer
 from tests.chaos.workload import Answer, Input, answer, differences
 from tests.stores.redis_servers import RedisServer
 
-ROOT = Path(__file__).parents[2]
 START_TIMEOUT = 300.0
 GONE_TIMEOUT = 15.0
 SHOWN = 12
-LOG_LINES = 60
-# Of a JVM that lives for seconds, half of the time would go into compiling what it runs once.
-_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 class BrokenRunError(Exception):
     """A run did not do what it must."""
-
-
-class Driver:
-    """A driver's process, and all that it has started."""
-
-    def __init__(self, folder: Path, plan: DriverPlan, start: Start, number: int) -> None:
-        self.number = number
-        self.start = start
-        self._mark = uuid.uuid4().hex
-        self._out, self._err = folder / f"driver{number}.out", folder / f"driver{number}.err"
-        package = str(Path(millstream.__file__).parents[1])
-        paths = [package, str(ROOT), os.environ.get("PYTHONPATH", "")]
-        pickles = [base64.b64encode(pickle.dumps(one)).decode() for one in (plan, start)]
-        with self._out.open("w") as out, self._err.open("w") as err:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.chaos.driver", str(folder), *pickles],
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                cwd=ROOT,
-                start_new_session=True,
-                env={
-                    **os.environ,
-                    MARK: self._mark,
-                    "JDK_JAVA_OPTIONS": _JAVA,
-                    "PYTHONPATH": os.pathsep.join(dict.fromkeys(filter(None, paths))),
-                },
-            )
-
-    @property
-    def facts(self) -> list[dict[str, Any]]:
-        """What the driver has reported so far."""
-        lines = self._out.read_text().split("\n")[:-1]
-        return [json.loads(line) for line in lines if line.startswith("{")]
-
-    def reports(self, name: str) -> list[Any]:
-        return [fact[name] for fact in self.facts if name in fact]
-
-    @property
-    def ended(self) -> str:
-        """How it ended, in its own words; nothing if it was killed."""
-        found = self.reports("ended")
-        return str(found[-1]) if found else ""
-
-    def left(self) -> list[int]:
-        """The processes of it that are there."""
-        return marked(self._mark)
-
-    def wake(self) -> None:
-        send(self.left(), signal.SIGCONT)
-
-    def kill(self) -> None:
-        send(self.left(), signal.SIGKILL)
-        self.process.wait()
-
-    def log(self) -> list[str]:
-        """Its reports, and the end of its log, without Java's stack traces."""
-        lines = self._err.read_text(errors="replace").splitlines()
-        lines_of_log = [line for line in lines if not line.startswith("\tat ")]
-        return [f"  driver {self.number}: {self.facts}", *lines_of_log[-LOG_LINES:]]
 
 
 def run_once(plan: DriverPlan, keep: Path | None = None) -> Outcome:
@@ -211,7 +138,8 @@ class _Chaos:
             raise BrokenRunError(f"driver {second.number} ended as {second.ended!r}")
 
     def _begin(self, start: Start) -> Driver:
-        driver = Driver(self._folder, self._plan, start, len(self.drivers) + 1)
+        number = len(self.drivers) + 1
+        driver = Driver("tests.chaos.driver", self._folder, number, self._plan, start)
         self.drivers.append(driver)
         what = f"{start.nodes} nodes, {start.recovery}, {start.moment or 'to the end'}"
         self._tell(f"driver {driver.number} starts: {what}")
@@ -262,26 +190,11 @@ class _Chaos:
         if committed <= last if self._plan.shape.windows else committed != last:
             problems.append(f"the last epoch is {committed}, and that with the last data {last}")
         problems += self._compared("the last driver", state, reader)
-        problems += self._compared("the store", self._stored(problems, committed), reader)
+        found, damage = stored_state(self._folder / "checkpoint", self._plan.jobs, committed)
+        problems += damage
+        problems += self._compared("the store", found, reader)
         more = [f"  and {len(problems) - SHOWN} more"] if len(problems) > SHOWN else []
         self._outcome.problems += [f"  {line}" for line in problems[:SHOWN]] + more
-
-    def _stored(self, problems: list[str], committed: int) -> dict[str, list[tuple[Any, Any]]]:
-        """The newest state in the store, which must be complete."""
-        with contextlib.closing(open_checkpoint(self._folder / "checkpoint")) as store:
-            findings = check(store)
-            problems += [
-                f"epoch {epoch.epoch} in the store is damaged: {epoch.problems}"
-                for epoch in findings.epochs
-                if epoch.status == "damaged"
-            ]
-            lineage = Chain(store).read()
-            if lineage.epoch != committed:
-                problems.append(f"the newest manifest is of epoch {lineage.epoch}")
-            return {
-                job: list(StoredState(store, lineage, lineage.epoch, job).items())
-                for job in self._plan.jobs
-            }
 
     def _compared(
         self, who: str, state: dict[str, list[tuple[Any, Any]]], reader: Reader

@@ -104,11 +104,11 @@ def arrange(moment: Moment, say: Callable[..., None]) -> None:
     def reached() -> None:
         if next(turns, None) == moment.turn:
             if moment.delay:
-                timer = threading.Timer(moment.delay, _inject, (moment.fault, say))
+                timer = threading.Timer(moment.delay, inject, (moment.fault, say))
                 timer.daemon = True
                 timer.start()
             else:
-                _inject(moment.fault, say)
+                inject(moment.fault, say)
 
     wrap(point.function, **{point.when: reached})
 
@@ -137,7 +137,8 @@ def wrap(
     setattr(owner, name, wrapped)
 
 
-def _inject(fault: Fault, say: Callable[..., None]) -> None:
+def inject(fault: Fault, say: Callable[..., None]) -> None:
+    """Do it to this very process, its JVM or its nodes; ``say`` is called just before."""
     say(moment=fault)
     me, jvm = os.getpid(), _jvm()
     match fault:

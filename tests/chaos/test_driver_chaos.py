@@ -95,7 +95,7 @@ def test_a_fault_happens_at_the_chosen_turn(
     point: tuple[str, moments.Point], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     injected: list[Fault] = []
-    monkeypatch.setattr(moments, "_inject", lambda fault, say: injected.append(fault))
+    monkeypatch.setattr(moments, "inject", lambda fault, say: injected.append(fault))
     module, _, path = point[1].function.partition(":")
     owner = importlib.import_module(module)
     *classes, name = path.split(".")

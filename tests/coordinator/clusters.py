@@ -56,7 +56,7 @@ class Run:
         """Form the ring, and run a function in the driver."""
 
         def begun() -> T:
-            self.cluster.begin()
+            self.cluster.begin(partitions=3)
             return main()
 
         return self.world.run(begun, DRIVER, self.world.now + until)

@@ -38,12 +38,18 @@ def cells(roster: Roster, complete: Mapping[NodeId, SlotMask]) -> Cells:
 
 
 def ledger_of(
-    jobs: dict[int, str] | None = None, roster: Roster | None = None, **types: JobTypes
+    jobs: dict[int, str] | None = None,
+    roster: Roster | None = None,
+    *,
+    partitions: int = 1,
+    **types: JobTypes,
 ) -> Ledger:
     known = {WORDS: types["words"]} if types else {}
     addresses = {A: "address a", B: "address b"}
     jobs = jobs or {WORDS: "words"}
-    return Ledger(5, jobs, roster or roster_of(A, B), lambda: addresses, known)
+    return Ledger(
+        5, jobs, roster or roster_of(A, B), lambda: addresses, known, partitions=partitions
+    )
 
 
 def receipt(

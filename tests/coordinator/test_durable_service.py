@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -86,7 +87,7 @@ class Scene:
 
     def hold(self, epoch: int) -> None:
         """An epoch is committed in memory."""
-        prepared = PreparedEpoch(record_of(epoch), [], {}, [], {})
+        prepared = PreparedEpoch(record_of(epoch), [], {}, [], np.zeros((0, 1), dtype=bool))
         assert not self.coordinator.commits.commit(prepared, staged_of(epoch))
 
 

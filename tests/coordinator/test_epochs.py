@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -16,6 +16,7 @@ from millstream.coordinator.ledger import (
     TypeConflictError,
 )
 from millstream.coordinator.service import Coordinator
+from millstream.ring.ring import NodeId
 from millstream.wire.epoch_record import EpochRecord
 from millstream.wire.feed import NotDeterministicError
 from millstream.wire.receipts import NodeReport
@@ -31,6 +32,7 @@ class Speaker:
     def __init__(self) -> None:
         self.ledger = ledger_of()
         self.events: list[str] = []
+        self.reports: list[tuple[int, int]] = []
         self.excused: list[Exception] = []
         self.problems: dict[str, list[Exception]] = {}
 
@@ -67,6 +69,9 @@ class Speaker:
 
     def seal(self) -> None:
         self.does("seal")
+
+    def observe(self, epoch: int, reports: Mapping[NodeId, NodeReport]) -> None:
+        self.reports.append((epoch, len(reports)))
 
 
 @dataclass

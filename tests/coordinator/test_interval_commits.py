@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar, cast
 
+import numpy as np
 import pytest
 
 from millstream.checkpoints.chain import Chain, CommitUnknownError, SupersededError
@@ -86,7 +87,7 @@ class Scene:
     def hold(self, changes: int = 1) -> None:
         self.epoch += 1
         said = Receipt(0, self.epoch, 0, LEFT, "digest", rows=changes, keys=changes)
-        prepared = PreparedEpoch(record(self.epoch), [said], {}, [], {})
+        prepared = PreparedEpoch(record(self.epoch), [said], {}, [], np.zeros((0, 1), dtype=bool))
         assert not self.intervals.commit(prepared, staged(self.epoch))
 
     def run(self, main: Callable[[], T], seconds: float = 1000.0) -> T:

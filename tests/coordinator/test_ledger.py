@@ -88,6 +88,38 @@ def test_a_retry_uses_the_placement_in_force() -> None:
     assert ledger.retry().placement is roster.placement
 
 
+def test_a_shuffle_has_a_partition_for_every_owner_and_at_least_as_many_as_asked_for() -> None:
+    assert [ledger_of(partitions=least).admit(0, 0).partitions for least in (1, 2, 3, 4, 9)] == [
+        (0, 4),
+        (0, 4),
+        (0, 2, 4),
+        (0, 2, 4, 6),
+        tuple(range(SLOTS)),
+    ]
+
+
+def test_scattered_slots_make_at_most_two_partitions_for_every_owner() -> None:
+    roster = roster_of(A, B, replicas=1)
+    roster.move([0, 2], B)
+    roster.enact(between_epochs=True)
+    assert roster.placement.cuts == (1, 2, 3, 4)
+
+    assert ledger_of(roster=roster).admit(0, 0).partitions == (0, 2, 3, 4)
+    assert ledger_of(roster=roster, partitions=5).admit(0, 0).partitions == (0, 1, 2, 3, 4)
+
+
+def test_partitions_stay_during_a_try_and_follow_the_placement_in_the_next() -> None:
+    roster = roster_of(A, B, replicas=1)
+    ledger = ledger_of(roster=roster)
+    assert ledger.admit(0, 0).partitions == (0, 4)
+    roster.remove([A])
+
+    ledger.replace_placement()
+    assert ledger.record is not None and ledger.record.partitions == (0, 4)
+
+    assert ledger.retry().partitions == (0,)
+
+
 def test_a_takeover_replaces_the_placement_of_the_epoch_under_way_and_nothing_else() -> None:
     roster = roster_of(A, B, replicas=1)
     ledger = ledger_of(roster=roster)

@@ -14,7 +14,8 @@ from millstream.coordinator import state_reader
 from millstream.coordinator.ledger import MissingReceiptsError
 from millstream.coordinator.request_service import StaleTaskError
 from millstream.coordinator.roster import StateLostError
-from millstream.coordinator.state_reader import RunEndedError, StateReader
+from millstream.coordinator.run_context import RunEndedError
+from millstream.coordinator.state_reader import StateReader
 from millstream.ring.ring import NodeId
 from millstream.sim import World
 from millstream.sim.workload import PLAIN
@@ -174,6 +175,19 @@ def test_the_result_has_a_report_of_every_node_and_the_receipts_of_every_job(run
     for job in PLAIN.jobs:
         slots = [s for r in result.receipts if r.job == job for s in r.slots]
         assert sorted(slots) == list(range(SLOTS))
+
+
+def test_a_unit_has_one_owner_and_there_are_as_many_partitions_as_the_run_asks_for(
+    world: World,
+) -> None:
+    run = Run(world, nodes=2)
+
+    result = run.main(run.epoch)
+
+    assert result.record.partitions == (0, 3, 6)  # three, of two owners
+    for job in PLAIN.jobs:
+        units = {r.slots for r in result.receipts if r.job == job}
+        assert units == {range(3), range(3, 6), range(6, 12)}
 
 
 def test_partitions_that_no_sink_read_are_evaluated_before_the_commit(run: Run) -> None:
@@ -713,7 +727,9 @@ def test_a_takeover_that_cuts_units_makes_differing_input_downstream_retryable(
         assert not coordinator.is_retryable(behind), "its slots went to one node, as they were"
 
         owned = run.owned_by(N2)
-        coordinator.roster._in_sync[N3][owned[0]] = False
+        in_sync = {node: coordinator.roster.in_sync(node) for node in coordinator.roster.nodes}
+        in_sync[N3][owned[0]] = False
+        coordinator.roster.set_in_sync(cells(coordinator.roster, in_sync))
         run.world.crash(N2)
         coordinator.investigate(N2)
         assert coordinator.is_retryable(behind)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import select
 import signal
+import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -21,7 +23,8 @@ from millstream.flow.function_shipping import ship
 from millstream.flow.reducers import reducer_of
 from millstream.flow.vertices import JobVertex
 from millstream.node import process
-from millstream.node.process import Launch, Started, launch
+from millstream.node.joining import Admission
+from millstream.node.process import Launch, Started, launch, launch_joining
 from millstream.node.service import NodeOptions
 from millstream.ring.ring import NodeId
 from millstream.ring.zones import Domain
@@ -58,8 +61,8 @@ class Nodes:
         self._folder = str(folder)
         self._started: list[Started] = []
 
-    def start(self, name: str, host: str | None = None) -> Started:
-        config = Launch(
+    def _config(self, name: str, host: str | None = None) -> Launch:
+        return Launch(
             NodeId(name),
             self.server.endpoint,
             ship({0: self._job}),
@@ -70,9 +73,30 @@ class Nodes:
             NodeOptions(),
             identity=self._identity,
         )
-        started = launch(config, Domain(name, name, name))
+
+    def start(self, name: str, host: str | None = None) -> Started:
+        started = launch(self._config(name, host), Domain(name, name, name))
         self._started.append(started)
         return started
+
+    def start_joining(self, name: str, ticket: str, padding: int = 0) -> Started:
+        domain = Domain(name, name, name)
+        config = replace(self._config(name), ids={0: "x" * padding})
+        pid = launch_joining(config, Admission(ticket, domain))
+        started = Started(NodeId(name), "not known here", pid, domain)
+        self._started.append(started)
+        return started
+
+    def expect(self, ticket: str) -> None:
+        self.coordinator.launches.expect(ticket, "executor", "host")
+
+    def await_member(self, node: Started) -> bool:
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            if node.node in self.coordinator.roster.nodes:
+                return True
+            time.sleep(0.02)
+        return False
 
     def begin(self, *taken: Started) -> None:
         self.coordinator.begin(
@@ -134,6 +158,92 @@ def test_a_node_that_was_not_registered_ends(folder: Path, monkeypatch: pytest.M
         assert ends(late, PATIENCE)
         assert not ends(taken, 1.5)
         assert nodes.coordinator.rpc.call(taken.node, Ping()) == taken.node
+
+
+def test_a_node_joins_a_workflow_that_is_running(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with cluster(folder, monkeypatch) as nodes:
+        nodes.begin(nodes.start("first"))
+        nodes.expect("ticket")
+
+        before = time.monotonic()
+        node = nodes.start_joining("second", "ticket")
+        assert time.monotonic() - before < 0.5  # it takes longer until it serves
+
+        assert nodes.await_member(node)
+        assert nodes.coordinator.overview().pids[node.node] == node.pid
+        assert not ends(node, 1.5)  # its heartbeats are accepted
+        assert nodes.coordinator.rpc.call(node.node, Ping()) == node.node
+
+
+def test_a_node_joins_with_a_large_launch_configuration(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Larger than a pipe, in which the task would have to wait for the node."""
+    with cluster(folder, monkeypatch) as nodes:
+        nodes.begin(nodes.start("first"))
+        nodes.expect("ticket")
+
+        before = time.monotonic()
+        node = nodes.start_joining("second", "ticket", padding=10**6)
+        assert time.monotonic() - before < 0.5
+
+        assert nodes.await_member(node)
+
+
+def test_of_two_nodes_with_one_ticket_one_ends(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with cluster(folder, monkeypatch) as nodes:
+        nodes.begin(nodes.start("first"))
+        nodes.expect("ticket")
+        twins = [nodes.start_joining(name, "ticket") for name in ("one", "other")]
+
+        handles = [os.pidfd_open(twin.pid) for twin in twins]
+        ended, _, _ = select.select(handles, [], [], PATIENCE)
+
+        [gone] = [twin for twin, handle in zip(twins, handles, strict=True) if handle in ended]
+        [stays] = [twin for twin in twins if twin is not gone]
+        assert nodes.await_member(stays) and not ends(stays, 1.5)
+        assert gone.node not in nodes.coordinator.roster.nodes
+        assert is_reaped(gone.pid)
+
+
+def is_reaped(pid: int) -> bool:
+    """Whether a process that has ended is no zombie."""
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        if not Path(f"/proc/{pid}").exists():
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_a_joining_node_ends_when_its_coordinator_has_ended(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with cluster(folder, monkeypatch) as nodes:
+        nodes.begin(nodes.start("first"))
+        nodes.expect("ticket")
+        nodes.server.shutdown()
+
+        assert ends(nodes.start_joining("second", "ticket"), PATIENCE)
+
+
+def test_a_joining_node_ends_with_its_executor(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with cluster(folder, monkeypatch) as nodes, subprocess.Popen(["sleep", "60"]) as executor:
+        nodes.begin(nodes.start("first"))
+        nodes.expect("ticket")
+        monkeypatch.setattr(process, "executor_pid", lambda: executor.pid)
+        node = nodes.start_joining("second", "ticket")
+        assert nodes.await_member(node)
+
+        executor.kill()
+
+        assert ends(node, PATIENCE)
 
 
 def test_a_node_ends_when_its_coordinator_has_ended(

@@ -6,12 +6,15 @@ import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from millstream.node import key_batches, slot_store
+from millstream.node.load_meter import LoadMeter
 from millstream.node.peers import Outgoing
 from millstream.node.typed_errors import BackgroundTaskError
 from millstream.ring.placement import Placement
@@ -23,6 +26,7 @@ from millstream.state.records import decode_records
 from millstream.wire import timeouts
 from millstream.wire.commit import Commit, Seal
 from millstream.wire.feed import BrokenFeedError, FeedRefusedError
+from millstream.wire.load_report import FIGURE
 from millstream.wire.membership import (
     Assign,
     FencedError,
@@ -47,8 +51,9 @@ from millstream.wire.replication import (
 from millstream.wire.request import Request, UnknownRequestError
 from millstream.wire.state_reads import CloseScan, GetState, OpenScan, ReadScan, ScanBrokenError
 from millstream.work.feeder import end_of
-from tests.node.machines import ALL, HIGH, JOB, LOW, MANY, ME, OTHER, THIRD, placed
+from tests.node.machines import ALL, HIGH, HISTORY, JOB, LOW, MANY, ME, OTHER, THIRD, placed
 from tests.node.scenes import MEMORY, Scene, rows_of
+from tests.work.running import SLOTS
 
 
 @pytest.fixture
@@ -72,7 +77,81 @@ def test_a_feed_is_answered_after_its_copies_are_on_the_backups(scene: Scene) ->
     [copy] = scene.receipts(OTHER, 0).copies
     assert (copy.slots, copy.digest) == (ALL, receipt.digest)
     assert scene.receipts(THIRD, 0).copies == ()
-    assert scene.receipts(ME, 0).report == NodeReport({JOB: 0}, MEMORY, 0)
+    report = scene.receipts(ME, 0).report
+    assert replace(report, load=None) == NodeReport({JOB: 0}, MEMORY, 0)
+
+
+def test_receipts_carry_the_load_of_the_epoch(world: World) -> None:
+    scene = Scene(world, placed([ME, OTHER], other=LOW, me=HIGH))
+    scene.feed(0, MANY, slots=LOW)
+    load = scene.receipts(ME, 0).report.load
+    idle = scene.receipts(THIRD, 0).report.load
+    assert load is not None and idle is not None
+
+    [of_job] = load.jobs
+    tuples = np.frombuffer(of_job.tuples, FIGURE)
+    [receipt] = scene.receipts(ME, 0).receipts
+    assert load.slots == (LOW,) and len(tuples) == len(LOW)
+    assert tuples.sum() == receipt.keys > 0  # of each key one value
+    assert load.copy_seconds > 0
+    assert idle.slots == () and not idle.jobs[0].tuples
+
+
+def test_state_is_estimated_by_the_deltas_that_backups_get(scene: Scene) -> None:
+    scene.commit(0, MANY)
+    load = scene.receipts(ME, 1).report.load
+    assert load is not None
+
+    keys = scene.machines[ME].store.key_counts()[JOB]
+    bytes_of_slots = np.frombuffer(load.jobs[0].state_bytes, FIGURE)
+    assert bytes_of_slots.tolist() == pytest.approx((keys * bytes_of_slots.sum() / 40).tolist())
+    assert 20 < bytes_of_slots.sum() / 40 < 200
+    assert bytes_of_slots.sum() / 40 != 64.0
+
+
+def test_deltas_of_intervals_tell_the_bytes_of_a_key(world: World) -> None:
+    scene = Scene(world, durability="interval")
+    for epoch in range(3):
+        scene.commit(epoch, MANY)
+    scene.call(ME, ReplicateNow())
+    scene.rest(3.0)
+    load = scene.receipts(ME, 3).report.load
+    assert load is not None
+
+    found = np.frombuffer(load.jobs[0].state_bytes, FIGURE).sum() / len(MANY)
+    assert 20 < found < 200 and found != 64.0
+
+
+def test_a_feed_that_waits_for_another_is_counted_by_job(world: World) -> None:
+    scene = Scene(world, placed([ME]))
+    machine = scene.machines[ME]
+    reduce = machine.reduce
+
+    def slowly(work: Any) -> Any:
+        scene.services[ME]._net.sleep(1.0)
+        return reduce(work)
+
+    machine.reduce = slowly  # type: ignore[method-assign]
+    machine.meter = LoadMeter({JOB: HISTORY}, SLOTS, lambda: world.now)
+    feeds = [
+        partial(
+            scene.task.feed,
+            Delivery(ME, scene.header(0, slots=slots)),
+            [],
+            rows_of(MANY, slots),
+            end_of(rows_of(MANY, slots)),
+            lambda: False,
+        )
+        for slots in (LOW, HIGH)
+    ]
+
+    scene.run(lambda: scene.task.gather(feeds))
+
+    load = scene.receipts(ME, 0).report.load
+    assert load is not None
+    assert 0.5 < load.waits[JOB, JOB] <= load.queue_seconds <= 1.0
+    assert load.most_waiting == 1
+    assert load.feed_seconds > 2.0 + load.queue_seconds - 0.5
 
 
 def test_without_backups_nothing_is_serialised(

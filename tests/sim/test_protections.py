@@ -169,8 +169,12 @@ def no_private_copies(patch: Patch) -> None:
     patch.setattr(KeyView, "_copy_of", lambda state, name, value: value)
 
 
-def no_role_swap(patch: Patch) -> None:
-    patch.setattr(Roster, "_retained", lambda roster, node, short: np.zeros_like(short))
+def no_retention(patch: Patch) -> None:
+    patch.setattr(Roster, "_retained", lambda roster, short: np.zeros_like(roster.synced))
+
+
+def no_waiting_for_copies(patch: Patch) -> None:
+    patch.setattr(Roster, "_is_ready", lambda roster: np.ones_like(roster.synced[:, 0]))
 
 
 def no_publishing_after_the_manifest(patch: Patch) -> None:
@@ -485,7 +489,8 @@ def moving_windows(variant: int, epochs: int = 9) -> Kind:
         (no_touches_with_copies, EXPIRY),
         (no_voiding_of_cold_keys, FULL_SPILL_DISKS),
         (no_private_copies, MOVES),
-        (no_role_swap, MOVES),
+        (no_retention, MOVES),
+        (no_waiting_for_copies, MOVES),
         (no_publishing_after_the_manifest, DRIVERS),
         (no_holding_of_outputs, DRIVERS),
         (no_decision_by_the_chain, DRIVERS),

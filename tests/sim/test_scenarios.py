@@ -62,7 +62,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         epochs=draw(st.integers(1, 5)),
         node_faults=draw(st.integers(0, 6)),
         rate=draw(st.sampled_from([0.003, 0.02])),
-        moves=draw(st.sampled_from([0.0, 0.5])),
+        changes=draw(st.sampled_from([0.0, 0.5])),
         may_lose_state=False,
         workload=draw(st.sampled_from(WORKLOADS)),
     )

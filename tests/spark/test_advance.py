@@ -31,7 +31,6 @@ def run_of(coordinator: Coordinator, **options: Any) -> Run:
     return Run(
         plan(flow),
         coordinator,  # type: ignore[arg-type]
-        {},
         nothing,
         nothing,
         nothing,

@@ -42,7 +42,7 @@ class Flow:
 
     def __init__(self, flow: ms.Workflow) -> None:
         planned = plan(flow)
-        self.program: Program = program_of(planned, 16, 2)
+        self.program: Program = program_of(planned, 16)
         self.at = {getattr(v, "name", ""): at for at, v in enumerate(planned.vertices)}
 
     def stage(self, number: int, *branches: str, **clocks: JobClock) -> _Stage:
@@ -63,6 +63,7 @@ class Flow:
             placement=Placement.alone(Ring.even([NodeId("n")], 16)),
             addresses={},
             clocks={self.at[job]: clock for job, clock in clocks.items()},
+            partitions=(0, 8),
         )
         return _Stage(task, self.program, record)
 
@@ -234,7 +235,7 @@ def two_jobs() -> Flow:
 
 def test_a_map_stage_sends_a_mark_to_every_partition_of_the_next() -> None:
     made = two_jobs()
-    assert made.program.width(1) == 4
+    assert made.program.width(1, 2) == 4
 
     batches = list(made.stage(0, "source", first=CLOCK, second=CLOCK).map_sources(iter([])))
 

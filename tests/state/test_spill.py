@@ -131,6 +131,7 @@ class Twins:
         mine, twin = self.states
         for slot in range(SLOTS):
             assert mine.count(mask(slot)) == twin.count(mask(slot))
+            assert mine.counts(mask(slot)).tolist() == [len(dict(twin.items(mask(slot))))]
             assert keyed(dict(mine.items(mask(slot)))) == keyed(dict(twin.items(mask(slot))))
             for key in pool:
                 assert mine.get(slot, key) == twin.get(slot, key)

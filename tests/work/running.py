@@ -53,7 +53,7 @@ class Running:
     def __init__(self, job: JobVertex, *, partitions: int = 3, tasks: int = 2) -> None:
         self.job = job
         self.operator: ReduceOperator[Any] = operator_for(job, SLOTS)
-        self._partitions = partitions
+        self._partitions = partition_slots(SLOTS, partitions)
         self._tasks = tasks
 
     def epoch(self, records: Sequence[Any], time: int = 0) -> list[Any]:
@@ -78,16 +78,16 @@ class Running:
     def _units(self, blocks: Sequence[pa.RecordBatch], time: int) -> list[Reduced[Any]]:
         return [
             self.reduce([part for block in blocks for part in self._share(block, at)], at, time)
-            for at in range(self._partitions)
+            for at in range(len(self._partitions))
         ]
 
     def reduce(self, blocks: Sequence[pa.RecordBatch], at: int, time: int) -> Reduced[Any]:
-        slots = partition_slots(SLOTS, self._partitions)[at]
+        slots = self._partitions[at]
         return self.operator.reduce(blocks, UnitContext(slots, time, self.job.output))
 
     def _share(self, block: pa.RecordBatch, at: int) -> list[pa.RecordBatch]:
         # Through bytes, as blocks travel.
-        shares = cut(block, SLOTS, self._partitions)
+        shares = cut(block, SLOTS, [slots.start for slots in self._partitions])
         return [from_bytes(to_bytes(rows)) for part, rows in shares if part == at]
 
     def state(self) -> dict[Any, Any]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -56,20 +57,41 @@ ROWS = rows_of(PAIRS)
 
 
 @dataclass
+class Gauge:
+    """How many feeds there are at the moment, and how many there were at most."""
+
+    now: int = 0
+    most: int = 0
+
+    @contextmanager
+    def one_more(self) -> Iterator[None]:
+        self.now += 1
+        self.most = max(self.most, self.now)
+        yield
+        self.now -= 1
+
+
+@dataclass
 class FakeNode:
     """Takes feeds, and answers with the slots that it was given rows of."""
 
     net: SimNet
+    gauge: Gauge
     feeds: list[Feed] = field(default_factory=list)
     tallies: list[tuple[Tally, ...]] = field(default_factory=list)
     problems: list[MillstreamError] = field(default_factory=list)
     always: MillstreamError | None = None
     silent: bool = False
+    takes: float = 0.0
+    digests: dict[range, set[str]] = field(default_factory=dict)
 
     def exchange(self, feed: Feed, items: Iterator[Any]) -> list[pa.RecordBatch]:
         self.feeds.append(feed)
         *batches, end = items
         assert isinstance(end, End)
+        self.digests.setdefault(feed.slots, set()).add(end.digest)
+        with self.gauge.one_more():
+            self.net.sleep(self.takes)
         slots: list[int] = []
         for batch in batches:
             for block in batch.column("block").to_pylist():
@@ -93,6 +115,7 @@ class Scene:
         self.unreachable: list[ReportUnreachable] = []
         self.slow: list[ReportSlow] = []
         self.on_unreachable: Callable[[], None] = lambda: None
+        self.gauge = Gauge()
         self.driver = world.process("driver")
         world.serve("driver", "driver", self.answer)
         self.nodes = {node: self._start(node) for node in (ME, OTHER, THIRD)}
@@ -104,12 +127,12 @@ class Scene:
             time=99,
             placement=placement,
             addresses={node: node for node in self.nodes},
-            **options,
+            **{"cuts": placement.cuts, **options},
         )
         self.net = world.process("task")
 
     def _start(self, node: NodeId) -> FakeNode:
-        found = FakeNode(self.world.process(node))
+        found = FakeNode(self.world.process(node), self.gauge)
         self.world.serve(node, node, lambda request: None, found.exchange)
         return found
 
@@ -145,7 +168,12 @@ class Scene:
         return {n: node.tallies for n, node in self.nodes.items() if node.feeds}
 
     def fed(self) -> dict[str, list[range]]:
-        return {n: [f.slots for f in node.feeds] for n, node in self.nodes.items() if node.feeds}
+        """What every node was fed, in the order of slots."""
+        feeds = {name: node.feeds for name, node in self.nodes.items() if node.feeds}
+        return {
+            name: sorted((feed.slots for feed in fed), key=lambda slots: (slots.start, slots.stop))
+            for name, fed in feeds.items()
+        }
 
 
 @pytest.fixture
@@ -209,7 +237,7 @@ def test_the_header_has_all_that_a_node_needs(world: World) -> None:
 
 
 def test_units_keep_their_cut_when_one_node_comes_to_own_all_of_them(world: World) -> None:
-    scene = Scene(world, cuts=(HIGH.start,))
+    scene = Scene(world)
     scene.now_owned_by(placed([THIRD], 1))
 
     assert scene.feed() == expected()
@@ -218,13 +246,77 @@ def test_units_keep_their_cut_when_one_node_comes_to_own_all_of_them(world: Worl
 
 
 def test_units_are_cut_further_when_a_takeover_divides_them(world: World) -> None:
-    scene = Scene(world, cuts=(HIGH.start,))
+    scene = Scene(world)
     quarter = LOW.stop // 2
     scene.now_owned_by(placed(Ring.even([THIRD], ALL.stop).moved(range(quarter), ME), 1))
 
     assert scene.feed() == expected()
 
     assert scene.fed() == {ME: [range(quarter)], THIRD: [range(quarter, LOW.stop), HIGH]}
+
+
+def scattered(version: int = 0) -> Placement:
+    """Every slot has another owner than the one before."""
+    owners = [(slot, (ME, OTHER, THIRD)[slot % 3]) for slot in ALL]
+    return placed(Ring(0, SLOTS, tuple(owners)), version)
+
+
+def test_several_owners_are_fed_at_a_time_and_outputs_come_in_the_order_of_slots(
+    world: World,
+) -> None:
+    scene = Scene(world)
+    scene.nodes[ME].takes = 30.0
+
+    outputs = scene.feed()
+
+    assert outputs == expected()
+    assert len(scene.nodes[OTHER].feeds) == 1 and 30.0 < world.now < 31.0
+
+
+def test_at_most_four_owners_are_fed_at_a_time(world: World) -> None:
+    scene = Scene(world, scattered())
+    for node in scene.nodes.values():
+        node.takes = 5.0
+
+    assert scene.feed() == expected()
+
+    assert scene.gauge.most == 4
+    counts = [feed.rows for node in scene.nodes.values() for feed in node.feeds]
+    assert sorted(counts) == [0] * (SLOTS - 1) + [len(PAIRS)]
+    assert 20.0 < world.now < 21.0  # sixteen feeds, four at a time
+    fed = {node: [feed.slots.start for feed in found.feeds] for node, found in scene.nodes.items()}
+    assert {node: sorted(starts) for node, starts in fed.items()} == {
+        ME: [*range(0, SLOTS, 3)],
+        OTHER: [*range(1, SLOTS, 3)],
+        THIRD: [*range(2, SLOTS, 3)],
+    }
+
+
+def test_a_placement_fetched_for_one_share_is_used_for_those_after_it(world: World) -> None:
+    scene = Scene(world, scattered())
+    world.crash(OTHER)
+    scene.on_unreachable = lambda: scene.now_owned_by(placed([ME], 1))
+
+    assert scene.feed() == expected()
+
+    assert scene.unreachable == [ReportUnreachable(OTHER, "task 7", 1)]
+    assert {feed.ring for feed in scene.nodes[ME].feeds if feed.slots.start >= 4} == {1}
+
+
+def test_a_unit_has_the_same_bytes_whenever_and_from_whatever_it_was_cut(world: World) -> None:
+    quarter, rest = range(LOW.stop // 2), range(LOW.stop // 2, LOW.stop)
+    divided = placed(Ring.even([THIRD], SLOTS).moved(quarter, OTHER), 1)
+    flags = [(f"key {number}", number % 3 == 0) for number in range(200)]
+    rows = rows_of(flags[:90], flags[90:])
+    scene = Scene(world)
+    world.crash(ME)
+    scene.on_unreachable = lambda: scene.now_owned_by(divided)
+
+    scene.feed(rows=rows)  # LOW is cut off first, and then in two
+    scene.feed(rows=rows)  # the quarters are cut off at once
+
+    assert len(scene.nodes[OTHER].digests[quarter]) == len(scene.nodes[THIRD].digests[rest]) == 1
+    assert [feed.slots for feed in scene.nodes[THIRD].feeds].count(rest) == 2
 
 
 def test_slots_without_rows_are_fed_too(scene: Scene) -> None:
@@ -237,6 +329,19 @@ def test_values_are_counted_in_one_share_only(scene: Scene) -> None:
     scene.feed(rows=rows_of(PAIRS, PAIRS))
 
     assert [node.feeds[0].rows for node in (scene.nodes[ME], scene.nodes[OTHER])] == [80, 0]
+
+
+def test_values_are_counted_once_when_a_takeover_divides_the_first_share(world: World) -> None:
+    scene = Scene(world)
+    divided = Ring.even([THIRD], SLOTS).moved(range(LOW.stop // 2), OTHER)
+    world.crash(ME)
+    scene.on_unreachable = lambda: scene.now_owned_by(placed(divided, 1))
+
+    assert scene.feed(rows=with_tallies(ROWS, (Tally(4, rows=40),))) == expected()
+
+    feeds = [feed for node in scene.nodes.values() for feed in node.feeds]
+    assert {feed.slots.start: feed.rows for feed in feeds} == {0: 40, 4: 0, 8: 0}
+    assert [len(found) for found in scene.tallies().values()] == [1, 0]
 
 
 def test_what_map_tasks_counted_goes_with_the_first_share(scene: Scene) -> None:
@@ -365,13 +470,15 @@ def test_after_a_minute_without_success_a_task_gives_up(scene: Scene) -> None:
     assert 60.0 < scene.world.now < 63.0
 
 
-def test_every_success_restarts_the_timeout(scene: Scene) -> None:
-    for node in (ME, OTHER):
+def test_every_share_has_a_timeout_of_its_own(world: World) -> None:
+    owners = [(0, ME), (1, OTHER), (2, ME), (3, OTHER), (4, THIRD)]
+    scene = Scene(world, placed(Ring(0, SLOTS, tuple(owners))))
+    for node, seconds in ((ME, 45.0), (THIRD, 90.0)):
         scene.nodes[node].always = FeedRefusedError("not yet", stale=False)
-        scene.world.at(45.0 * (1 + (node == OTHER)), clearing(scene.nodes[node]))
+        world.at(seconds, clearing(scene.nodes[node]))
 
     assert scene.feed() == expected()
-    assert scene.world.now > 90.0
+    assert world.now > 90.0
 
 
 def clearing(node: FakeNode) -> Callable[[], None]:
@@ -410,7 +517,7 @@ def test_a_silent_node_is_left_when_another_owns_its_slots(scene: Scene) -> None
     assert scene.feed() == expected()
 
     assert 20.0 < scene.world.now < 25.0
-    assert scene.fed() == {ME: [LOW], OTHER: [ALL]}
+    assert scene.fed() == {ME: [LOW], OTHER: [LOW, HIGH]}
 
 
 def test_a_silent_node_is_waited_for_as_long_as_it_owns_its_slots(scene: Scene) -> None:
@@ -419,7 +526,7 @@ def test_a_silent_node_is_waited_for_as_long_as_it_owns_its_slots(scene: Scene) 
     with pytest.raises(StalledError):
         scene.feed()
 
-    assert scene.fed() == {ME: [LOW]}
+    assert scene.fed() == {ME: [LOW], OTHER: [HIGH]}
     [report, *_] = scene.slow
     assert report.node == ME and "feed of epoch 4" in report.reason
 

@@ -6,18 +6,17 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
-import pytest
 
 import millstream as ms
 from millstream.flow.plan import plan
 from millstream.flow.workflow import Workflow
-from millstream.ring.ring import partition_slots
+from millstream.state.blocks import SLOT
 from millstream.work.chunk import Chunk
 from millstream.work.job_clock import JobClock, tallies_of
 from millstream.work.map_side import MapSide
 from millstream.work.program import program_of
 
-SLOTS = 3
+SLOTS = 16
 
 
 class Blocks:
@@ -35,24 +34,27 @@ class Blocks:
     to_frame = to_sink
 
 
-@pytest.mark.parametrize("partitions", [1, 2, 3, 4, 7])
-def test_no_block_goes_to_a_partition_without_slots(partitions: int) -> None:
+def test_blocks_go_to_the_partitions_of_their_slots_and_tallies_to_the_first() -> None:
     flow = Workflow("w")
     flow.source("in", ms.read.rate()).map_reduce(
         "job", map=iter_of, reduce=ms.count(), window=ms.tumbling(timedelta(seconds=1))
     )
-    program = program_of(plan(flow), SLOTS, partitions)
+    program = program_of(plan(flow), SLOTS)
     [job] = program.jobs
     blocks = Blocks()
-    side = MapSide(program, blocks, time=0, clocks={job: JobClock()}, key_types={})
+    clocks = {job: JobClock()}
+    side = MapSide(program, blocks, time=0, clocks=clocks, key_types={}, partitions=(0, 1, 9))
     time = datetime(1970, 1, 1, tzinfo=UTC)
-    side.read(0, Chunk(records=[[(key, 1, time) for key in range(20)]]))
+    side.read(0, Chunk(records=[[(key, 1, time) for key in range(200)]]))
     side.finish()
 
-    slots = partition_slots(SLOTS, partitions)
-    assert all(slots[part] for part, _ in blocks.found)
-    told = [tally for _, batch in blocks.found for tally in tallies_of(batch) or ()]
-    assert [tally.rows for tally in told] == [20]
+    *found, (first, tallies) = blocks.found
+    assert first == 0
+    assert [tally.rows for tally in tallies_of(tallies) or ()] == [200]
+    ranges = (range(1), range(1, 9), range(9, SLOTS))
+    assert {part for part, _ in found} == {0, 1, 2}
+    assert all(set(batch.column(SLOT).to_pylist()) <= set(ranges[part]) for part, batch in found)
+    assert sum(batch.num_rows for _, batch in found) == 200
 
 
 def iter_of(record: list[tuple[int, int, datetime]]) -> list[tuple[int, int, datetime]]:

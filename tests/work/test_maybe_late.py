@@ -39,7 +39,8 @@ class Task:
         self.clock = JobClock(closed=100, watermark=100)
         self.found: list[pa.RecordBatch] = []
         self.seen: list[Any] = []
-        self.side = MapSide(program, self, time=0, clocks={self.job: self.clock}, key_types={})
+        clocks = {self.job: self.clock}
+        self.side = MapSide(program, self, time=0, clocks=clocks, key_types={}, partitions=(0,))
 
     def blocks(self, job: int, shares: Sequence[tuple[int, pa.RecordBatch]], count: int) -> None:
         self.found += [batch for _, batch in shares]
@@ -71,7 +72,7 @@ def flow_of(**options: Any) -> tuple[Workflow, Any]:
 def program_with(flow: Workflow, read: Stream | None = None) -> Program:
     if read is not None:
         read.sink("late", ms.write.callback(lambda rows, epoch: None))
-    return program_of(plan(flow), SLOTS, 1)
+    return program_of(plan(flow), SLOTS)
 
 
 def pairs(*records: Any) -> Chunk:
@@ -151,5 +152,5 @@ def test_what_is_late_for_sessions_is_found_behind_the_shuffle() -> None:
 
     levels = dict(zip(found.vertices, found.levels, strict=True))
     assert levels[late._vertex] == 1 and min(levels.values()) == 0
-    program = program_of(found, SLOTS, 1)
+    program = program_of(found, SLOTS)
     assert program.is_read(next(iter(program.jobs)))

@@ -104,6 +104,8 @@ def test_every_form_does_what_a_dictionary_would_over_several_epochs(
         assert outputs == {key: truth[key] for key, _ in pairs}
         assert {key: plain(found) for key, found in running.state().items()} == truth
         assert running.operator.state.count(ALL) == len(truth)
+        by_slot = [running.operator.state.count(np.arange(SLOTS) == slot) for slot in range(SLOTS)]
+        assert running.operator.state.counts(ALL).tolist() == by_slot
 
 
 @forms

@@ -44,7 +44,7 @@ def program_of(
     consumers = tuple(
         tuple(at for at in sorted(reads) if source in reads[at]) for source in range(len(elements))
     )
-    return Program("w", elements, consumers, levels or (0,) * len(elements), 16, 4)
+    return Program("w", elements, consumers, levels or (0,) * len(elements), 16)
 
 
 def step(kind: str, function: Any) -> RecordStep:
@@ -124,13 +124,11 @@ def test_jobs_of_one_level_share_a_stage() -> None:
     program = three_jobs()
 
     assert program.stages == ((), (1, 2), (3,))
-    assert (program.last_stage, program.width(1), program.width(2)) == (2, 8, 4)
-    assert [program.job_at(1, partition) for partition in (0, 3, 4, 7)] == [
-        (1, 0),
-        (1, 3),
-        (2, 0),
-        (2, 3),
-    ]
+    assert (program.last_stage, program.width(1, 4), program.width(2, 4)) == (2, 8, 4)
+    assert program.width(1, 3) == 6
+    places = [(1, 0), (1, 3), (2, 0), (2, 3)]
+    assert [program.job_at(1, route, 4) for route in (0, 3, 4, 7)] == places
+    assert [program.route_of(*place, 4) for place in places] == [0, 3, 4, 7]
 
 
 def test_a_program_comes_back_from_its_packed_form_and_is_unpickled_once() -> None:
@@ -176,7 +174,7 @@ def test_a_side_runs_where_the_map_of_its_job_does() -> None:
 
 def test_results_do_not_go_to_sides_and_sides_do_not_read_them() -> None:
     planned, at = windowed_flow()
-    program = compiled(planned, 16, 4)
+    program = compiled(planned, 16)
     outlet = Collector()
 
     push(program, at["first"], Chunk(records=[("a", 1)]), outlet.to_job, outlet)
@@ -202,7 +200,7 @@ def test_a_job_of_which_only_a_side_is_read_need_not_give_its_results() -> None:
 def test_rows_have_the_time_of_the_source_or_job_behind_them() -> None:
     planned, at = windowed_flow()
 
-    origins = compiled(planned, 16, 4).origins
+    origins = compiled(planned, 16).origins
 
     assert origins[at["source"]] == origins[at["FrameVertex"]] == at["source"]
     assert origins[at["counts"]] == at["counts"]
@@ -220,7 +218,7 @@ def test_a_window_that_several_jobs_have_is_for_all_of_them() -> None:
     planned = plan(flow)
     at = {getattr(v, "name", ""): n for n, v in enumerate(planned.vertices)}
 
-    program = compiled(planned, 16, 4)
+    program = compiled(planned, 16)
 
     [host] = program.jobs
     jobs = program.jobs[host].windowing

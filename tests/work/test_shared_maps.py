@@ -46,7 +46,7 @@ def is_slow_path(number: int) -> bool:
 def planned(build: Callable[[ms.Stream], object]) -> Program:
     flow = Workflow("w")
     build(flow.source("in", ms.read.rate()))
-    return program_of(plan(flow), slots=16, partitions=4)
+    return program_of(plan(flow), slots=16)
 
 
 # -- splits --------------------------------------------------------------------------------

@@ -116,7 +116,8 @@ class Claim:
 class Manifest:
     """The durable record that commits the epochs (parent, epoch].
 
-    ``clocks`` has the time of the epoch, and the watermarks of windowed jobs.
+    ``clocks`` has the time of the epoch, and the watermarks of windowed jobs; ``layout`` how slots
+    are shared among nodes.
     """
 
     position: int
@@ -132,6 +133,7 @@ class Manifest:
     published: int
     token: str = ""
     clocks: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    layout: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
 Link = Claim | Manifest
@@ -224,6 +226,7 @@ def _manifest(found: dict[str, Any]) -> Manifest:
         published=found["published"],
         token=found["token"],
         clocks=found["clocks"],
+        layout=found.get("layout", {}),
     )
 
 

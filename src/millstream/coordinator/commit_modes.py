@@ -149,7 +149,13 @@ class EpochCommits(DurableCommits):
         journal = self._journal
         deltas = journal.deltas_of(prepared.receipts)
         journal.commit(
-            prepared.record, deltas, prepared.bases, prepared.types, [staged], prepared.clocks
+            prepared.record,
+            deltas,
+            prepared.bases,
+            prepared.types,
+            [staged],
+            prepared.clocks,
+            prepared.layout,
         )
         return True
 

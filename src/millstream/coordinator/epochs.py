@@ -99,6 +99,7 @@ def run_epoch(coordinator: Coordinator, epoch: int, time: int, body: Body) -> Ep
         body.publish(staged)
         coordinator.published(epoch)
     coordinator.seal()
+    coordinator.observe(epoch, reports)
     return EpochResult(record, prepared.receipts, reports, prepared.counted, prepared.clocks)
 
 

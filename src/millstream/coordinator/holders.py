@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from millstream.ring.masks import SlotMask
 from millstream.ring.placement import NOBODY, NodeTable, Placement
+from millstream.ring.ring import NodeId
 
 Slots = npt.NDArray[np.intp]
 """Numbers of slots, in increasing order."""
@@ -22,16 +23,15 @@ Slots = npt.NDArray[np.intp]
 class Holders:
     """The owner of each slot in column 0, then the nodes that are fed its copies, clockwise."""
 
-    def __init__(self, placement: Placement, numbers: Mapping[str, int]) -> None:
+    def __init__(self, placement: Placement, numbers: Mapping[NodeId, int]) -> None:
         """``numbers`` has the number of each node, which stands for it in the table."""
         ring, arcs = placement.ring, placement.arcs
-        width = 1 + max(len(nodes) for _, nodes in arcs)
-        self.table: NodeTable = np.full((ring.slots, width), NOBODY, np.int32)
+        width = max(len(nodes) for _, nodes in arcs)
+        rows = [[numbers[n] for n in nodes] + [NOBODY] * (width - len(nodes)) for _, nodes in arcs]
+        lengths = np.diff([*(start for start, _ in arcs), ring.slots])
         owners = np.array([numbers[node] for node in ring.nodes], np.int32)
-        self.table[:, 0] = owners[ring.table]
-        stops = [*(start for start, _ in arcs[1:]), ring.slots]
-        for (start, nodes), stop in zip(arcs, stops, strict=True):
-            self.table[start:stop, 1 : 1 + len(nodes)] = [numbers[node] for node in nodes]
+        copies = np.array(rows, np.int32).reshape(len(arcs), width).repeat(lengths, axis=0)
+        self.table: NodeTable = np.column_stack([owners[ring.table], copies])
 
     @property
     def owners(self) -> npt.NDArray[np.int32]:
@@ -44,13 +44,14 @@ class Holders:
 
     def of(self, number: int) -> tuple[Slots, Slots]:
         """The slots that a node holds, and the column in which it stands for each."""
-        start, stop = np.searchsorted(self._sorted, [number, number + 1])
-        cells = np.sort(self._order[start:stop])
+        start, stop = np.searchsorted(self.sorted, [number, number + 1])
+        cells = self.order[start:stop]
         return cells // self.width, cells % self.width
 
-    def holding(self) -> list[int]:
+    @cached_property
+    def holding(self) -> tuple[int, ...]:
         """The numbers of the nodes that hold any slot."""
-        return [number for number in np.unique(self._sorted).tolist() if number != NOBODY]
+        return tuple(n for n in np.unique(self.sorted).tolist() if n != NOBODY)
 
     def found(self, nodes: npt.NDArray[np.int32], where: npt.NDArray[np.bool_]) -> SlotMask:
         """For one node per slot, whether it is a holder whose cell is set."""
@@ -61,9 +62,16 @@ class Holders:
         return np.isin(self.table, list(numbers))
 
     @cached_property
-    def _order(self) -> npt.NDArray[np.intp]:
+    def order(self) -> npt.NDArray[np.intp]:
+        """The cells, as positions in the table row by row, in the order of nodes and slots."""
         return np.argsort(self.table, axis=None, kind="stable")
 
     @cached_property
-    def _sorted(self) -> npt.NDArray[np.int32]:
-        return np.asarray(self.table.ravel()[self._order])
+    def sorted(self) -> npt.NDArray[np.int32]:
+        """The node of each cell, in this order."""
+        return np.asarray(self.table.ravel()[self.order])
+
+    @cached_property
+    def keys(self) -> npt.NDArray[np.int64]:
+        """Node and slot of each cell as one number, in this order: ``node * slots + slot``."""
+        return self.sorted.astype(np.int64) * len(self.table) + self.order // self.width

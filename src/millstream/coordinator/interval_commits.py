@@ -16,6 +16,7 @@ import numpy as np
 from millstream.checkpoints.manifest import Staged
 from millstream.coordinator.commit_modes import DurableCommits
 from millstream.coordinator.journal import Journal
+from millstream.coordinator.layout import Layout
 from millstream.coordinator.ledger import PreparedEpoch
 from millstream.coordinator.run_context import RunContext
 from millstream.coordinator.watermarks import Watermarks
@@ -59,6 +60,7 @@ class _Volatile:
     types: Mapping[int, JobTypes]
     changes: int
     clocks: Watermarks
+    layout: Layout | None
 
 
 class IntervalCommits(DurableCommits):
@@ -89,6 +91,7 @@ class IntervalCommits(DurableCommits):
             prepared.types,
             sum(receipt.keys for receipt in prepared.receipts),
             prepared.clocks,
+            prepared.layout,
         )
         with self._lock:
             self._volatile.append(epoch)
@@ -165,6 +168,7 @@ class IntervalCommits(DurableCommits):
                 newest.types,
                 [epoch.staged for epoch in epochs],
                 newest.clocks,
+                newest.layout,
             )
             with self._lock:
                 self._volatile = self._volatile[len(epochs) :]

@@ -22,6 +22,7 @@ from millstream.checkpoints.manifest import (
     WorkflowMetadata,
 )
 from millstream.checkpoints.records import DATA
+from millstream.coordinator.layout import Layout
 from millstream.coordinator.watermarks import Watermarks
 from millstream.flow.time_origins import JobTiming
 from millstream.stores.store import Store, StoreError
@@ -108,6 +109,12 @@ class Journal:
             if id_ in known
         }
 
+    @property
+    def layout(self) -> Layout | None:
+        """How slots were shared at the epoch from which this incarnation resumed."""
+        newest = self._lineage.newest
+        return None if newest is None else Layout.from_manifest(newest.layout)
+
     def clocks(self, timings: Iterable[JobTiming]) -> Watermarks:
         """The watermarks as of the epoch from which this incarnation resumed."""
         newest = self._lineage.newest
@@ -121,6 +128,7 @@ class Journal:
         types: Mapping[int, JobTypes],
         staged: Iterable[Staged],
         clocks: Watermarks | None = None,
+        layout: Layout | None = None,
     ) -> None:
         """Commit the epochs since the last manifest, or raise ``SupersededError``."""
         started = time.perf_counter()
@@ -142,6 +150,7 @@ class Journal:
             staged=tuple(staged),
             published=self.published,
             clocks={} if clocks is None else clocks.to_manifest(self._ids),
+            layout={} if layout is None else layout.to_manifest(),
         )
         self._lineage = self._chain.commit(self._lineage, manifest).since(self._first)
         self.committed = Commit(*record.at)

@@ -6,7 +6,7 @@ slot now; that Spark reports a task as finished proves nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -14,12 +14,13 @@ import pyarrow as pa
 
 from millstream.checkpoints.manifest import BaseRecord
 from millstream.coordinator.frozen_units import Frozen
-from millstream.coordinator.roster import Cells, Roster, values_at
+from millstream.coordinator.layout import Layout
+from millstream.coordinator.roster import Cells, Roster
 from millstream.coordinator.watermarks import Counted, Watermarks
 from millstream.errors import MillstreamError
 from millstream.ring.key_types import describe
 from millstream.ring.keys import canonical_type
-from millstream.ring.masks import SlotMask
+from millstream.ring.partitioning import partition_starts
 from millstream.ring.ring import NodeId
 from millstream.state.blocks import KEY
 from millstream.state.values import may_mix_types, unify, unify_nulls
@@ -28,6 +29,8 @@ from millstream.wire.commit import NOTHING_COMMITTED, Commit, CommittedUnit
 from millstream.wire.epoch_record import EpochRecord, JobTypes
 from millstream.wire.receipts import Receipt, Receipts
 from millstream.work.job_clock import summed
+
+_PARTITIONS_PER_OWNER = 2
 
 
 class EpochOrderError(MillstreamError):
@@ -86,11 +89,20 @@ class PreparedEpoch:
     clocks: Watermarks = field(default_factory=Watermarks)
     counted: Mapping[int, Counted] = field(default_factory=dict)
     units: tuple[CommittedUnit, ...] = ()
+    layout: Layout | None = None
 
     @property
     def commit(self) -> Commit:
         """The commit that nodes get; it names the units with which their copies must agree."""
         return Commit.of(*self.record.at, self.units)
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    """The units of a try that owners have frozen, and the cells of holders that agree with them."""
+
+    frozen: Frozen
+    in_sync: Cells
 
 
 class Ledger:
@@ -107,8 +119,11 @@ class Ledger:
         logs: bool = False,
         committed: Commit = NOTHING_COMMITTED,
         clocks: Watermarks | None = None,
+        partitions: int = 1,
     ) -> None:
+        """``partitions`` is the least number of shuffle partitions of a job."""
         self.incarnation = incarnation
+        self._partitions = partitions
         self._logs = logs
         self.committed = committed
         self._jobs = jobs
@@ -120,6 +135,7 @@ class Ledger:
         self._record: EpochRecord | None = None
         self._received: dict[NodeId, Receipts] = {}
         self._ring_of: dict[NodeId, int] = {}  # the ring version of each node's receipts
+        self._compared: _Comparison | None = None
         # Whether slots were reassigned during this try, and whether that cut units in two.
         self.taken_over = self.recut = False
 
@@ -150,6 +166,7 @@ class Ledger:
             logs=self._logs,
             clocks=self.clocks.at(time, self.incarnation, requested),
             cuts=self._roster.placement.cuts,
+            partitions=self._partition_starts(),
         )
         self._begin_try()
         return self._record
@@ -164,12 +181,20 @@ class Ledger:
             placement=placement,
             addresses=self._addresses(),
             cuts=placement.cuts,
+            partitions=self._partition_starts(),
         )
         self._begin_try()
         return self._record
 
+    def _partition_starts(self) -> tuple[int, ...]:
+        """The first slot of each partition of a try that begins now."""
+        placement, least = self._roster.placement, self._partitions
+        # A bound for slots that are scattered: every partition is a task of Spark.
+        most = max(least, _PARTITIONS_PER_OWNER * len(placement.ring.nodes))
+        return partition_starts(placement, least, most)
+
     def _begin_try(self) -> None:
-        self._received, self._ring_of = {}, {}
+        self._received, self._ring_of, self._compared = {}, {}, None
         self.taken_over = self.recut = False
 
     def replace_placement(self) -> None:
@@ -181,54 +206,49 @@ class Ledger:
             self.recut = self.recut or not set(placement.cuts) <= set(self._record.cuts)
 
     def receive(self, node: NodeId, receipts: Receipts) -> None:
-        """Replace the receipts of a node for the try under way."""
-        self._received[node] = receipts
-        self._ring_of[node] = self._roster.placement.version
-
-    def _valid_receipts(self) -> Iterator[tuple[NodeId, Receipt]]:
-        """The receipts of the try under way; those of another epoch or try do not count."""
-        record = self._record
-        for node, received in self._received.items():
-            for receipt in received.receipts:
-                if record is not None and (receipt.epoch, receipt.try_) == record.at:
-                    yield node, receipt
-
-    def _owned(self, node: NodeId, slots: range) -> SlotMask:
-        """Which slots of a range a node owns now."""
-        owners = self._roster.holders.owners[slots.start : slots.stop]
-        return np.asarray(owners == self._roster.number_of(node))
+        """Replace the receipts of a member for the try under way."""
+        if node in self._roster.domains:
+            self._received[node] = receipts
+            self._ring_of[node] = self._roster.placement.version
+            self._compared = None
 
     @property
     def receipts(self) -> list[Receipt]:
         """The receipts of the try under way that count: from owners of their slots."""
-        return [r for node, r in self._valid_receipts() if self._owned(node, r.slots).any()]
+        return self._frozen.receipts
 
+    @property
     def _frozen(self) -> Frozen:
         """For each job and slot the digest of the unit that its present owner has frozen."""
-        frozen = Frozen(self._jobs, self._roster.placement.ring.slots)
-        for node, receipt in self._valid_receipts():
-            frozen.add(receipt, self._owned(node, receipt.slots))
-        return frozen
+        return self._comparison.frozen
+
+    @property
+    def _comparison(self) -> _Comparison:
+        """What the receipts come to under the placement in force; computed once."""
+        holders = self._roster.holders
+        if self._compared is None or self._compared.frozen.holders is not holders:
+            number_of = self._roster.number_of
+            received = [(number_of(node), each) for node, each in self._received.items()]
+            at = None if self._record is None else self._record.at
+            # Those of another epoch or try do not count.
+            valid = [
+                (n, r) for n, each in received for r in each.receipts if (r.epoch, r.try_) == at
+            ]
+            frozen = Frozen(self._jobs, holders, valid)
+            in_sync = frozen.in_sync(received, self.committed.epoch)
+            self._compared = _Comparison(frozen, in_sync)
+        return self._compared
 
     def missing(self) -> dict[int, int]:
         """For each job, how many slots have no receipt from their present owner."""
         counts = {
-            job: int((numbers == Frozen.NONE).sum())
-            for job, numbers in self._frozen().by_job.items()
+            job: int((numbers == Frozen.NONE).sum()) for job, numbers in self._frozen.by_job.items()
         }
         return {job: count for job, count in counts.items() if count}
 
-    def in_sync(self, frozen: Frozen | None = None) -> Cells:
+    def in_sync(self) -> Cells:
         """The cells of the holders that would be in sync if the epoch were committed now."""
-        frozen = self._frozen() if frozen is None else frozen
-        holders = self._roster.holders
-        in_sync = np.zeros(holders.table.shape, dtype=bool)
-        for node, received in self._received.items():
-            slots, columns = holders.of(self._roster.number_of(node))
-            complete = values_at(received.reach, slots) >= self.committed.epoch
-            complete &= frozen.matches(received.copies, slots)
-            in_sync[slots, columns] = complete | (columns == 0)
-        return in_sync
+        return self._comparison.in_sync
 
     def lagging(self) -> list[tuple[NodeId, NodeId]]:
         """Owners, and the backups in sync that lack a copy of what they froze."""
@@ -266,27 +286,23 @@ class Ledger:
         receipts = self.receipts
         bases = [base for received in self._received.values() for base in received.bases]
         counted = self._counted()
-        frozen = self._frozen()
         return PreparedEpoch(
             self._record,
             receipts,
             self._inferred_types(receipts),
             bases,
-            self.in_sync(frozen),
+            self.in_sync(),
             self.clocks.commit(self._record, counted),
             counted,
-            tuple(frozen.units()),
+            tuple(self._frozen.units()),
+            Layout.of(self._roster.goal, self._roster.target),
         )
 
     def _counted(self) -> dict[int, Counted]:
         """What windowed jobs counted, each unit once: by the owner of its first slot."""
         counted = {}
         for timing in self.clocks.timings:
-            mine = [
-                receipt
-                for node, receipt in self._valid_receipts()
-                if receipt.job == timing.job and self._owned(node, receipt.slots)[0]
-            ]
+            mine = [receipt for receipt in self._frozen.of_first_slots if receipt.job == timing.job]
             tallies = summed(tally for receipt in mine for tally in receipt.tallies)
             counted[timing.job] = Counted(tallies, sum(receipt.keys for receipt in mine))
         return counted
@@ -297,7 +313,7 @@ class Ledger:
         self.clocks = prepared.clocks
         self._roster.set_in_sync(prepared.in_sync)
         self.committed = prepared.commit
-        self._record, self._received = None, {}
+        self._record, self._received, self._compared = None, {}, None
 
     def check_types(self) -> None:
         """Raise if this epoch's receipts do not agree on types; call before callbacks run."""

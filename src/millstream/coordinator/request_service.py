@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol, TypeVar
 
 from millstream.coordinator.fencing import Fencing
+from millstream.coordinator.launch_tickets import LaunchTickets
 from millstream.coordinator.run_context import RunContext
+from millstream.coordinator.scaling import Member, Scaling
 from millstream.coordinator.task_failures import TaskFailures
 from millstream.errors import MillstreamError
 from millstream.ring.ring import NodeId
 from millstream.wire.epoch_record import EpochRecord, FetchRecord, ReportFailure
 from millstream.wire.membership import (
     Assign,
+    ClaimLaunch,
     EnterStartBarrier,
     FencedError,
     FetchAssignment,
     Heartbeat,
+    Join,
     ReportSlow,
     ReportUnreachable,
 )
 from millstream.wire.persistence import FetchRestorePlan, RestorePlan
-from millstream.wire.request import Dispatcher, Request
+from millstream.wire.request import Dispatcher, Handler, Request
 
 A = TypeVar("A")
 
@@ -35,6 +40,9 @@ class ServedRun(RunContext, Protocol):
     @property
     def has_begun(self) -> bool: ...
 
+    @property
+    def scaling(self) -> Scaling: ...
+
     def assignment(self) -> Assign: ...
 
     def restore_plan(self) -> RestorePlan: ...
@@ -43,11 +51,15 @@ class ServedRun(RunContext, Protocol):
 class RequestService:
     """Answers nodes and tasks."""
 
-    def __init__(self, run: ServedRun, fencing: Fencing, failures: TaskFailures) -> None:
+    def __init__(
+        self, run: ServedRun, fencing: Fencing, failures: TaskFailures, also: Iterable[Handler]
+    ) -> None:
         self._run = run
         self._fencing = fencing
         self._at_barrier: set[NodeId] = set()
         self._lock = run.net.lock()
+        self._joining = run.net.lock()
+        self.launches = launches = LaunchTickets(run.net)
         self._dispatch = Dispatcher(
             "the coordinator",
             Heartbeat.served_by(lambda request: self._require_member(request.node)),
@@ -58,6 +70,9 @@ class RequestService:
             ReportSlow.served_by(self._slow),
             ReportFailure.served_by(lambda request: failures.add(request, run.ledger)),
             EnterStartBarrier.served_by(self._enter_barrier),
+            ClaimLaunch.served_by(launches.claim),
+            Join.served_by(self._join),
+            *also,
         )
 
     def answer(self, request: Request[A]) -> A:
@@ -96,6 +111,24 @@ class RequestService:
         with self._lock:
             self._at_barrier.add(request.node)
             return len(self._at_barrier)
+
+    def _join(self, request: Join) -> Assign:
+        """Make a node a member; one whose first answer was lost gets the assignment again."""
+        node = request.node
+        self._reject_fenced(node)
+        with self._joining:  # a node may be waiting here twice
+            if self._run.is_over or not self._run.has_begun:
+                raise FencedError("the run has ended, or has not begun")
+            if node in self._run.roster.domains:
+                return self._run.assignment()
+            self.launches.check(request.ticket)
+            try:
+                member = Member(node, request.address, request.domain, request.pid)
+                self._run.scaling.join(member)
+            finally:
+                # Not before: the pool sees a starting node, or a member, or for a moment both.
+                self.launches.spend(request.ticket)
+            return self._run.assignment()
 
     def _require_member(self, node: NodeId) -> None:
         """Raise for a node that is not part of the run, which then ends itself."""

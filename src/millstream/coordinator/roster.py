@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from millstream.coordinator.holders import Holders, Slots
+from millstream.coordinator.layout import Layout
 from millstream.errors import MillstreamError
 from millstream.ring.masks import SlotMask, runs_of
 from millstream.ring.placement import NOBODY, NodeTable, Placement
@@ -63,17 +64,28 @@ class Roster:
     """The members of a run and what they hold."""
 
     def __init__(
-        self, domains: Mapping[NodeId, Domain], slots: int, replicas: int, *, empty: bool = True
+        self,
+        domains: Mapping[NodeId, Domain],
+        slots: int,
+        replicas: int,
+        *,
+        empty: bool = True,
+        layout: Layout | None = None,
     ) -> None:
-        """Mint the first placement; unless the state is ``empty``, owners restore it."""
+        """Mint the first placement; unless the state is ``empty``, owners restore it.
+
+        Slots are shared as in the ``layout``, if it is of as many nodes, or evenly.
+        """
         self.replicas = replicas
         self.domains = dict(domains)
+        self.target = len(domains)  # how many nodes shall be active
         self.standby: set[NodeId] = set()
         self.leaving: set[NodeId] = set()
         self._dead: list[NodeId] = []
         self._members = list(domains)  # also those that are gone: a number is used once
         self._numbers = {node: number for number, node in enumerate(self._members)}
-        ring = Ring.even(interleave(list(domains), domains), slots)
+        order = interleave(list(domains), domains)
+        ring = (layout and layout.ring(order, slots)) or Ring.even(order, slots)
         owners = np.array([self._numbers[node] for node in ring.nodes], np.int32)[ring.table]
         self._wanted = self._chosen(owners, np.full((slots, replicas), NOBODY, np.int32))
         self.placement = Placement.of_table(ring, self._members, self._wanted)
@@ -105,7 +117,7 @@ class Roster:
     @property
     def holding(self) -> tuple[NodeId, ...]:
         """The living members that hold any slot: an epoch needs their receipts."""
-        held = (self._members[number] for number in self.holders.holding())
+        held = (self._members[number] for number in self.holders.holding)
         return tuple(node for node in held if node in self.domains)
 
     @property
@@ -286,6 +298,8 @@ class Roster:
             del self.domains[node]
         self.standby &= self.domains.keys()
         self.leaving &= self.domains.keys()
+        if not self.active:  # whoever is left has to stay
+            self.standby, self.leaving = set(), set()
         for former in (self._goal, self._former):
             former[np.isin(former, numbers)] = NOBODY
         self._goal = np.where(self._goal == NOBODY, owners, self._goal)
@@ -310,15 +324,20 @@ class Roster:
             return False
         owners = self.holders.owners
         if between_epochs:
-            ready = (self._goal != owners) & self.holders.found(self._goal, self._synced)
-            if self._empty:
-                ready = self._goal != owners
+            ready = (self._goal != owners) & self._is_ready()
             self._former = np.where(ready, owners, self._former)
             owners = np.where(ready, self._goal, owners)
         before = self.placement
         self._mint(owners)
-        self._is_changed = self.placement is not before
-        return self._is_changed
+        minted = self.placement is not before
+        self._is_changed = minted or (bool(self.pending) and not between_epochs)
+        return minted
+
+    def _is_ready(self) -> SlotMask:
+        """The slots whose goal has a complete copy."""
+        if self._empty:
+            return np.ones(len(self._goal), dtype=bool)
+        return self.holders.found(self._goal, self._synced)
 
     def _mint(self, owners: npt.NDArray[np.int32], restored: SlotMask | None = None) -> None:
         """Mint the placement with these owners, if it differs from the one in force.
@@ -365,18 +384,21 @@ class Roster:
         short = np.zeros(len(owners), dtype=bool)
         for column in self._wanted.T:
             short |= (column != NOBODY) & ~self.holders.found(column, self._synced)
-        retained = self._synced & short[:, None] & ~self._cells_of(self._dead)
-        if self._empty:
-            retained[:] = False
-        columns.append(np.where(retained, self.holders.table, NOBODY))
+        columns.append(np.where(self._retained(short), self.holders.table, NOBODY))
         return np.concatenate(columns, axis=1)
+
+    def _retained(self, short: SlotMask) -> Cells:
+        """The complete copies that are retained, because their slots are ``short`` of backups."""
+        if self._empty:
+            return np.zeros_like(self._synced)
+        return np.asarray(self._synced & short[:, None] & ~self._cells_of(self._dead))
 
     # -- copies that are missing ---------------------------------------------------------
 
     @property
     def _lacking(self) -> Cells:
         """The cells of nodes that are fed a slot and have no complete copy of it."""
-        return ~self._synced & (self.holders.table != NOBODY)
+        return np.asarray(~self._synced & (self.holders.table != NOBODY))
 
     @property
     def is_under_replicated(self) -> bool:

@@ -10,20 +10,20 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from millstream.coordinator.overview import Role
 from millstream.coordinator.run_context import RunContext
 from millstream.elastic.events import EventLog
 from millstream.errors import ConfigError
 from millstream.ring.balance import Weights, rebalanced
 from millstream.ring.ring import NodeId, Ring
 from millstream.ring.zones import Domain
+from millstream.wire.control import Role
 from millstream.wire.membership import Stop
 
 log = logging.getLogger("millstream")
@@ -56,15 +56,17 @@ class Scaling:
         self._changing = changing
         self._members: dict[NodeId, Member] = {}
         self._is_due = False  # the goal has to be computed anew
-        self.target = 0
         self.weights: Weights | None = None
-        self.capacities: Mapping[NodeId, float] | None = None
 
     def begin(self, members: Iterable[Member]) -> None:
         """Register the first members, all of them active."""
         self._members = {member.node: member for member in members}
         self._run.rpc.addresses = {node: m.address for node, m in self._members.items()}
-        self.target = len(self._members)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the goal will be computed anew between this epoch and the next one."""
+        return self._is_due
 
     def roles(self) -> dict[NodeId, Role]:
         """What each living member is for."""
@@ -100,8 +102,9 @@ class Scaling:
         if not 1 <= nodes <= slots:
             raise ConfigError(f"nodes must be from 1 to {slots} (slots), got {nodes}")
         with self._changing, self._lock:
-            before, self.target = self.target, nodes
-            surplus = len(self._run.roster.active) - nodes
+            roster = self._run.roster
+            before, roster.target = roster.target, nodes
+            surplus = len(roster.active) - nodes
             if surplus > 0:
                 self._retire(self._least_useful(surplus))
         self._events.add("scale", f"from {before} to {nodes} nodes", {"nodes": nodes})
@@ -114,7 +117,7 @@ class Scaling:
             leaving = [node for node in nodes if node not in roster.leaving]
             active = set(roster.active)
             self._retire(leaving)
-            self.target = max(1, self.target - sum(node in active for node in leaving))
+            roster.target = max(1, roster.target - sum(node in active for node in leaving))
         for node in leaving:
             self._events.add("drain", f"node {node[:8]} is leaving", {"node": node})
         self.enact_if_idle()
@@ -136,7 +139,7 @@ class Scaling:
     def prepare(self) -> None:
         """Update members and goals; the caller holds the locks and enacts them."""
         roster = self._run.roster
-        lacking = self.target - len(roster.active)
+        lacking = roster.target - len(roster.active)
         if lacking > 0 and roster.standby:
             chosen = [node for node in roster.domains if node in roster.standby][:lacking]
             roster.activate(chosen)
@@ -171,9 +174,11 @@ class Scaling:
         weights = self.weights
         if weights is None:
             weights = np.ones(roster.placement.ring.slots)
-        holders = {node: roster.in_sync(node) for node in roster.active}
         return rebalanced(
-            roster.goal, weights, roster.active, capacities=self.capacities, holders=holders
+            roster.goal,
+            weights,
+            roster.active,
+            in_sync=roster.in_sync,
         )
 
     def _retire(self, nodes: list[NodeId]) -> None:

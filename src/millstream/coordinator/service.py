@@ -17,12 +17,16 @@ from typing import TypeVar
 
 from millstream.checkpoints.chain import CommitUnknownError
 from millstream.checkpoints.manifest import Staged
+from millstream.coordinator.autoscaler import Autoscaler
 from millstream.coordinator.commit_modes import CommitMode, EpochCommits, InMemoryCommits
+from millstream.coordinator.control_service import ControlService
 from millstream.coordinator.failure_evidence import Patience
 from millstream.coordinator.fencing import Fencing
 from millstream.coordinator.interval_commits import IntervalCommits, Publish, Triggers
 from millstream.coordinator.journal import Journal
+from millstream.coordinator.launch_tickets import LaunchTickets
 from millstream.coordinator.ledger import Ledger, PreparedEpoch
+from millstream.coordinator.load_monitor import LoadMonitor
 from millstream.coordinator.overview import Overview
 from millstream.coordinator.receipt_collector import ReceiptCollector
 from millstream.coordinator.request_service import RequestService
@@ -33,6 +37,7 @@ from millstream.coordinator.scaling import Member, Scaling
 from millstream.coordinator.task_failures import TaskFailures
 from millstream.coordinator.wait_log import WaitLog
 from millstream.elastic.events import EventLog
+from millstream.elastic.slot_shares import weights_of
 from millstream.errors import MillstreamError
 from millstream.flow.time_origins import JobTiming
 from millstream.ring.drawing import draw
@@ -58,8 +63,9 @@ _STOP_TIMEOUT = 1.0
 class Coordinator:
     """Serves the engine, the nodes and Spark's tasks."""
 
-    def __init__(self, net: Net, patience: Patience | None = None) -> None:
+    def __init__(self, net: Net, patience: Patience | None = None, *, workflow: str = "") -> None:
         self.net = net
+        self.workflow = workflow
         self.rpc = NodeRpc(net)
         self.waits = WaitLog(net)
         self._lock = net.lock()
@@ -71,7 +77,10 @@ class Coordinator:
         self._fencing = Fencing(self, self._rereplication, self._lock, self._changing, patience)
         self._collector = ReceiptCollector(self, self._lock, patience)
         self.failures = TaskFailures(self._lock)
-        self._requests = RequestService(self, self._fencing, self.failures)
+        self.load = LoadMonitor(net.now)
+        self.control = ControlService(self)
+        self._requests = RequestService(self, self._fencing, self.failures, self.control.handlers)
+        self._autoscaler: Autoscaler | None = None
         self._roster: Roster | None = None
         self._ledger: Ledger | None = None
         self.commits: CommitMode = InMemoryCommits()
@@ -95,19 +104,24 @@ class Coordinator:
         publish: Publish = lambda _: None,
         timings: Iterable[JobTiming] = (),
         downstream: Iterable[str] = (),
+        autoscaler: Autoscaler | None = None,
+        partitions: int = 1,
     ) -> None:
         """Register the nodes, mint the first placement, and start to watch the nodes.
 
         With ``logs``, backups hold tuple logs, and only owners can be donors of copies. With a
         ``journal``, epochs are committed in the store, and the run resumes from it: each epoch by
         itself, or, with ``logs``, several at a time, which are then ``publish``-ed. ``downstream``
-        are the jobs that read the results of other jobs.
+        are the jobs that read the results of other jobs. ``partitions`` is the least number of
+        partitions of a shuffle.
         """
         known = list(members)
         self.scaling.begin(known)
+        self._autoscaler = autoscaler
         self._rereplication.spare_owners = not logs
         self._fencing.on_lost = on_lost
         self.failures.downstream = frozenset(downstream)
+        self.load.begin(jobs, slots)
         domains = {member.node: member.domain for member in known}
         if journal is not None:
             self.commits = (
@@ -116,7 +130,13 @@ class Coordinator:
                 else EpochCommits(self.net, journal)
             )
         committed = self.commits.committed
-        self._roster = Roster(domains, slots, replicas, empty=committed == NOTHING_COMMITTED)
+        self._roster = Roster(
+            domains,
+            slots,
+            replicas,
+            empty=committed == NOTHING_COMMITTED,
+            layout=None if journal is None else journal.layout,
+        )
         self._ledger = Ledger(
             self.commits.incarnation,
             jobs,
@@ -126,6 +146,7 @@ class Coordinator:
             logs=logs,
             committed=committed,
             clocks=self.commits.clocks(timings),
+            partitions=partitions,
         )
         warning = shortage(domains.values(), replicas)
         if warning:
@@ -181,9 +202,15 @@ class Coordinator:
                 tuple(self.waits.long()),
                 self.scaling.roles(),
                 self.scaling.pids(),
-                self.scaling.target,
+                roster.target,
                 roster.pending,
+                self.scaling.is_due,
             )
+
+    @property
+    def launches(self) -> LaunchTickets:
+        """The nodes to be started for this run, and those that are expected to join."""
+        return self._requests.launches
 
     def await_restored(self) -> None:
         """Wait until every node has restored its slots from the store."""
@@ -225,6 +252,7 @@ class Coordinator:
 
     def admit(self, epoch: int, now: int) -> EpochRecord:
         """Enact pending changes of owners and copies, and fix the record of the next epoch."""
+        self.load.admit()
         with self._changing, self._lock:
             self.failures.clear()
             minted = self.scaling.enact(between_epochs=True)
@@ -281,6 +309,12 @@ class Coordinator:
         if self.roster.is_under_replicated:
             self._rereplication.begin()
         self.commits.after_commit()
+
+    def observe(self, epoch: int, reports: Mapping[NodeId, NodeReport]) -> None:
+        """Add the load of an epoch, and let the policy decide what to change."""
+        self.scaling.weights = weights_of(self.load.add(epoch, reports))
+        if self._autoscaler is not None:
+            self._autoscaler.consider(self, self.scaling, self.load.history)
 
     def failure(self) -> MillstreamError | None:
         """The error that best explains why the epoch under way failed."""

@@ -16,6 +16,8 @@ from millstream.ring.ring import NodeId
 
 Seconds = npt.NDArray[np.float64]
 """A value for each slot."""
+JobFigures = npt.NDArray[np.float32]
+"""A value for each slot, of one job; shorter, because there are many jobs and a history."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,12 +35,16 @@ class NodeLoad:
     """The load of one node, smoothed over epochs.
 
     ``cpu`` is the part of one core that its process used. ``queue`` is how many seconds of feeds
-    waited for the node while it was busy, per epoch. ``kind`` names the hardware of its host.
+    waited for the node while it was busy, per epoch, and ``waiting`` the most feeds that waited at
+    once. ``tuples`` and ``reduce_seconds`` are its own, of the slots that it had in each epoch:
+    their quotient is its speed. ``state_bytes`` is estimated from the number of its keys, and the
+    bytes of those that were encoded. ``kind`` names the hardware of its host.
     """
 
     node: NodeId
     cpu: float
     queue: float = 0.0
+    waiting: float = 0.0
     tuples: float = 0.0
     reduce_seconds: float = 0.0
     feed_seconds: float = 0.0
@@ -50,12 +56,22 @@ class NodeLoad:
 
 
 @dataclass(frozen=True, kw_only=True)
+class JobLoad:
+    """The load of one job, per slot and epoch."""
+
+    seconds: JobFigures
+    tuples: JobFigures
+
+
+@dataclass(frozen=True, kw_only=True)
 class Load:
     """The load of a run after an epoch.
 
-    ``seconds`` and ``tuples`` are per slot and epoch, over all jobs. ``waits`` is, for a pair of
-    jobs, how long the results of the first waited for the second (seconds per epoch).
-    ``epoch_seconds`` is how long an epoch takes, ``time`` when it ended on the coordinator's clock.
+    ``seconds`` and ``tuples`` are per slot and epoch, over all ``jobs``, by whose names it is
+    divided. Tuples are counted as they reach nodes, after the combine. ``waits`` is, for a pair of
+    jobs, how long feeds of the first waited while nodes reduced units of the second (seconds per
+    epoch). ``epoch_seconds`` is how long an epoch takes. ``time`` is in seconds, of the
+    coordinator's clock.
     """
 
     epoch: int
@@ -67,3 +83,4 @@ class Load:
     epoch_seconds: float = 0.0
     waits: Mapping[tuple[str, str], float] = field(default_factory=dict)
     hot_keys: tuple[HotKey, ...] = ()
+    jobs: Mapping[str, JobLoad] = field(default_factory=dict)

@@ -23,7 +23,11 @@ class CurrentEpoch:
         self.incarnation = incarnation
         self.committed: Commit = NOTHING_COMMITTED
         self.at: tuple[int, int] = (-1, 0)  # epoch and try
-        self.units: list[Unit] = []
+        self._units: dict[int, list[Unit]] = {}  # by job
+
+    @property
+    def units(self) -> list[Unit]:
+        return [unit for of_job in self._units.values() for unit in of_job]
 
     @property
     def epoch(self) -> int:
@@ -54,24 +58,28 @@ class CurrentEpoch:
     def enter(self, epoch: int, try_: int) -> None:
         """Begin an epoch or try, if it is newer than the one under way, whose units are void."""
         if (epoch, try_) > self.at:
-            self.units = []
+            self._units = {}
             self.at = (epoch, try_)
 
     # -- units ---------------------------------------------------------------------------
+
+    def add(self, unit: Unit) -> None:
+        """Add a unit that was frozen here."""
+        self._units.setdefault(unit.job, []).append(unit)
 
     def add_copy(self, unit: Unit) -> None:
         """Add a copy, also beside others of the same slots: the commit names the one that counts.
 
         An owner may be lost after it has replicated a unit, and the next one freeze another.
         """
-        if all((u.job, u.digest) != (unit.job, unit.digest) for u in self.units):
-            self.units.append(unit)
+        if all(other.digest != unit.digest for other in self._units.get(unit.job, ())):
+            self.add(unit)
 
     def matching(self, work: Work) -> Unit | None:
         """The unit that an earlier attempt left for the same input; raises where they differ."""
         feed, match = work.feed, None
-        for unit in self.units:
-            if unit.job == feed.job and common(unit.slots, feed.slots):
+        for unit in self._units.get(feed.job, ()):
+            if common(unit.slots, feed.slots):
                 if unit.digest != work.digest:
                     raise self._conflict(unit, feed.slots)
                 match = unit
@@ -81,7 +89,8 @@ class CurrentEpoch:
         """Raise if former owners left different units for the same slots of this node."""
         ordered = sorted(self.units, key=lambda unit: (unit.job, unit.slots.start))
         for at, unit in enumerate(ordered):
-            for other in ordered[at + 1 :]:
+            for later in range(at + 1, len(ordered)):
+                other = ordered[later]
                 both = common(unit.slots, other.slots)
                 if other.job != unit.job or not both:
                     break
@@ -97,7 +106,7 @@ class CurrentEpoch:
 
     def commit(self, commit: Commit) -> list[Unit] | None:
         """Take the units that a commit names out of here; None if it is of another try."""
-        units, self.units, self.committed = self.units, [], commit
+        units, self._units, self.committed = self.units, {}, commit
         return list(committed_units(units, commit)) if commit.at == self.at else None
 
     @property

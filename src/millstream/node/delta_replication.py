@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from millstream.node.current_epoch import CurrentEpoch
+from millstream.node.load_meter import LoadMeter
 from millstream.node.replication_log import Due, Retained
 from millstream.node.slot_store import SlotStore
 from millstream.ring.masks import common
@@ -20,7 +21,10 @@ from millstream.wire.replication import ReplicateDelta
 class DeltaReplication:
     """What the backups of a node lack, as deltas."""
 
-    def __init__(self, node: NodeId, store: SlotStore, current: CurrentEpoch) -> None:
+    def __init__(
+        self, node: NodeId, store: SlotStore, current: CurrentEpoch, meter: LoadMeter
+    ) -> None:
+        self._meter = meter
         self._node = node
         self._store = store
         self._current = current
@@ -47,7 +51,8 @@ class DeltaReplication:
         for job in self._store.operators:
             retained = [each for each in due.retained if each.job == job]
             if retained:
-                parts.append((job, self.encoded(job, slots, retained)))
+                parts.append((job, encoded := self.encoded(job, slots, retained)))
+                self._meter.encoded(job, _keys_of(slots, retained), len(encoded))
         current = self._current
         return ReplicateDelta(
             current.incarnation,
@@ -66,3 +71,12 @@ class DeltaReplication:
         state = self._store.operators[job].state
         parts = [state.part(each.fragment, common(each.slots, slots)) for each in retained]
         return state.encode(state.merge(parts))
+
+
+def _keys_of(slots: range, retained: Sequence[Retained]) -> float:
+    """About how many keys were changed: those of the epoch with the most, as if evenly spread."""
+    epochs: dict[int, float] = {}
+    for each in retained:
+        part = len(common(each.slots, slots)) / max(1, len(each.slots))
+        epochs[each.epoch] = epochs.get(each.epoch, 0.0) + part * each.keys
+    return max(epochs.values(), default=0.0)

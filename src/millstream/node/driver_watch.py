@@ -11,8 +11,8 @@ from millstream.wire.membership import FencedError, Heartbeat
 from millstream.wire.net import Net
 from millstream.wire.timeouts import CALL_TIMEOUT
 
-_EVERY = 0.5
-_MAX_REFUSED = 2
+EVERY = 0.5
+MAX_REFUSED = 2
 
 
 def await_driver_lost(
@@ -23,8 +23,8 @@ def await_driver_lost(
     A refused connection means that the driver's process has ended; a timeout may be a slow driver.
     """
     refused = 0
-    while refused < _MAX_REFUSED and not ended():
-        net.sleep(_EVERY)
+    while refused < MAX_REFUSED and not ended():
+        net.sleep(EVERY)
         try:
             net.call(coordinator, Heartbeat(node), CALL_TIMEOUT)
             refused = 0

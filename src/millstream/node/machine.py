@@ -23,6 +23,7 @@ from millstream.node.current_epoch import CurrentEpoch
 from millstream.node.delta_replication import DeltaReplication
 from millstream.node.feed_blocks import key_in, key_type_in, opened, shown_part
 from millstream.node.held_units import Block, Unit, Work, receipts_of, unit_digest
+from millstream.node.load_meter import LoadMeter
 from millstream.node.slot_store import SlotStore, UnknownJobError
 from millstream.node.tuple_replay import TupleReplay
 from millstream.ring.masks import SlotMask
@@ -60,6 +61,7 @@ class NodeMachine:
         durability: Durability = "epoch",
         ids: Mapping[int, str] | None = None,
         spilling: Spilling | None = None,
+        meter: LoadMeter | None = None,
     ) -> None:
         self.node = node
         self.durability = durability
@@ -73,7 +75,8 @@ class NodeMachine:
         )
         self.current = CurrentEpoch(jobs)
         self.replays = TupleReplay(self.store, self.current)
-        self.deltas = DeltaReplication(node, self.store, self.current)
+        self.meter = meter or LoadMeter(jobs, slots, clock)
+        self.deltas = DeltaReplication(node, self.store, self.current, self.meter)
         self._addresses: Mapping[NodeId, str] = {}
         if ids:
             self.store.replication.stored = -1
@@ -160,11 +163,13 @@ class NodeMachine:
         with without_collector():
             reduced = self.store.operators[feed.job].reduce(batches, unit)
         outputs = results_in(reduced.outputs)
+        seconds = self._clock() - started
+        self.meter.reduced(feed.at, feed.job, feed.slots, batches, seconds)
         return reduced, replace(
             work.receipt,
             keys=reduced.keys,
             outputs=sum(batch.num_rows for batch in outputs),
-            seconds=self._clock() - started,
+            seconds=seconds,
             key_type=key_type_in(batches),
             key=key_in(batches),
             output=shown_part(outputs[0].schema) if outputs else None,
@@ -179,7 +184,7 @@ class NodeMachine:
         unit = self.current.matching(work)
         if unit is None:
             unit = Unit(receipt)
-            self.current.units.append(unit)
+            self.current.add(unit)
         if unit.outputs is None:
             unit.outputs = reduced.outputs
         if unit.effective:
@@ -211,6 +216,7 @@ class NodeMachine:
         """A unit's delta; serialised once, for all backups and the store."""
         if unit.delta is None:
             unit.delta = pa.py_buffer(self.store.operators[unit.job].state.encode(unit.fragment))
+            self.meter.encoded(unit.job, unit.receipt.keys, unit.delta.size)
         return unit.delta
 
     def units_for(self, peer: NodeId, epoch: int, try_: int) -> list[Unit]:

@@ -90,12 +90,14 @@ class Peers:
         load: dict[NodeId, int] = {}
         for message in messages:
             load[message.peer] = load.get(message.peer, 0) + message.size
+        started = self._net.now()
         answers = self._net.gather(
             [
                 partial(self.call, m.peer, m.request, patience * timeout_for(load[m.peer]))
                 for m in messages
             ]
         )
+        self._machine.meter.copied(self._net.now() - started)
         for peer in load:
             got = [a for m, a in zip(messages, answers, strict=True) if m.peer == peer]
             if all(isinstance(answer, UnreachableError) for answer in got):

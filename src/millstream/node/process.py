@@ -1,8 +1,8 @@
 """The node process: started by a Spark task, resident, and ended with its executor.
 
-``launch`` runs inside the task; ``main`` is the process. The launch configuration, with the
-run's secret and the user's functions, is passed through a pipe, never through arguments or the
-environment.
+``launch`` and ``launch_joining`` run inside the task; ``main`` is the process. The launch
+configuration, with the run's secret and the user's functions, is passed through anonymous memory,
+never through arguments or the environment.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import cloudpickle
@@ -27,9 +27,11 @@ from millstream.errors import MillstreamError
 from millstream.flow.vertices import JobVertex
 from millstream.node.driver_watch import await_driver_lost
 from millstream.node.durability.write_queue import WriteQueue, WriteQueueOptions
+from millstream.node.joining import Admission, join
+from millstream.node.load_meter import LoadMeter, MeterOptions
 from millstream.node.machine import Durability, NodeMachine
 from millstream.node.output_spool import OutputSpool, scratch_folder
-from millstream.node.server import NodeServer, digest_blocks, memory
+from millstream.node.server import NodeServer, digest_blocks, hardware, memory
 from millstream.node.service import NodeOptions, NodeService
 from millstream.ring.ring import NodeId
 from millstream.ring.zones import Domain
@@ -38,6 +40,7 @@ from millstream.state.spill import Spilling
 from millstream.stores.registry import open_store
 from millstream.wire.calls import Endpoint
 from millstream.wire.flight_net import FlightNet
+from millstream.wire.membership import Join
 from millstream.wire.serving import tcp_address
 from millstream.wire.tls import Identity
 
@@ -52,6 +55,7 @@ class Launch:
     It listens on a socket in the run's ``folder``, or, if ``host`` is given, on a free port there.
     ``store`` is the URL of the store, where jobs have ``ids``. Keys beyond the ``memory_limit``, in
     bytes, are spilled to a local disk. With an ``identity``, connections to the host are encrypted.
+    With an ``admission`` the node joins a workflow that is running.
     """
 
     node: NodeId
@@ -67,6 +71,7 @@ class Launch:
     queue: WriteQueueOptions = field(default_factory=WriteQueueOptions)
     memory_limit: int | None = None
     identity: Identity | None = None
+    admission: Admission | None = None
 
 
 @dataclass(frozen=True)
@@ -84,32 +89,55 @@ class NodeStartError(MillstreamError):
 
 
 def launch(config: Launch, domain: Domain, above: int | None = None) -> Started:
-    """Start a node that outlives the calling task; runs on the executor.
+    """Start a node that outlives the calling task, and wait until it serves; runs on the executor.
 
     It ends with the process ``above``, which is the executor unless another one is given.
     """
-    process = subprocess.Popen(
-        [sys.executable, "-m", "millstream.node", str(above or executor_pid())],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        start_new_session=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-    )
-    assert process.stdin is not None and process.stdout is not None
-    with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
-        pipe.write(pickle.dumps(config, 5))
+    process = _spawn(config, above)
+    assert process.stdout is not None
     readable, _, _ = select.select([process.stdout], [], [], _START_TIMEOUT)
     line = process.stdout.readline() if readable else b""
+    process.stdout.close()
     if not line.startswith(_READY):
         process.kill()
         raise NodeStartError(
             f"node {config.node} did not start on {domain.host} (exit code {process.wait()}); "
             "see the executor's stderr"
         )
-    # The worker of this task outlives the node, which would become a zombie without a waiter.
-    threading.Thread(target=process.wait, daemon=True).start()
+    _reap(process)
     address = line[len(_READY) :].decode().strip()
     return Started(config.node, address, process.pid, domain)
+
+
+def launch_joining(config: Launch, admission: Admission, above: int | None = None) -> int:
+    """Start a node that joins by itself when it serves; return its process id at once.
+
+    The calling task has one of few cores, and a node takes a second to start.
+    """
+    process = _spawn(replace(config, admission=admission), above)
+    assert process.stdout is not None
+    process.stdout.close()
+    _reap(process)
+    return process.pid
+
+
+def _spawn(config: Launch, above: int | None) -> subprocess.Popen[bytes]:
+    # Not through a pipe, which blocks the writer when it is full until the child reads.
+    with os.fdopen(os.memfd_create("launch"), "w+b") as given:
+        given.write(pickle.dumps(config, 5))
+        given.seek(0)
+        return subprocess.Popen(
+            [sys.executable, "-m", "millstream.node", str(above or executor_pid())],
+            stdin=given,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        )
+
+
+def _reap(process: subprocess.Popen[bytes]) -> None:
+    # The worker of this task outlives the node, which would become a zombie without a waiter.
+    threading.Thread(target=process.wait, daemon=True).start()
 
 
 def executor_pid() -> int:
@@ -127,6 +155,8 @@ def executor_pid() -> int:
 def main() -> None:
     """Serve until the executor or the driver has ended."""
     config: Launch = pickle.loads(sys.stdin.buffer.read())
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)  # frees the memory that it came in
     jobs: Mapping[int, JobVertex] = cloudpickle.loads(config.jobs)
     spilling, scratch = _spilling(config)
     machine = NodeMachine(
@@ -138,6 +168,13 @@ def main() -> None:
         durability=config.durability,
         ids=config.ids,
         spilling=spilling,
+        meter=LoadMeter(
+            jobs,
+            config.slots,
+            clock=time.perf_counter,
+            cpu=time.process_time,
+            options=MeterOptions(kind=hardware()),
+        ),
     )
     end = threading.Event()
     net = FlightNet.to(config.coordinator)
@@ -164,17 +201,37 @@ def main() -> None:
         address = tcp_address(config.host, config.identity)
     server = NodeServer(address, config.coordinator.secret, service, config.identity)
     net.spawn(lambda: _watch_executor(int(sys.argv[1]), end), "executor")
-    net.spawn(lambda: _watch_driver(config, net, end), "driver")
     service.start()
-    sys.stdout.buffer.write(_READY + server.endpoint.address.encode() + b"\n")
-    sys.stdout.flush()
-    sys.stdout.close()
+    _announce(config, server.endpoint.address, net, service, end)
+    if not end.is_set():
+        net.spawn(lambda: _watch_driver(config, net, end), "driver")
     end.wait()
     socket.unlink(missing_ok=True)
     if scratch is not None:
         shutil.rmtree(scratch, ignore_errors=True)
     # Not sys.exit(): handlers may still wait for feeders that have ended.
     os._exit(0)
+
+
+def _announce(
+    config: Launch, address: str, net: FlightNet, service: NodeService, end: threading.Event
+) -> None:
+    """Report that the node serves: to the task that started it, or to the coordinator.
+
+    Heartbeats begin afterwards: the coordinator rejects those of a node that is not a member.
+    """
+    admission = config.admission
+    if admission is None:
+        os.write(1, _READY + address.encode() + b"\n")
+    # What functions of the user print goes to the executor's stderr; nobody reads the pipe now.
+    os.dup2(2, 1)
+    if admission is not None:
+        request = Join(config.node, address, os.getpid(), admission.domain, admission.ticket)
+        assignment = join(net, config.coordinator.address, request, end.is_set)
+        if assignment is None:
+            end.set()
+        else:
+            service.answer(assignment)
 
 
 def _spilling(config: Launch) -> tuple[Spilling | None, Path | None]:

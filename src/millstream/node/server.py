@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import resource
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,6 +27,13 @@ def memory() -> int:
     """The resident memory of this process, in bytes."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize()
+
+
+def hardware() -> str:
+    """The processor of this host and the number of its cores: equal hosts have equal names."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return f"{os.cpu_count()} x {next(models, platform.machine())}"
 
 
 class NodeServer(RunServer):

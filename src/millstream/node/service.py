@@ -7,7 +7,6 @@ class, in tests the simulator. :class:`~millstream.node.locks.Locks` says which 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from copy import copy as copied
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -21,6 +20,7 @@ from millstream.node.feed_blocks import received
 from millstream.node.held_units import Unit, Work
 from millstream.node.locks import Locks
 from millstream.node.machine import NodeMachine
+from millstream.node.node_report import node_report
 from millstream.node.output_spool import OutputSpool
 from millstream.node.peers import Outgoing, Peers
 from millstream.node.read_service import ReadService
@@ -39,7 +39,7 @@ from millstream.wire.persistence import (
     Persisted,
     RestorePlan,
 )
-from millstream.wire.receipts import CollectReceipts, NodeReport, Receipts
+from millstream.wire.receipts import CollectReceipts, Receipts
 from millstream.wire.replication import (
     CopySlots,
     InstallSnapshot,
@@ -182,20 +182,33 @@ class NodeService:
 
     def exchange(self, feed: Feed, items: Iterator[Any]) -> list[pa.RecordBatch]:
         """Take a feed: chunks of block rows, and at last the end marker."""
+        if feed.copy:
+            return self._take_log(feed, items)
+        with self._machine.meter.feed(feed.at):
+            return self._take_feed(feed, items)
+
+    def _take_log(self, feed: Feed, items: Iterator[Any]) -> list[pa.RecordBatch]:
+        """Take the input of a primary for the tuple log of its backup."""
         self._catch_up(feed.ring, feed.committed)
-        if not feed.copy:
-            self._await_merged()
-            self._operations.restore(feed.slots)
         with self._locks.metadata:
             self._machine.admit(feed)
         blocks, end = received(items)
-        if feed.copy:
-            self._catch_up(feed.ring, feed.committed)
-            with self._locks.metadata:
-                self._machine.take_log(feed, blocks, end)
-            self._replicator.relieve_log_pressure()
-            return []
-        with self._locks.state:
+        self._catch_up(feed.ring, feed.committed)
+        with self._locks.metadata:
+            self._machine.take_log(feed, blocks, end)
+        self._replicator.relieve_log_pressure()
+        return []
+
+    def _take_feed(self, feed: Feed, items: Iterator[Any]) -> list[pa.RecordBatch]:
+        """Reduce a unit and replicate it; return its outputs."""
+        self._catch_up(feed.ring, feed.committed)
+        with self._machine.meter.waiting(feed.at):
+            self._await_merged()
+        self._operations.restore(feed.slots)
+        with self._locks.metadata:
+            self._machine.admit(feed)
+        blocks, end = received(items)
+        with self._machine.meter.turn(feed.at, feed.job, self._locks.state):
             # Until it is frozen: of two concurrent attempts, only the first reduces.
             with self._locks.metadata:
                 begun = self._machine.begin(feed, blocks, end)
@@ -299,11 +312,9 @@ class NodeService:
         self._operations.is_restored()
         self._begin_replay()  # of slots that were restored since they were assigned
         with self._locks.metadata:
-            store = self._machine.store
-            logs = self._machine.log_bytes
-            writes = None if self._queue is None else copied(self._queue.counts)
-            report = NodeReport(store.keys(), self._memory(), logs, store.cold_keys, writes)
-            return self._machine.receipts(request.epoch, request.try_, report)
+            at = request.epoch, request.try_
+            report = node_report(self._machine, at, self._memory(), self._queue)
+            return self._machine.receipts(*at, report)
 
     # -- copies --------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ from millstream.node.replication_log import ReplicationLog, Retained
 from millstream.node.scan_views import Views
 from millstream.ring.hashing import slot_of_key
 from millstream.ring.keys import canonical_key
-from millstream.ring.masks import SlotMask, equal_runs, mask_of, runs_of
+from millstream.ring.masks import SlotCounts, SlotMask, equal_runs, mask_of, runs_of
 from millstream.ring.placement import Placement
 from millstream.ring.ring import NodeId
 from millstream.state.collector import free_one_by_one, without_collector
@@ -376,6 +376,6 @@ class SlotStore:
         held = sum(operator.state.count(self.holdings.held) for operator in self.operators.values())
         return held - self.cold_keys + self.replication.keys
 
-    def keys(self) -> dict[int, int]:
-        """The number of keys of each job that this node owns."""
-        return {job: o.state.count(self.holdings.owned) for job, o in self.operators.items()}
+    def key_counts(self) -> dict[int, SlotCounts]:
+        """The number of keys of each job in each slot that this node owns, in slot order."""
+        return {job: o.state.counts(self.holdings.owned) for job, o in self.operators.items()}

@@ -11,6 +11,8 @@ import numpy.typing as npt
 
 SlotMask: TypeAlias = npt.NDArray[np.bool_]
 """One bit per slot."""
+SlotCounts: TypeAlias = npt.NDArray[np.int64]
+"""A number for each of some slots, in slot order."""
 
 
 def mask_of(slots: range, size: int) -> SlotMask:
@@ -39,6 +41,15 @@ def equal_runs(slots: range, *values: npt.NDArray[Any]) -> Iterator[range]:
     cuts = np.flatnonzero(changes) + 1
     for start, stop in pairwise([0, *cuts.tolist(), len(slots)]):
         yield range(slots.start + start, slots.start + stop)
+
+
+def expanded(
+    starts: npt.NDArray[np.integer[Any]], stops: npt.NDArray[np.integer[Any]]
+) -> npt.NDArray[np.int64]:
+    """All members of some ranges, one range after the other."""
+    lengths = np.asarray(stops - starts, np.int64)
+    before = np.cumsum(lengths) - lengths
+    return np.asarray(np.repeat(starts - before, lengths) + np.arange(int(lengths.sum())))
 
 
 def overlap(one: range, other: range) -> bool:

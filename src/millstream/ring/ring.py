@@ -1,4 +1,4 @@
-"""The ring: the owner of each slot, in one version; and the slots of shuffle partitions.
+"""The ring: the owner of each slot, in one version.
 
 Keys are hashed to slots in :mod:`millstream.ring.hashing`. When the ring changes, and how state is
 copied, is decided by the coordinator.
@@ -197,10 +197,9 @@ def plan_moves(before: Ring, after: Ring) -> list[Move]:
 
 
 def partition_slots(slots: int, partitions: int) -> list[range]:
-    """Return the slots of each partition: i has ``[i*slots//partitions, (i+1)*slots//partitions)``.
+    """Cut slots into equal ranges: i has ``[i*slots//partitions, (i+1)*slots//partitions)``.
 
-    A partition is a set of slots, not a node, so the cut does not depend on the ring. With more
-    partitions than slots, some are empty.
+    With more partitions than slots, some are empty.
     """
     _check_count("slots", slots)
     _check_count("partitions", partitions)

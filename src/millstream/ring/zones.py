@@ -191,7 +191,7 @@ def _chosen(
 
         def cost(candidate: NodeId, holders: list[Domain] = holders) -> list[int]:
             # Worst first: one shared executor is worse than any number of shared hosts.
-            return sorted((_shared(domains[candidate], other) for other in holders), reverse=True)
+            return sorted((shared(domains[candidate], other) for other in holders), reverse=True)
 
         best = min(candidates, key=cost)  # the first, so the nearest, among equals
         candidates.remove(best)
@@ -199,7 +199,7 @@ def _chosen(
     return tuple(chosen[1:])
 
 
-def _shared(one: Domain, other: Domain) -> int:
+def shared(one: Domain, other: Domain) -> int:
     """Return how much two nodes share: 0 nothing, 1 a zone, 2 a host, 3 an executor."""
     if one.zone != other.zone:
         return 0

@@ -324,7 +324,8 @@ class Checks:
     def _check_copies(self, now: dict[NodeId, SlotMask]) -> None:
         old = sum((self._in_sync[node].astype(int) for node in now), np.zeros(self._slots, int))
         new = sum((mask.astype(int) for mask in now.values()), np.zeros(self._slots, int))
-        wrong = np.flatnonzero(new < np.minimum(old, self._cluster.size.replicas + 1))
+        needed = min(self._cluster.size.replicas + 1, len(self._coordinator.roster.active))
+        wrong = np.flatnonzero(new < np.minimum(old, needed))
         if len(wrong):
             raise ViolationError(f"I4: slots {wrong.tolist()} lost a copy that they need")
 
@@ -373,6 +374,8 @@ class Checks:
         for node, machine in self._cluster.machines.items():
             if node not in nodes or self._cluster.is_at_work(node):
                 continue
+            if not self._cluster.world.alive(node):
+                continue  # it may have ended in the middle of a merge
             holdings = machine.store.holdings
             for pending in machine.store.pending_epochs.oldest_first():
                 if not (holdings.held & (holdings.through < pending.epoch)).any():

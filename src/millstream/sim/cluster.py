@@ -136,8 +136,8 @@ class Cluster:
         await_driver_lost(net, self.name, node)
         self.world.at(0.0, lambda: self.world.crash(node))
 
-    def begin(self) -> None:
-        """Form the ring; call it within the driver."""
+    def begin(self, partitions: int = 1) -> None:
+        """Form the ring; call it within the driver. ``partitions`` is the least of a shuffle."""
         durable = self.durable
         self.coordinator.begin(
             self._members,
@@ -152,6 +152,7 @@ class Cluster:
             publish=durable.publish if durable else lambda _: None,
             timings=self.workload.timings,
             downstream=self.workload.plan.downstream,
+            partitions=partitions,
         )
 
     def change(self) -> None:

@@ -172,7 +172,7 @@ class Driver:
             place.slowness,
         )
         self.checks = Checks(self.cluster, self.reference)
-        self.cluster.begin()
+        self.cluster.begin(options.shape.partitions)
         if options.recovery == "eager":
             self.cluster.coordinator.await_restored()
         if place.reads is not None and self.is_exact:

@@ -18,7 +18,7 @@ from millstream.node.machine import NodeMachine
 Check = Callable[[str], None]
 
 _SHARED = {
-    "CurrentEpoch": frozenset({"units"}),
+    "CurrentEpoch": frozenset({"_units"}),
     "SlotStore": frozenset({"_key_types", "_evicted"}),
     "Views": frozenset({"_views"}),
     "ReplicationLog": frozenset({"_retained", "_acknowledged"}),

@@ -30,6 +30,7 @@ class MapTask:
             time=record.time,
             clocks=record.clocks,
             key_types={job: types.key for job, types in record.types.items()},
+            partitions=record.partitions,
         )
 
     def read(self, source: int, records: list[Any]) -> None:

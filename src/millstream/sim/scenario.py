@@ -229,7 +229,7 @@ class _Run:
 
     def _main(self) -> None:
         scenario, cluster = self._scenario, self._cluster
-        cluster.begin()
+        cluster.begin(scenario.shape.partitions)
         self._world.on_step = self._step
         scenario.slowness.begin(self._world, self._healthy)
         if scenario.reads is not None and not scenario.spark_faults.flaky:

@@ -18,7 +18,6 @@ import pyarrow as pa
 from millstream.checkpoints.manifest import Staged
 from millstream.coordinator.roster import StateLostError
 from millstream.errors import MillstreamError
-from millstream.ring.ring import partition_slots
 from millstream.sim.map_task import MapTask, Row
 from millstream.sim.network import SimNet, World
 from millstream.sim.sink_models import SINK, Sink
@@ -61,7 +60,7 @@ class SparkFaults:
 
 @dataclass(frozen=True)
 class Shape:
-    """How an epoch is cut."""
+    """How an epoch is cut: into how many map tasks, and at least how many partitions."""
 
     slots: int
     partitions: int
@@ -89,7 +88,7 @@ class SparkBody:
         self.faults = faults
         self.inputs = inputs
         self.workload = workload
-        self.program = program_of(workload.plan, shape.slots, shape.partitions)
+        self.program = program_of(workload.plan, shape.slots)
         self._sink = sink
         self._shown = False
 
@@ -135,12 +134,11 @@ class SparkAttempt:
         self._driver = body.driver
         self._coordinator = body.driver.process.name
         self._faults = body.faults
-        self._shape = body.shape
+        self._parts = list(range(len(record.partitions)))
         self._program = body.program
 
     def stage(self) -> None:
-        world, faults = self._world, self._faults
-        parts = list(range(self._shape.partitions))
+        world, faults, parts = self._world, self._faults, self._parts
         if world.maybe(faults.partly):
             # A sink that looks at a part, and shows nothing of it.
             self._evaluate(sorted(world.random.sample(parts, world.random.randrange(len(parts)))))
@@ -150,7 +148,7 @@ class SparkAttempt:
         self._body.stage(self._record, self._evaluate(parts))
 
     def evaluate(self) -> None:
-        self._evaluate(list(range(self._shape.partitions)))
+        self._evaluate(self._parts)
 
     def call_back(self) -> None:
         return
@@ -160,7 +158,7 @@ class SparkAttempt:
         program = self._program
         blocks, shown = self._sources()
         for stage in range(1, program.last_stage + 1):
-            parts = last if stage == program.last_stage else list(range(program.partitions))
+            parts = last if stage == program.last_stage else self._parts
             targets = [(job, part) for job in program.stages[stage] for part in parts]
             results = self._run_stage(targets, blocks)
             if stage == 1 < program.last_stage and self._world.maybe(self._faults.rerun):
@@ -290,9 +288,8 @@ class SparkAttempt:
             [dict(zip(BLOCK_SCHEMA.names, block, strict=True)) for block in blocks],
             schema=BLOCK_SCHEMA,
         )
-        slots = partition_slots(self._shape.slots, self._shape.partitions)[part]
         feeder = Feeder(net, self._coordinator, record, attempt)
-        return tuple(feeder.feed(job, slots, rows, self._program.is_read(job)))
+        return tuple(feeder.feed(job, record.slots_of(part), rows, self._program.is_read(job)))
 
 
 def _gathered(tasks: list[MapTask]) -> tuple[list[Row], Outputs]:

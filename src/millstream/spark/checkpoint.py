@@ -49,6 +49,12 @@ class RunCheckpoint:
     ids: Mapping[int, str] | None = None
     chain: Chain | None = None
 
+    @property
+    def nodes(self) -> int | None:
+        """How many nodes the workflow had when it was last committed, if it was."""
+        layout = None if self.journal is None else self.journal.layout
+        return None if layout is None else layout.nodes
+
     def successor(self, problem: BaseException) -> SupersededError | None:
         """The error that explains a problem better: another driver has claimed the checkpoint."""
         if self.chain is None or self.journal is None or _is_specific(problem):

@@ -172,10 +172,10 @@ class EpochFrames:
                 if sink in self._schemas:
                     schema, struct = self._schemas[sink]
                     direct = Reader(sink, self._sinks[sink], schema)
-                    chain = self._chain(frame, replace(task, direct=direct), struct, cached)
+                    chain = self._chain(frame, record, replace(task, direct=direct), struct, cached)
                     yield Frames(chain, {sink: chain})
                     return
-            blocks = self._chain(frame, task, BLOCKS, cached)
+            blocks = self._chain(frame, record, task, BLOCKS, cached)
             if not self._sinks:
                 yield Frames(blocks, {})
                 return
@@ -187,14 +187,20 @@ class EpochFrames:
             )
 
     def _chain(
-        self, frame: DataFrame, task: StageTask, result: StructType, cached: ExitStack
+        self,
+        frame: DataFrame,
+        record: EpochRecord,
+        task: StageTask,
+        result: StructType,
+        cached: ExitStack,
     ) -> DataFrame:
         last = self._program.last_stage
         if last and not _tasks_of(frame):
             frame = frame.repartition(1)  # of empty files only: a task must run, to send marks
         for stage in range(last + 1):
             if stage:
-                frame = frame.repartitionById(self._program.width(stage), sf.col("route"))
+                width = self._program.width(stage, len(record.partitions))
+                frame = frame.repartitionById(width, sf.col("route"))
             of_stage = replace(
                 task,
                 stage=stage,

@@ -16,6 +16,8 @@ from pyspark.sql import SparkSession
 from millstream.checkpoints.evolution import Changes
 from millstream.coordinator.claim import Recovery
 from millstream.coordinator.journal import CheckpointResult
+from millstream.elastic.built_in import policy_of
+from millstream.elastic.policy import Policy
 from millstream.errors import ConfigError
 from millstream.flow.workflow import Workflow
 from millstream.node.durability.write_queue import WhenFull
@@ -30,6 +32,9 @@ R = TypeVar("R")
 _SHORTEST = timedelta(seconds=0.1)
 _COUNTS = (
     ("nodes", 1, 4096),
+    ("min_nodes", 1, 4096),
+    ("max_nodes", 1, 4096),
+    ("standby", 0, 4096),
     ("partitions", 1, 65536),
     ("slots", 1, 65536),
     ("replicas", 0, 16),
@@ -60,10 +65,16 @@ class RunConfig:
     when_full: WhenFull = "block"
     on_checkpoint: Callable[[CheckpointResult], None] | None = None
     nodes: int | None = None
+    standby: int = 0
+    replace_after: timedelta | None = timedelta(seconds=5)
     master: str | None = None
     partitions: int | None = None
     slots: int = 4096
     replicas: int = 1
+    policy: str | Policy = "manual"
+    min_nodes: int = 1
+    max_nodes: int | None = None
+    dry_run: bool = False
     memory_limit: int | str | None = None
     node_timeout: timedelta = timedelta(seconds=10)
     zone: ZoneFunction | None = None
@@ -80,6 +91,7 @@ class RunConfig:
         self._check_lengths()
         if self.nodes is not None and self.nodes > self.slots:
             raise ConfigError(f"nodes must be at most slots ({self.slots}), got {self.nodes}")
+        self._check_policy()
         self._check_listen()
         if self.zone is not None and not callable(self.zone):
             raise ConfigError(
@@ -88,6 +100,16 @@ class RunConfig:
             )
         self._check_checkpoint()
         self._check_memory_limit()
+
+    def _check_policy(self) -> None:
+        policy_of(self.policy)
+        if self.dry_run not in (True, False):
+            raise ConfigError(f"dry_run must be True or False, got {self.dry_run!r}")
+        if self.max_nodes is not None and self.max_nodes < max(self.min_nodes, self.nodes or 1):
+            raise ConfigError(
+                f"max_nodes must be at least min_nodes ({self.min_nodes}) and nodes, "
+                f"got {self.max_nodes}"
+            )
 
     @property
     def encrypted(self) -> bool:
@@ -149,8 +171,10 @@ class RunConfig:
     def _check_lengths(self) -> None:
         if not isinstance(self.every, timedelta) or self.every < timedelta(0):
             raise ConfigError(f"every must be a timedelta of 0 or more, got {self.every!r}")
-        for name in ("checkpoint_every", "node_timeout"):
+        for name in ("checkpoint_every", "node_timeout", "replace_after"):
             length = getattr(self, name)
+            if length is None and name == "replace_after":
+                continue
             if not isinstance(length, timedelta) or length < _SHORTEST:
                 raise ConfigError(f"{name} must be a timedelta of 0.1 s or more, got {length!r}")
 

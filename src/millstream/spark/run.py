@@ -36,17 +36,23 @@ def start(workflow: Workflow, config: RunConfig) -> Run:
 
     It runs on ``spark``, or else on the session of its sources, or on one of its own on ``master``.
 
-    ``nodes`` defaults to one per executor core, ``partitions`` (of each shuffle) to the larger of
-    cores and nodes. Every slot has ``replicas`` copies on other nodes, in other fault zones where
-    possible: ``zone`` gives the zone of an executor from its host and id, by default its
-    ``MILLSTREAM_ZONE`` or its host. A node that answers no ping for ``node_timeout`` is declared
-    dead. ``every`` is the shortest time between two epochs of unbounded input. With a
-    ``memory_limit`` (bytes, or text such as ``"512MB"``) a node whose keys take more than that in
-    memory moves the least recently used to its local disk; jobs with built-in aggregates or Arrow
-    reducers do not. ``listen`` is the address on which coordinator and nodes accept connections
-    from other hosts; without it they use Unix sockets. Connections between hosts are encrypted with
-    a certificate of the run (extra ``tls``), unless ``encrypt=False``. ``progress`` shows progress
-    on the terminal (by default if there is one).
+    ``nodes`` defaults to one per executor core. Every node has a partition of each shuffle, or
+    several if there would be fewer than ``partitions``, by default as many as executor cores.
+    ``standby`` more nodes are kept running without slots, for those that die and for growth. A node
+    that died is replaced within ``replace_after``, if an executor has room for it; with None it is
+    not. Every slot has ``replicas`` copies on other nodes, in other fault zones where possible:
+    ``zone`` gives the zone of an executor from its host and id, by default its ``MILLSTREAM_ZONE``
+    or its host. A node that answers no ping for ``node_timeout`` is declared dead. A
+    ``policy`` ("ring", "bottleneck", "latency", or one of ``ms.policy``) changes nodes and slots by
+    load, within ``min_nodes`` and ``max_nodes`` (by default as many as there are cores); with
+    ``dry_run`` it only reports what it would do. ``every`` is the shortest time between two epochs
+    of unbounded input. With a ``memory_limit`` (bytes, or text
+    such as ``"512MB"``) a node whose keys take more than that in memory moves the least recently
+    used to its local disk; jobs with built-in aggregates or Arrow reducers do not. ``listen`` is
+    the address on which coordinator and nodes accept connections from other hosts; without it they
+    use Unix sockets. Connections between hosts are encrypted with a certificate of the run (extra
+    ``tls``), unless ``encrypt=False``. ``progress`` shows progress on the terminal (by default if
+    there is one).
 
     With ``checkpoint`` (a folder) state and outputs survive the loss of all processes: a run that
     is started again there resumes from the last checkpoint, on any number of nodes. State is

@@ -25,7 +25,6 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 
 from millstream.errors import MillstreamError
-from millstream.ring.ring import partition_slots
 from millstream.spark.conform import SinkTypeError, conform
 from millstream.state.blocks import from_bytes, to_bytes
 from millstream.state.collector import freeze_loaded, without_collector
@@ -106,6 +105,7 @@ class _Stage:
         self._task = task
         self._program = program
         self._record = record
+        self._partitions = len(record.partitions)  # of each job
         self._partition = context.partitionId()  # until a mark or a block has the real one
         self._attempt = context.taskAttemptId()
         self._map_side = MapSide(
@@ -114,6 +114,7 @@ class _Stage:
             time=record.time,
             clocks=record.clocks,
             key_types={job: types.key for job, types in record.types.items()},
+            partitions=record.partitions,
         )
         self._sequence = 0
         self._ready: list[pa.RecordBatch] = []
@@ -149,14 +150,16 @@ class _Stage:
         for batch in batches:
             if job < 0 and batch.num_rows:
                 self._partition = batch.column("route")[0].as_py()
-                job, part = self._program.job_at(self._task.stage, self._partition)
+                job, part = self._program.job_at(
+                    self._task.stage, self._partition, self._partitions
+                )
             own, others = _sorted_out(batch, job)
             mine += own
             if others is not None:
                 self._pass_on(others)
         if job < 0:
             return  # no mark arrived: receipts show what is missing
-        slots = partition_slots(self._program.slots, self._program.partitions)[part]
+        slots = self._record.slots_of(part)
         rows = pa.Table.from_batches(mine, schema=BLOCK_SCHEMA)
         read = self._program.is_read(job)
         coordinator = self._task.coordinator
@@ -187,10 +190,9 @@ class _Stage:
         following = self._task.stage + 1
         if following > self._program.last_stage:
             return 0
-        jobs = self._program.stages[following]
-        if target in jobs:
-            return jobs.index(target) * self._program.partitions + part
-        return self._partition % self._program.width(following)
+        if target in self._program.stages[following]:
+            return self._program.route_of(target, part, self._partitions)
+        return self._partition % self._program.width(following, self._partitions)
 
     # -- the output of the map side --------------------------------------------------------
 
@@ -240,7 +242,7 @@ class _Stage:
         """Send a row to every partition of the next stage."""
         following = self._task.stage + 1
         if following <= self._program.last_stage:
-            width = self._program.width(following)
+            width = self._program.width(following, self._partitions)
             marks = {name: np.zeros(width, np.int32) for name in BLOCK_SCHEMA.names[:-2]}
             marks |= {"route": np.arange(width, dtype=np.int32), "target": marks["target"] + MARK}
             self._ready.append(

@@ -17,11 +17,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from millstream.checkpoints.spark_logs import MIN_RETAINED
+from millstream.coordinator.autoscaler import Autoscaler
 from millstream.coordinator.failure_evidence import Patience
 from millstream.coordinator.interval_commits import Triggers
 from millstream.coordinator.scaling import Member
 from millstream.coordinator.server import CoordinatorServer
 from millstream.coordinator.service import Coordinator
+from millstream.elastic.built_in import policy_of
 from millstream.errors import ConfigError
 from millstream.flow.function_shipping import ship
 from millstream.flow.plan import Plan
@@ -40,7 +42,8 @@ from millstream.spark.compile import EpochFrames, admission
 from millstream.spark.engine import Engine, publish
 from millstream.spark.gateway import Gateway, SparkLostError
 from millstream.spark.handle import Run
-from millstream.spark.node_launch import start_nodes
+from millstream.spark.node_launch import NodeTemplate, start_nodes
+from millstream.spark.node_pool import pool_of
 from millstream.spark.options import RunConfig
 from millstream.spark.session import await_executors, log_of, same_host
 from millstream.spark.sink_writers import open_sink
@@ -49,6 +52,7 @@ from millstream.wire.calls import Endpoint
 from millstream.wire.epoch_record import JobTypes
 from millstream.wire.flight_net import FlightNet
 from millstream.wire.hosts import check_reachable
+from millstream.wire.run_registry import register_run
 from millstream.wire.serving import tcp_address
 from millstream.wire.tls import Identity, new_identity
 from millstream.work.operators import is_keyed
@@ -96,9 +100,7 @@ class Startup:
         self._check_hosts()
         self._check_memory_limit()
         cores = await_executors(spark)
-        nodes = config.nodes or min(cores, config.slots)
-        partitions = config.partitions or -(-max(cores, nodes) // nodes) * nodes
-        program = program_of(planned, config.slots, min(partitions, config.slots))
+        program = program_of(planned, config.slots)
         bounded = all(vertex.source.bounded for _, vertex in planned.of_kind(SourceVertex))
         timings = timings_of(planned)
         windows = bool(timings)
@@ -108,6 +110,7 @@ class Startup:
         self._checkpoint = checkpoint = claim_checkpoint(
             planned, config, spark, admitted.frame, named, self._cleanup
         )
+        nodes = config.nodes or checkpoint.nodes or min(cores, config.slots)
         identity = new_identity() if config.encrypted else None
         coordinator, endpoint = self._coordinator(folder, identity)
         launch = Launch(
@@ -125,14 +128,8 @@ class Startup:
             config.memory_bytes,
             identity,
         )
-        started = start_nodes(
-            spark.sparkContext,
-            launch,
-            nodes,
-            cores=cores,
-            listen=config.listen is not None,
-            zone=config.zone,
-        )
+        template = NodeTemplate.of(launch, listen=config.listen is not None, zone=config.zone)
+        started = start_nodes(spark.sparkContext, template, nodes, cores=cores)
         progress = Progress()
         display = display_for(planned.name, config.progress)
         progress.listen(display.show)
@@ -164,6 +161,13 @@ class Startup:
             publish=partial(publish, sinks=named),
             timings=timings,
             downstream=planned.downstream,
+            autoscaler=Autoscaler(
+                policy_of(config.policy),
+                min_nodes=config.min_nodes,
+                max_nodes=config.max_nodes or max(cores, nodes),
+                dry_run=config.dry_run,
+            ),
+            partitions=config.partitions or cores,
         )
         if checkpoint.journal is not None and config.recovery == "eager":
             coordinator.await_restored()
@@ -186,11 +190,21 @@ class Startup:
         if coordinator.state_lost is not None:  # before there was a query to end
             engine.give_up()
         self._cleanup.callback(_end_query, query)
+        self._cleanup.callback(register_run(planned.name, endpoint))
         if bounded and (paced or windows):
             ending = ending_of(planned, admitted.branches, windows)
             threading.Thread(
                 target=ending.stop_when_read, args=(query, engine), daemon=True
             ).start()
+        pool = pool_of(
+            coordinator,
+            spark.sparkContext,
+            template,
+            standby=config.standby,
+            replace_after=config.replace_after,
+        )
+        self._cleanup.callback(pool.close)
+        pool.start()
         return Run(
             planned,
             coordinator,
@@ -241,7 +255,7 @@ class Startup:
         secret = new_secret()
         patience = Patience(silence=self._config.node_timeout.total_seconds())
         net = FlightNet(secret, None if identity is None else identity.certificate)
-        coordinator = Coordinator(net, patience)
+        coordinator = Coordinator(net, patience, workflow=self._plan.name)
         try:
             server = CoordinatorServer(address, secret, coordinator, identity)
         except pa.ArrowException as problem:  # without a reason; gRPC has logged it

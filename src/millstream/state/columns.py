@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from millstream.ring.masks import SlotMask
+from millstream.ring.masks import SlotCounts, SlotMask
 from millstream.ring.strides import strides
 from millstream.state.collector import without_collector
 from millstream.state.column_fragments import (
@@ -283,3 +283,7 @@ class ColumnState:
     def count(self, slots: SlotMask) -> int:
         """The number of keys in some slots."""
         return int(self._counts[slots].sum())
+
+    def counts(self, slots: SlotMask) -> SlotCounts:
+        """The number of keys in each of some slots, in slot order."""
+        return self._counts[slots]

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 import pyarrow as pa
 
-from millstream.ring.masks import SlotMask
+from millstream.ring.masks import SlotCounts, SlotMask
 from millstream.state.collector import without_collector
 from millstream.state.key_view import (
     COPIED_ENTRIES,
@@ -223,4 +223,9 @@ class KeyedState:
 
     def count(self, slots: SlotMask) -> int:
         """The number of keys in some slots."""
-        return sum(len(self._masters.get(slot, ())) for slot in np.flatnonzero(slots).tolist())
+        return int(self.counts(slots).sum())
+
+    def counts(self, slots: SlotMask) -> SlotCounts:
+        """The number of keys in each of some slots, in slot order."""
+        at = np.flatnonzero(slots).tolist()
+        return np.fromiter((len(self._masters.get(slot, ())) for slot in at), np.int64, len(at))

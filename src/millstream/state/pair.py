@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+import numpy as np
 import pyarrow as pa
 
-from millstream.ring.masks import SlotMask
+from millstream.ring.masks import SlotCounts, SlotMask
 from millstream.state.protocol import State
 
 A = TypeVar("A")
@@ -97,6 +98,10 @@ class PairState(Generic[A, B]):
     def count(self, slots: SlotMask) -> int:
         """The number of keys in some slots, at least: a key may be in one state only."""
         return max(self.first.count(slots), self.second.count(slots))
+
+    def counts(self, slots: SlotMask) -> SlotCounts:
+        """The number of keys in each of some slots, in slot order; at least so many."""
+        return np.maximum(self.first.counts(slots), self.second.counts(slots))
 
 
 def decode_pair(

@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
-from millstream.ring.masks import SlotMask
+from millstream.ring.masks import SlotCounts, SlotMask
 
 F = TypeVar("F")
 
@@ -67,3 +67,6 @@ class State(Protocol[F]):
 
     def count(self, slots: SlotMask) -> int:
         """The number of keys in some slots."""
+
+    def counts(self, slots: SlotMask) -> SlotCounts:
+        """The number of keys in each of some slots, in slot order."""

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from millstream.ring.masks import SlotMask
+from millstream.ring.masks import SlotCounts, SlotMask
 from millstream.state.key_view import Change, Entries, copy_entries, is_slow_path
 from millstream.state.keyed import KeyedState, Lookup
 from millstream.state.keyed_fragments import KeyedFragment
@@ -331,9 +331,10 @@ class SpillingState(KeyedState):
             for key, entries in self._cold_items(slot):
                 yield key, self._read(entries)
 
-    def count(self, slots: SlotMask) -> int:
-        cold = self._cold
-        return super().count(slots) + sum(cold.get(s, 0) for s in np.flatnonzero(slots).tolist())
+    def counts(self, slots: SlotMask) -> SlotCounts:
+        at = np.flatnonzero(slots).tolist()
+        cold = np.fromiter((self._cold.get(slot, 0) for slot in at), np.int64, len(at))
+        return super().counts(slots) + cold
 
 
 def _touched(fragment: KeyedFragment, chosen: set[int] | None) -> dict[int, dict[Any, None]]:

@@ -24,6 +24,9 @@ def sealed(nonce: bytes, message: object) -> pa.Buffer:
     """Serialise a message for the wire."""
     buffers: list[pickle.PickleBuffer] = []
     pickled = pickle.dumps(message, 5, buffer_callback=buffers.append)
+    if not buffers:  # nearly always, and then this is several times faster
+        head = (nonce, _NUMBER.pack(1), _LENGTH.pack(len(pickled)))
+        return pa.py_buffer(b"".join((*head, pickled)))
     parts = [pickled, *(pa.py_buffer(buffer) for buffer in buffers)]
     lengths = [_LENGTH.pack(len(part)) for part in parts]
     fields = [nonce, _NUMBER.pack(len(parts)), *lengths, *parts]
@@ -45,6 +48,8 @@ def opened(body: pa.Buffer) -> Any:
     (number,) = _NUMBER.unpack_from(content, NONCE_BYTES)
     start = NONCE_BYTES + _NUMBER.size
     first = start + number * _LENGTH.size
+    if number == 1:
+        return pickle.loads(content[first:])
     lengths = [length for (length,) in _LENGTH.iter_unpack(content[start:first])]
     pickled, *buffers = (
         body.slice(at, end - at) for at, end in pairwise(accumulate(lengths, initial=first))

@@ -11,6 +11,7 @@ from millstream.errors import MillstreamError
 from millstream.ring.placement import Placement
 from millstream.ring.ring import NodeId
 from millstream.wire.commit import Commit
+from millstream.wire.pickled_once import PickledOnce
 from millstream.wire.request import Request
 from millstream.work.job_clock import JobClock
 
@@ -35,12 +36,14 @@ def known_types(
 
 
 @dataclass(frozen=True)
-class EpochRecord:
+class EpochRecord(PickledOnce):
     """Fixed when an epoch is admitted; nodes never read a clock of their own.
 
     A takeover replaces the placement and nothing else. With ``logs`` the backups are fed, too.
     Windowed jobs have ``clocks``. Units are cut at ``cuts`` even if slots are reassigned
     meanwhile, so that what was frozen before a takeover can be compared with what is fed after it.
+    ``partitions`` are the first slots of the shuffle partitions of each job; another try may have
+    others.
     """
 
     incarnation: int
@@ -54,11 +57,17 @@ class EpochRecord:
     logs: bool = False
     clocks: Mapping[int, JobClock] = field(default_factory=dict)
     cuts: tuple[int, ...] = ()
+    partitions: tuple[int, ...] = (0,)
 
     @property
     def at(self) -> tuple[int, int]:
         """The epoch and the try."""
         return self.epoch, self.try_
+
+    def slots_of(self, partition: int) -> range:
+        """The slots of a shuffle partition."""
+        bounds = (*self.partitions, self.placement.ring.slots)
+        return range(bounds[partition], bounds[partition + 1])
 
     @property
     def attempt(self) -> str:

@@ -35,6 +35,11 @@ class Feed:
     copy: bool = False
     clock: JobClock | None = None
 
+    @property
+    def at(self) -> tuple[int, int, int]:
+        """The incarnation, the epoch and the try."""
+        return self.incarnation, self.epoch, self.try_
+
 
 @dataclass(frozen=True)
 class End:

@@ -1,4 +1,4 @@
-"""Which nodes belong to a run: the placement in force, signs of life, reports of failures."""
+"""Which nodes belong to a run: the placement in force, joining, signs of life, failure reports."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from millstream.errors import MillstreamError
 from millstream.ring.placement import Placement
 from millstream.ring.ring import NodeId
+from millstream.ring.zones import Domain
 from millstream.wire.commit import NOTHING_COMMITTED, Commit
+from millstream.wire.pickled_once import PickledOnce
 from millstream.wire.request import Request
 
 # -- to a node -----------------------------------------------------------------------------
@@ -25,7 +27,7 @@ class Stop(Request[None]):
 
 
 @dataclass(frozen=True)
-class Assign(Request[None]):
+class Assign(PickledOnce, Request[None]):
     """The placement in force, from the coordinator.
 
     Owners are the same since version ``owners_since``: a node that missed the placements in between
@@ -82,6 +84,32 @@ class EnterStartBarrier(Request[int]):
     """A task is about to start a node; answered with the number of such tasks so far."""
 
     node: NodeId
+
+
+@dataclass(frozen=True)
+class ClaimLaunch(Request[str | None]):
+    """A task asks whether to start a node on its executor.
+
+    Answered with a ticket for the node, or with None if no node is wanted there.
+    """
+
+    executor: str
+    host: str
+
+
+@dataclass(frozen=True)
+class Join(Request[Assign]):
+    """A node that serves asks to become a member of the running workflow.
+
+    A ticket admits one node; raises ``FencedError`` for any other. It is idempotent: a node whose
+    answer was lost sends it again.
+    """
+
+    node: NodeId
+    address: str
+    pid: int
+    domain: Domain
+    ticket: str
 
 
 class FencedError(MillstreamError):

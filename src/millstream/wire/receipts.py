@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from millstream.checkpoints.manifest import BaseRecord
+from millstream.wire.load_report import ReportedLoad
 from millstream.wire.request import Request
 from millstream.work.job_clock import Tally
 
@@ -76,13 +77,14 @@ class WriteQueueCounts:
 
 @dataclass(frozen=True)
 class NodeReport:
-    """The size of a node's state, and its use of memory and store."""
+    """The size of a node's state, its use of memory and store, and its load in the epoch."""
 
     state_keys: Mapping[int, int] = field(default_factory=dict)
     memory: int = 0
     log_bytes: int = 0
     cold_keys: int = 0
     writes: WriteQueueCounts | None = None
+    load: ReportedLoad | None = None
 
 
 @dataclass(frozen=True)

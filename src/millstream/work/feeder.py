@@ -2,14 +2,17 @@
 
 A rejected or broken feed is retried inside the task with the current placement, without using up
 Spark's attempts. The task fails if state is lost, if the node reports an error, or after a minute
-without success.
+without success. A partition with several owners, because they were joined or slots were reassigned
+meanwhile, is fed to a few of them at a time.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from itertools import pairwise
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,7 +20,7 @@ import pyarrow.compute as pc
 from millstream.errors import MillstreamError
 from millstream.ring.ring import NodeId
 from millstream.state.blocks import from_bytes, slices, to_bytes
-from millstream.wire.blocks import BLOCK_SCHEMA, digest_of
+from millstream.wire.blocks import BLOCK_SCHEMA, buffers_of, digest_of
 from millstream.wire.calls import UnreachableError
 from millstream.wire.epoch_record import EpochRecord, FetchRecord, JobTypes
 from millstream.wire.feed import BrokenFeedError, End, Feed, FeedRefusedError
@@ -28,6 +31,7 @@ from millstream.wire.timeouts import REPORT_TIMEOUT, ping_timeout
 _GIVE_UP_AFTER = 60.0
 _WAIT = 0.1
 _SLOW_AFTER = 10.0
+_AT_ONCE = 4
 
 
 def fetch_record(net: Net, coordinator: str, epoch: int, try_: int) -> EpochRecord:
@@ -46,12 +50,37 @@ class Feeder:
 
     def feed(self, job: int, slots: range, rows: pa.Table, read: bool) -> Iterator[pa.RecordBatch]:
         """Feed the blocks of one shuffle partition; yields the outputs, in the order of slots."""
-        start, deadline, failures = slots.start, self.net.now() + _GIVE_UP_AFTER, 0
-        while start < slots.stop:
-            owner, share = _share(self.record, range(start, slots.stop))
-            part = rows if share == slots else _cut(rows, share, counted=start == slots.start)
+        yield from self._feed_shares(job, slots, _Blocks(rows, slots), read)
+
+    def _feed_shares(
+        self, job: int, slots: range, blocks: _Blocks, read: bool
+    ) -> Iterator[pa.RecordBatch]:
+        """Feed the owners of some slots, a few at a time."""
+        shares = _shares(self.record, slots)
+        for first in range(0, len(shares), _AT_ONCE):
+            some = shares[first : first + _AT_ONCE]
+            feeders = [replace(self) for _ in some]  # each with a record that it may replace
+            outcomes = self.net.gather(
+                [
+                    partial(feeder._feed_share, job, share, rows, blocks, read)
+                    for feeder, share, rows in zip(feeders, some, blocks.cut(some), strict=True)
+                ]
+            )
+            for outcome in outcomes:
+                if isinstance(outcome, Exception):
+                    raise outcome
+                yield from outcome
+            self.record = max((feeder.record for feeder in feeders), key=_version)
+
+    def _feed_share(
+        self, job: int, share: range, rows: pa.Table, blocks: _Blocks, read: bool
+    ) -> list[pa.RecordBatch]:
+        """Feed the slots of one owner; if they are reassigned to several meanwhile, those."""
+        deadline, failures = self.net.now() + _GIVE_UP_AFTER, 0
+        while len(_shares(self.record, share)) == 1:
+            owner = self.record.placement.owner(share.start)
             try:
-                outputs = self._feed_share(job, owner, share, part, read)
+                return self._feed_owner(job, owner, share, rows, read)
             except (FeedRefusedError, UnreachableError, BrokenFeedError) as problem:
                 stale = isinstance(problem, FeedRefusedError) and problem.stale
                 if stale or self.net.now() > deadline:
@@ -61,11 +90,9 @@ class Feeder:
                 )
                 failures = failures + 1 if cut_off else 0
                 deadline += self._refresh(owner, failures)
-                continue
-            start, deadline, failures = share.stop, self.net.now() + _GIVE_UP_AFTER, 0
-            yield from outputs
+        return list(self._feed_shares(job, share, blocks, read))
 
-    def _feed_share(
+    def _feed_owner(
         self, job: int, owner: NodeId, share: range, rows: pa.Table, read: bool
     ) -> list[pa.RecordBatch]:
         record = self.record
@@ -145,32 +172,66 @@ class Feeder:
         )
 
 
-def _share(record: EpochRecord, slots: range) -> tuple[NodeId, range]:
-    """The first unit of these slots: up to a cut of this try, or to another owner."""
-    stop = slots.stop
+def _version(record: EpochRecord) -> int:
+    return record.placement.version
+
+
+def _shares(record: EpochRecord, slots: range) -> list[range]:
+    """The units of some slots: from cut to cut of this try, and of one owner each."""
+    inner: set[int] = set()
     for cuts in (record.cuts, record.placement.cuts):
-        later = bisect_right(cuts, slots.start)
-        stop = min([stop, *cuts[later : later + 1]])
-    return record.placement.owner(slots.start), range(slots.start, stop)
+        inner.update(cuts[bisect_right(cuts, slots.start) : bisect_left(cuts, slots.stop)])
+    return [
+        range(start, stop) for start, stop in pairwise([slots.start, *sorted(inner), slots.stop])
+    ]
 
 
-def _cut(rows: pa.Table, share: range, *, counted: bool) -> pa.Table:
-    """The part of every block that lies in a slot range.
+class _Blocks:
+    """The blocks of a task, decoded at most once, and only if they have to be cut.
 
-    One share has the number of values, and the blocks without rows.
+    They are cut as they came from the map tasks, whatever was cut before: the same unit of another
+    attempt must have the same bytes.
     """
-    columns: dict[str, list[object]] = {name: [] for name in BLOCK_SCHEMA.names}
-    for row in rows.to_pylist():
-        block = from_bytes(row["block"])
-        if block.num_rows:
-            parts = [part for _, part in slices(block, [share.start, share.stop])]
-        else:
-            parts = [block] if counted else []
-        for part in parts:
-            cut = {**row, "block": to_bytes(part), "rows": row["rows"] if counted else 0}
-            for name, column in columns.items():
-                column.append(cut[name])
-    return pa.table(columns, schema=BLOCK_SCHEMA)
+
+    def __init__(self, rows: pa.Table, slots: range) -> None:
+        self._rows = rows
+        self._slots = slots
+
+    @cached_property
+    def _decoded(self) -> list[pa.RecordBatch]:
+        chunks = self._rows.column("block").chunks
+        return [from_bytes(data) for chunk in chunks for data in buffers_of(chunk)]
+
+    def cut(self, shares: Sequence[range]) -> list[pa.Table]:
+        """The part of the blocks for each of some adjacent shares.
+
+        The first share of the task has the number of values, and the blocks without rows.
+        """
+        if list(shares) == [self._slots]:
+            return [self._rows]
+        counted = shares[0].start == self._slots.start
+        parts: list[list[tuple[int, bytes]]] = [[] for _ in shares]
+        bounds = [shares[0].start, *(share.stop for share in shares)]
+        for at, block in enumerate(self._decoded):
+            if block.num_rows:
+                for share, rows in slices(block, bounds):
+                    parts[share].append((at, to_bytes(rows)))
+            elif counted:
+                parts[0].append((at, to_bytes(block)))
+        return [
+            self._part(part, counted=counted and share == 0) for share, part in enumerate(parts)
+        ]
+
+    def _part(self, blocks: list[tuple[int, bytes]], *, counted: bool) -> pa.Table:
+        """The rows of some blocks, with these contents instead of their own."""
+        places = self._rows.drop_columns(["block"]).take(
+            pa.array([at for at, _ in blocks], pa.int64())
+        )
+        columns = {name: places.column(name) for name in places.column_names}
+        if not counted:
+            columns["rows"] = pa.array([0] * len(blocks), pa.int64())
+        columns["block"] = pa.array([data for _, data in blocks], pa.binary())
+        return pa.table(columns, schema=BLOCK_SCHEMA)
 
 
 def end_of(rows: pa.Table) -> End:

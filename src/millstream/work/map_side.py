@@ -13,7 +13,6 @@ from typing import Protocol
 import pyarrow as pa
 
 from millstream.flow.vertices import JobVertex
-from millstream.ring.ring import partition_slots
 from millstream.work.chunk import Chunk
 from millstream.work.event_time_gate import Gate, MaybeLate, runs_of
 from millstream.work.job_clock import JobClock, tally_block
@@ -47,9 +46,10 @@ class MapSide:
         time: int,
         clocks: Mapping[int, JobClock],
         key_types: Mapping[int, pa.DataType | None],
+        partitions: Sequence[int],
         flush_bytes: int = FLUSH_BYTES,
     ) -> None:
-        """``time``, ``clocks`` and known ``key_types`` are those of the epoch.
+        """``time``, ``clocks``, known ``key_types`` and ``partitions`` are those of the epoch.
 
         The packed values of a job are sent whenever they take ``flush_bytes``.
         """
@@ -58,6 +58,7 @@ class MapSide:
         self._time = time
         self._clocks = clocks
         self._key_types = key_types
+        self._partitions = partitions
         self._flush_bytes = flush_bytes
         self._packers: dict[int, Packer] = {}
         self._gates: dict[int, Gate] = {}
@@ -95,11 +96,9 @@ class MapSide:
             self._send(job, maybe_late)
         for job, packer in self._packers.items():
             self._flush(job, packer)
-        parts = partition_slots(self._program.slots, self._program.partitions)
-        with_slots = next(part for part, slots in enumerate(parts) if slots)
         for job, gate in self._gates.items():
             if gate.tallies:
-                self._receiver.blocks(job, [(with_slots, tally_block(gate.tallies))], 0)
+                self._receiver.blocks(job, [(0, tally_block(gate.tallies))], 0)
 
     def _to_job(self, job: int, chunk: Chunk) -> None:
         vertex = self._program.jobs[job]
@@ -185,5 +184,5 @@ class MapSide:
     def _send(self, job: int, packer: Packer | MaybeLatePacker) -> None:
         count, packed = packer.rows, packer.flush()
         if packed is not None:
-            shares = cut(packed, self._program.slots, self._program.partitions)
+            shares = cut(packed, self._program.slots, self._partitions)
             self._receiver.blocks(job, list(shares), count)

@@ -1,7 +1,8 @@
 """The program: the part of a plan that executors run.
 
 A plan without its sources, sinks and frames: the user's functions, who reads whom, and in which
-stage and partition each job lives. It is pickled once per run.
+stage each job lives. It is pickled once per run; the number of shuffle partitions is that of an
+epoch's record.
 """
 
 from __future__ import annotations
@@ -51,7 +52,6 @@ class Program:
     consumers: tuple[tuple[int, ...], ...]
     levels: tuple[int, ...]
     slots: int
-    partitions: int
     origins: Mapping[int, int | None] = field(default_factory=dict)
     readers: Readers = field(default_factory=dict)
     shared_maps: tuple[tuple[int, ...], ...] = ()
@@ -118,16 +118,20 @@ class Program:
     def last_stage(self) -> int:
         return len(self.stages) - 1
 
-    def width(self, stage: int) -> int:
-        """How many shuffle partitions a stage has."""
-        return len(self.stages[stage]) * self.partitions
+    def width(self, stage: int, partitions: int) -> int:
+        """How many shuffle partitions a stage has, with so many of each job."""
+        return len(self.stages[stage]) * partitions
 
-    def job_at(self, stage: int, partition: int) -> tuple[int, int]:
-        """The job of a shuffle partition, and the number of the partition within the job."""
-        return self.stages[stage][partition // self.partitions], partition % self.partitions
+    def job_at(self, stage: int, route: int, partitions: int) -> tuple[int, int]:
+        """The job of a stage's shuffle partition, and the number of the partition in the job."""
+        return self.stages[stage][route // partitions], route % partitions
+
+    def route_of(self, job: int, partition: int, partitions: int) -> int:
+        """Which shuffle partition of its stage a partition of a job is."""
+        return self.stages[self.levels[job]].index(job) * partitions + partition
 
 
-def program_of(plan: Plan, slots: int, partitions: int) -> Program:
+def program_of(plan: Plan, slots: int) -> Program:
     """Strip a plan to what the executors need."""
     return Program(
         plan.name,
@@ -135,7 +139,6 @@ def program_of(plan: Plan, slots: int, partitions: int) -> Program:
         plan.consumers,
         plan.levels,
         slots,
-        partitions,
         {at: _origin(plan, at) for at in range(len(plan.vertices))},
         plan.readers,
         plan.shared_maps,

@@ -54,11 +54,17 @@ def sent(records: Sequence[Any], chunk: int = 1000, **options: Any) -> Blocks:
     """What a map task sends that reads these records, some at a time."""
     flow = Workflow("w")
     flow.source("in", ms.read.rate()).map_reduce("job", map=lambda record: [record], **options)
-    program = program_of(plan(flow), 16, 2)
+    program = program_of(plan(flow), 16)
     [job] = program.jobs
     blocks = Blocks()
     side = MapSide(
-        program, blocks, time=0, clocks={job: JobClock()}, key_types={}, flush_bytes=LIMIT
+        program,
+        blocks,
+        time=0,
+        clocks={job: JobClock()},
+        key_types={},
+        partitions=(0, 8),
+        flush_bytes=LIMIT,
     )
     for start in range(0, len(records), chunk):
         side.read(0, Chunk(records=records[start : start + chunk]))

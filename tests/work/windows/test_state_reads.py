@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -100,12 +101,15 @@ def test_a_read_at_any_line_of_a_reduction_is_of_the_committed_epoch(
     operator.state.apply(epoch(operator, job, rows(job, 0, 30, 0), 0, 0))
     operator.state.apply(epoch(operator, job, rows(job, 100, 12, 8 * SECOND), 1, 7 * SECOND))
     committed, counted = dict(operator.state.items(ALL)), operator.state.count(ALL)
+    by_slot = Counter(hash_key(key, pa.string()) % SLOTS for key in committed)
+    odd = np.arange(SLOTS) % 2 == 1
     generation = operator.state.keys.generation  # type: ignore[attr-defined]
     assert committed
 
     def look() -> None:
         assert dict(operator.state.items(ALL)) == committed
         assert operator.state.count(ALL) == counted
+        assert operator.state.counts(odd).tolist() == [by_slot[at] for at in range(1, SLOTS, 2)]
         for key in ("k100", "k111", "k130", "k7"):
             assert operator.state.get(hash_key(key, pa.string()) % SLOTS, key) == committed.get(key)
 

@@ -99,6 +99,9 @@ def test_every_kind_of_window_numbers_its_results(window: Any, seed: int) -> Non
     left = {key: value for owner in rig.owners for key, value in owner.state.items(EVERY)}
     state = {key: value["state"]["n"] for key, value in left.items() if "state" in value}
     assert state == {key: len(found) for key, found in numbers.items()}
+    for owner in rig.owners:
+        by_slot = [owner.state.count(np.arange(SLOTS) == slot) for slot in ALL]
+        assert any(by_slot) and owner.state.counts(EVERY).tolist() == by_slot
 
 
 def one_epoch(operator: Any, rows: Any, unit: UnitContext, job: Any) -> Any:

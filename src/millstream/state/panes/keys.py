@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from millstream.ring.keys import encode_keys
-from millstream.ring.masks import SlotMask
+from millstream.ring.masks import SlotCounts, SlotMask
 from millstream.ring.strides import strides
 from millstream.state.values import unify_nulls
 
@@ -95,6 +95,10 @@ class KeyIds:
         # The slot of a key is set before its number of rows, and so is read after it.
         ids = np.flatnonzero(self._rows > 0)
         return ids[slots[self._slots[ids]]]
+
+    def counts(self, slots: SlotMask) -> SlotCounts:
+        """The number of keys in use in each of some slots, in slot order."""
+        return np.bincount(self._slots[self.within(slots)], minlength=len(slots))[slots]
 
     def compacted(self) -> tuple[KeyIds, Ids] | None:
         """The keys with rows only, if the others are many; and the new number of each key.

@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from millstream.ring.masks import SlotMask
+from millstream.ring.masks import SlotCounts, SlotMask
 from millstream.state.aggregates.grouping import Bools, Ints
 from millstream.state.collector import without_collector
 from millstream.state.panes.keys import Ids, KeyIds
@@ -189,6 +189,10 @@ class RowState(Generic[A]):
     def count(self, slots: SlotMask) -> int:
         """The number of keys in some slots."""
         return len(self.committed.within(slots))
+
+    def counts(self, slots: SlotMask) -> SlotCounts:
+        """The number of keys in each of some slots, in slot order."""
+        return self.committed.keys.counts(slots)
 
     def check(self, rows: A) -> None:
         """Raise the algebra's error if rows do not fit those of the state."""

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from millstream.ring.masks import SlotMask, mask_of
+from millstream.ring.masks import SlotCounts, SlotMask, mask_of
 from millstream.state.collector import without_collector
 from millstream.state.panes.fragments import (
     DirtyPanes,
@@ -388,6 +388,10 @@ class PaneState(Generic[A]):
     def count(self, slots: SlotMask) -> int:
         """The number of keys in some slots."""
         return len(self.keys.within(slots))
+
+    def counts(self, slots: SlotMask) -> SlotCounts:
+        """The number of keys in each of some slots, in slot order."""
+        return self.keys.counts(slots)
 
 
 def _by_instant(panes: Mapping[int, Any]) -> dict[datetime, Any]:

@@ -8,14 +8,13 @@ functions have two, because without windows values need not be numbered and sort
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import pyarrow as pa
 
 from millstream.flow.reducers import AggregateReducer, ArrowReducer, CombiningReducer
 from millstream.flow.vertices import JobVertex
-from millstream.ring.ring import partition_slots
 from millstream.state.aggregates.grouping import Ints
 from millstream.state.blocks import slices
 from millstream.work.keyed_batches import KeyedBatch, Pairs
@@ -63,7 +62,8 @@ def packer_for(
     return ValuePacker(job, slots) if placing is None else WindowValuePacker(job, slots, placing)
 
 
-def cut(batch: pa.RecordBatch, slots: int, partitions: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Divide an ordered batch among the shuffle partitions that hold its slots."""
-    ranges = partition_slots(slots, partitions)
-    yield from slices(batch, [part.start for part in ranges] + [slots])
+def cut(
+    batch: pa.RecordBatch, slots: int, partitions: Sequence[int]
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Divide an ordered batch among the shuffle partitions, which begin at these slots."""
+    yield from slices(batch, [*partitions, slots])

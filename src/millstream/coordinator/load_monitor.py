@@ -1,0 +1,223 @@
+"""The load of the run: what nodes report with their receipts, assembled after each epoch.
+
+Averages over epochs are made here and not on nodes: those of a slot then outlive its owner, and a
+node that takes a slot over has its history. The cost of an epoch is linear in nodes and slots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from millstream.coordinator.hot_key_monitor import HotKeyMonitor
+from millstream.coordinator.load_averages import (
+    Figures,
+    NamedAverages,
+    NodeAverages,
+    SlotAverages,
+    Slots,
+)
+from millstream.elastic.load import HotKey, JobLoad, Load, NodeLoad
+from millstream.errors import ConfigError
+from millstream.ring.ring import NodeId
+from millstream.wire.load_report import FIGURE, ReportedJob, ReportedLoad
+from millstream.wire.receipts import NodeReport
+
+_HISTORY_BYTES = 64 * 2**20
+_LEAST_HISTORY = 8
+_OWN_FIGURES = 6
+_EPOCH = "epoch"
+
+_Field = Literal["tuples", "seconds", "state_bytes"]
+_F = TypeVar("_F", bound=np.floating[Any])
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadOptions:
+    """``half_life`` is in epochs: so much older, an epoch has half the weight in averages.
+
+    The last ``history`` epochs are retained, fewer if there are so many slots that they would take
+    too much memory. Keys with a share of at least ``hot_share`` of a job's tuples are hot.
+    """
+
+    half_life: float = 2.0
+    history: int = 120
+    hot_share: float = 0.05
+
+    def __post_init__(self) -> None:
+        if self.half_life <= 0:
+            raise ConfigError(f"half_life must be above 0, got {self.half_life}")
+        if self.history < 1:
+            raise ConfigError(f"history must be at least 1, got {self.history}")
+        if not 0 < self.hot_share <= 1:
+            raise ConfigError(f"hot_share must be above 0 and at most 1, got {self.hot_share}")
+
+
+class LoadMonitor:
+    """The load of a run, epoch by epoch; ``history`` has the newest last."""
+
+    def __init__(self, now: Callable[[], float], options: LoadOptions | None = None) -> None:
+        self._now = now
+        self._options = options or LoadOptions()
+        self.history: tuple[Load, ...] = ()
+        self.begin({}, 0)
+
+    def begin(self, jobs: Mapping[int, str], slots: int) -> None:
+        """Start a run with these jobs, whose names are given, and so many slots."""
+        decay = 0.5 ** (1 / self._options.half_life)
+        self._jobs = jobs
+        self._slots = SlotAverages(2 * len(jobs), slots, decay)  # tuples and seconds of each job
+        self._state_bytes = np.zeros(slots)
+        self._nodes = NodeAverages(_OWN_FIGURES + 2, decay)
+        self._seconds: NamedAverages[str] = NamedAverages(decay)
+        self._waits: NamedAverages[tuple[int, int]] = NamedAverages(decay)
+        self._hot = {job: HotKeyMonitor(decay, self._options.hot_share) for job in jobs}
+        self._admitted = self._now()
+        size = slots * (3 * 8 + len(jobs) * 2 * FIGURE.itemsize)
+        most = max(_LEAST_HISTORY, _HISTORY_BYTES // max(1, size))
+        self._retained = min(self._options.history, most)
+
+    def admit(self) -> None:
+        """Note that an epoch begins."""
+        self._admitted = self._now()
+
+    def add(self, epoch: int, reports: Mapping[NodeId, NodeReport]) -> Load:
+        """Add the reports of a committed epoch; return the load after it."""
+        now = self._now()
+        loads = {node: report.load for node, report in reports.items() if report.load is not None}
+        index = _Index([load.slots for load in loads.values()])
+        reduced = self._add_slots(index, list(loads.values()))
+        self._seconds.add({_EPOCH: now - self._admitted})
+        self._waits.add(_summed(load.waits for load in loads.values()))
+        of_slots = self._slots.values
+        load = Load(
+            epoch=epoch,
+            time=now,
+            nodes=self._node_loads(reports, loads, index, reduced),
+            tuples=_frozen(of_slots[0::2].sum(axis=0)),
+            seconds=_frozen(of_slots[1::2].sum(axis=0)),
+            state_bytes=_frozen(self._state_bytes.copy()),
+            epoch_seconds=self._seconds.values[_EPOCH],
+            waits={
+                (self._jobs[waiting], self._jobs[other]): seconds
+                for (waiting, other), seconds in self._waits.values.items()
+            },
+            hot_keys=tuple(
+                HotKey(job=self._jobs[job], key=key, slot=slot, share=share)
+                for job, hot in self._hot.items()
+                for key, slot, share in hot.hottest()
+            ),
+            jobs={
+                name: JobLoad(
+                    tuples=_frozen(of_slots[2 * at].astype(np.float32)),
+                    seconds=_frozen(of_slots[2 * at + 1].astype(np.float32)),
+                )
+                for at, name in enumerate(self._jobs.values())
+            },
+        )
+        self.history = (*self.history, load)[-self._retained :]
+        return load
+
+    def _add_slots(self, index: _Index, loads: Sequence[ReportedLoad]) -> Figures:
+        """Add the figures of all slots; return the tuples and seconds of each node."""
+        by_job = [{of_job.job: of_job for of_job in load.jobs} for load in loads]
+        figures: list[Figures] = []
+        state_bytes = np.zeros(len(index.slots))
+        for job, hot in self._hot.items():
+            none = ReportedJob(job)
+            found = [of_node.get(job, none) for of_node in by_job]
+            tuples = index.figures(found, "tuples")
+            figures += [tuples, index.figures(found, "seconds")]
+            state_bytes += index.figures(found, "state_bytes")
+            hot.add(float(tuples.sum()), [key for of_job in found for key in of_job.hot_keys])
+        self._slots.add(index.slots, figures)
+        self._state_bytes[index.slots] = state_bytes
+        reduced = [index.by_node(of_slots) for of_slots in figures]
+        nothing = np.zeros(len(loads))
+        return np.array([sum(reduced[0::2], nothing), sum(reduced[1::2], nothing)])
+
+    def _node_loads(
+        self,
+        reports: Mapping[NodeId, NodeReport],
+        loads: Mapping[NodeId, ReportedLoad],
+        index: _Index,
+        reduced: Figures,
+    ) -> dict[NodeId, NodeLoad]:
+        nodes = list(loads)
+        own = np.array([_node_figures(load) for load in loads.values()], np.float64)
+        figures = np.column_stack([own.reshape(len(nodes), _OWN_FIGURES), *reduced])
+        averages = self._nodes.add(nodes, figures).tolist()
+        state_bytes = index.by_node(self._state_bytes[index.slots]).tolist()
+        return {
+            node: NodeLoad(
+                node=node,
+                cpu=cpu,
+                queue=queue,
+                waiting=waiting,
+                tuples=tuples,
+                reduce_seconds=seconds,
+                feed_seconds=feed,
+                copy_seconds=copy,
+                store_seconds=store,
+                state_bytes=round(of_slots),
+                memory=reports[node].memory,
+                kind=loads[node].kind,
+            )
+            for node, of_slots, (cpu, queue, waiting, feed, copy, store, tuples, seconds) in zip(
+                nodes, state_bytes, averages, strict=True
+            )
+        }
+
+
+class _Index:
+    """The slots of all reports, one report after the other."""
+
+    def __init__(self, of_nodes: Sequence[Sequence[range]]) -> None:
+        runs = [run for of_node in of_nodes for run in of_node]
+        starts = np.array([run.start for run in runs], np.int64)
+        lengths = np.array([len(run) for run in runs], np.int64)
+        before = np.cumsum(lengths) - lengths
+        self.slots: Slots = np.repeat(starts - before, lengths) + np.arange(lengths.sum())
+        self._sizes = [sum(map(len, of_node)) for of_node in of_nodes]
+        self._node = np.repeat(np.arange(len(of_nodes)), self._sizes)
+
+    def figures(self, found: Sequence[ReportedJob], field: _Field) -> Figures:
+        """A figure of each slot, as its owner reports it."""
+        parts = zip(found, self._sizes, strict=True)
+        joined = b"".join(
+            getattr(of_job, field) or bytes(size * FIGURE.itemsize) for of_job, size in parts
+        )
+        return np.frombuffer(joined, FIGURE).astype(np.float64)
+
+    def by_node(self, figures: Figures) -> Figures:
+        """The sum of each report."""
+        sums = np.bincount(self._node, figures, minlength=len(self._sizes))
+        return sums.astype(np.float64, copy=False)
+
+
+def _node_figures(load: ReportedLoad) -> tuple[float, ...]:
+    return (
+        load.cpu_seconds / load.seconds if load.seconds > 0 else 0.0,
+        load.queue_seconds,
+        load.most_waiting,
+        load.feed_seconds,
+        load.copy_seconds,
+        load.store_seconds,
+    )
+
+
+def _summed(parts: Iterable[Mapping[tuple[int, int], float]]) -> dict[tuple[int, int], float]:
+    total: dict[tuple[int, int], float] = {}
+    for part in parts:
+        for pair, seconds in part.items():
+            total[pair] = total.get(pair, 0.0) + seconds
+    return total
+
+
+def _frozen(figures: npt.NDArray[_F]) -> npt.NDArray[_F]:
+    figures.setflags(write=False)
+    return figures

@@ -1,0 +1,76 @@
+"""What a node reports of its load with its receipts: totals, and figures of the slots it owns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+MOST_KEYS = 16
+"""So many hot keys of a job are reported at most."""
+FIGURE = np.dtype("<f4")
+
+
+@dataclass(frozen=True)
+class ReportedKey:
+    """A key with a large share of the tuples of a job on one node, and the number of its tuples."""
+
+    key: str
+    slot: int
+    tuples: int
+
+
+@dataclass(frozen=True)
+class ReportedJob:
+    """The figures of a job: a ``FIGURE`` for each slot that the node owns, in slot order.
+
+    No bytes at all stand for zeros.
+    """
+
+    job: int
+    tuples: bytes = b""
+    seconds: bytes = b""
+    state_bytes: bytes = b""
+    hot_keys: tuple[ReportedKey, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        job: int,
+        *,
+        tuples: npt.NDArray[np.float64] | None = None,
+        seconds: npt.NDArray[np.float64] | None = None,
+        state_bytes: npt.NDArray[np.float64] | None = None,
+        hot_keys: tuple[ReportedKey, ...] = (),
+    ) -> ReportedJob:
+        """Pack the figures of a job."""
+        return cls(job, _packed(tuples), _packed(seconds), _packed(state_bytes), hot_keys)
+
+
+def _packed(figures: npt.NDArray[np.float64] | None) -> bytes:
+    return b"" if figures is None or not figures.any() else figures.astype(FIGURE).tobytes()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportedLoad:
+    """The load of a node in one epoch and try.
+
+    ``seconds`` is the time since the report of the epoch before, in which the CPU, copies and the
+    store took theirs. ``queue_seconds`` is how long feeds waited until the node reduced them, and
+    ``waits`` what they waited for: ``(waiting job, job that was reduced meanwhile)``. At most
+    ``most_waiting`` feeds waited at once.
+    """
+
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    copy_seconds: float = 0.0
+    store_seconds: float = 0.0
+    feed_seconds: float = 0.0
+    queue_seconds: float = 0.0
+    most_waiting: int = 0
+    slots: tuple[range, ...] = ()
+    jobs: tuple[ReportedJob, ...] = ()
+    waits: Mapping[tuple[int, int], float] = field(default_factory=dict)
+    kind: str = ""
