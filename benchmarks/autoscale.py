@@ -3,7 +3,8 @@
 Words come at a rate that follows a sine, or steps; nodes have modelled processors
 (``modelled_work``). Policies begin with one node and may have six. Their node-seconds are compared
 with those of the smallest fixed number of nodes whose latency is not worse (the 95th percentile of
-all rows). Nodes, load and latency over time are written as data, and as plots.
+all rows). Nodes, load and latency over time are written as data, and as plots. The load changes
+within minutes instead of hours, so policies wait for shorter times between decisions.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import count
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -32,7 +34,9 @@ from benchmarks.load_traces import Trace, trace_of
 from benchmarks.modelled_work import Processor, play
 from benchmarks.plots import Line, Panel, plot
 from benchmarks.words import SLOTS, counts_of, text_of, uniform
+from millstream.coordinator import autoscaler
 from millstream.elastic.bottleneck_policy import BottleneckOptions, BottleneckPolicy
+from millstream.elastic.cooldown import Cooldown
 from millstream.elastic.latency_policy import LatencyOptions, LatencyPolicy
 from millstream.elastic.policy import ManualPolicy, Policy
 from millstream.elastic.ring_policy import RingPolicy
@@ -44,11 +48,17 @@ SECONDS_PER_VALUE = 0.0005
 GOAL = 1.25
 POLICIES: dict[str, Policy] = {
     "ring": RingPolicy(),
-    # The load changes within a minute, as it would within an hour: reports are more frequent, too.
     "bottleneck": BottleneckPolicy(BottleneckOptions(every=timedelta(seconds=2))),
     # A node whose epoch's work takes 0.7 s of the second is as busy as others let it be.
     "latency": LatencyPolicy(LatencyOptions(target=timedelta(seconds=0.7))),
 }
+
+
+COOLDOWN = Cooldown(
+    after_scaling=timedelta(seconds=4),
+    scale_in_after=timedelta(seconds=8),
+    no_return=timedelta(seconds=8),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +158,8 @@ def autoscale(spark: SparkSession, options: Options, plots: Path | None) -> list
     for shape in size.shapes:
         track = Track(spark, options.folder, shape, size.seconds)
         for policy in POLICIES:
-            trace = track.elastic(policy)
+            with patch.object(autoscaler, "Cooldown", lambda: COOLDOWN):
+                trace = track.elastic(policy)
             compared[policy][shape] = Compared(trace, track.best_fixed(trace.p95))
     if plots is not None:
         write_plots(plots, compared)

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from statistics import mean
@@ -83,8 +83,10 @@ def heterogeneous(spark: SparkSession, options: Options) -> list[Result]:
 def results_of(even: Played, balanced: Played) -> Iterator[Result]:
     """The mean latencies of both, and the gain; predictions are noted beside what came."""
     decisions = rounds_of(balanced.events)
-    note_decisions(decisions)
-    settled = decisions[ROUNDS - 1].epoch if len(decisions) >= ROUNDS else decisions[-1].epoch
+    if not decisions:
+        raise SystemExit("the policy has decided nothing")
+    note_rounds(decisions, balanced.epochs)
+    settled = decisions[:ROUNDS][-1].epoch
     before = mean_seconds([seen for seen in even.epochs if seen.epoch >= WARM_UP])
     after = mean_seconds([seen for seen in balanced.epochs if seen.epoch > settled + 1])
     note(f"even split {before:.2f} s; after {min(ROUNDS, len(decisions))} rounds {after:.2f} s")
@@ -99,17 +101,58 @@ def mean_seconds(epochs: Sequence[Seen]) -> float:
     return mean(seen.seconds for seen in epochs)
 
 
-def rounds_of(events: Sequence[Event]) -> list[Event]:
-    """The decisions that moved something."""
-    return [event for event in events if event.kind == "decision"]
+@dataclass(frozen=True)
+class Round:
+    """A decision, the mean latency that it predicts, and that seen before and after it.
+
+    All are those of the policy's model: how long a value is at a node.
+    """
+
+    epoch: int
+    before: float
+    predicted: float
+    after: float | None
 
 
-def note_decisions(decisions: Sequence[Event]) -> None:
+def rounds_of(events: Sequence[Event]) -> list[Round]:
+    """The decisions, each with what came of it before the next one."""
+    found: list[Round] = []
+    for event in events:
+        if event.kind == "decision":
+            before, predicted = _latency(event, "inputs"), _latency(event, "predicted")
+            found.append(Round(event.epoch, before, predicted, None))
+        elif event.kind == "outcome" and found:
+            found[-1] = replace(found[-1], after=_latency(event, "after"))
+    return found
+
+
+def _latency(event: Event, fact: str) -> float:
+    figures = event.facts[fact]
+    assert isinstance(figures, Mapping)
+    return float(figures["latency"])
+
+
+def note_rounds(decisions: Sequence[Round], epochs: Sequence[Seen]) -> None:
     """Say what each decision predicted, and what came of it."""
-    table = [["round", "epoch", "predicted", "seen"]]
-    for number, event in enumerate(decisions, 1):
-        table.append([str(number), str(event.epoch), str(event.facts), ""])
+    table = [["round", "after epoch", "latency before", "predicted", "seen", "epochs then took"]]
+    ends = [*(decision.epoch for decision in decisions[1:]), epochs[-1].epoch]
+    for number, (decision, end) in enumerate(zip(decisions, ends, strict=True), 1):
+        then = [seen for seen in epochs if decision.epoch + 1 < seen.epoch <= end]
+        table.append(
+            [
+                str(number),
+                str(decision.epoch),
+                _ms(decision.before),
+                _ms(decision.predicted),
+                _ms(decision.after),
+                _ms(mean_seconds(then) if then else None),
+            ]
+        )
     note_table(table)
+
+
+def _ms(seconds: float | None) -> str:
+    return "" if seconds is None else f"{1000 * seconds:.0f} ms"
 
 
 if __name__ == "__main__":
