@@ -8,6 +8,7 @@ The layers, from the user's side inwards; imports go one way, downwards, and a t
     coordinator, node     who decides, and who owns the state
     wire                  authenticated calls between processes
     work                  users' functions at work: mapping, packing, reducing
+    elastic               load, and policies that decide from it
     checkpoints           what is in a store: the chain of commits, and what brings an epoch back
     stores                where checkpoints are durable: one protocol, several back-ends
     flow                  what users write: frozen descriptions of workflows
@@ -37,12 +38,12 @@ from millstream.coordinator.run_context import RunEndedError
 from millstream.coordinator.sink_folders import OutputLostError
 from millstream.coordinator.sink_layout import SinkBusyError
 from millstream.elastic.actions import AddNodes, MoveSlots, RemoveNodes
-from millstream.elastic.bottleneck_policy import BottleneckPolicy
+from millstream.elastic.bottleneck_policy import BottleneckOptions, BottleneckPolicy
 from millstream.elastic.events import Event
-from millstream.elastic.latency_policy import LatencyPolicy
+from millstream.elastic.latency_policy import LatencyOptions, LatencyPolicy
 from millstream.elastic.load import Load
 from millstream.elastic.policy import PolicyError, policy
-from millstream.elastic.ring_policy import RingPolicy
+from millstream.elastic.ring_policy import RingOptions, RingPolicy
 from millstream.errors import ConfigError, DataError, MillstreamError, WorkflowError
 from millstream.flow import read, write
 from millstream.flow.functions import arrow, dataframe, sql
@@ -123,6 +124,7 @@ __all__ = [
     "AddNodes",
     "AggregateError",
     "BadRecordError",
+    "BottleneckOptions",
     "BottleneckPolicy",
     "CheckpointDamagedError",
     "CheckpointResult",
@@ -141,6 +143,7 @@ __all__ = [
     "JobStream",
     "KeyTypeError",
     "KeyedStream",
+    "LatencyOptions",
     "LatencyPolicy",
     "Load",
     "MillstreamError",
@@ -154,6 +157,7 @@ __all__ = [
     "QueryLogDamagedError",
     "RecordError",
     "RemoveNodes",
+    "RingOptions",
     "RingPolicy",
     "Run",
     "RunEndedError",
