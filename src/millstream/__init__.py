@@ -33,9 +33,16 @@ from millstream.coordinator.claim import CheckpointDamagedError, WithdrawalRefus
 from millstream.coordinator.journal import CheckpointResult
 from millstream.coordinator.ledger import TypeConflictError
 from millstream.coordinator.roster import StateLostError
+from millstream.coordinator.run_context import RunEndedError
 from millstream.coordinator.sink_folders import OutputLostError
 from millstream.coordinator.sink_layout import SinkBusyError
-from millstream.coordinator.state_reader import RunEndedError
+from millstream.elastic.actions import AddNodes, MoveSlots, RemoveNodes
+from millstream.elastic.bottleneck_policy import BottleneckPolicy
+from millstream.elastic.events import Event
+from millstream.elastic.latency_policy import LatencyPolicy
+from millstream.elastic.load import Load
+from millstream.elastic.policy import PolicyError, policy
+from millstream.elastic.ring_policy import RingPolicy
 from millstream.errors import ConfigError, DataError, MillstreamError, WorkflowError
 from millstream.flow import read, write
 from millstream.flow.functions import arrow, dataframe, sql
@@ -113,8 +120,10 @@ _LAZY = {
 }
 
 __all__ = [
+    "AddNodes",
     "AggregateError",
     "BadRecordError",
+    "BottleneckPolicy",
     "CheckpointDamagedError",
     "CheckpointResult",
     "Combinable",
@@ -127,18 +136,25 @@ __all__ = [
     "EpochFailedError",
     "EpochIncompleteError",
     "EpochNotRetainedError",
+    "Event",
     "InternalError",
     "JobStream",
     "KeyTypeError",
     "KeyedStream",
+    "LatencyPolicy",
+    "Load",
     "MillstreamError",
+    "MoveSlots",
     "NoCheckpointError",
     "NodeStartError",
     "NotDeterministicError",
     "NotInCheckpointError",
     "OutputLostError",
+    "PolicyError",
     "QueryLogDamagedError",
     "RecordError",
+    "RemoveNodes",
+    "RingPolicy",
     "Run",
     "RunEndedError",
     "ScanBrokenError",
@@ -182,6 +198,7 @@ __all__ = [
     "mean",
     "min",
     "on_watermark",
+    "policy",
     "processing_time",
     "read",
     "read_state",

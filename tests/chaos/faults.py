@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from millstream.spark.handle import NodeStatus, Status
+from millstream.spark.handle import Status
+from millstream.wire.control import NodeStatus
 
 Kind = Literal[
     "kill", "pause", "half", "twice", "freeze", "worker", "executor", "neighbours", "zone"

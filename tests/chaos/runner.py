@@ -31,8 +31,9 @@ import pyarrow.parquet as pq
 import millstream as ms
 from millstream.node.machine import Durability
 from millstream.ring.ring import NodeId
-from millstream.spark.handle import NodeStatus, Run
+from millstream.spark.handle import Run
 from millstream.spark.node_launch import ZoneFunction
+from millstream.wire.control import NodeStatus
 from tests.chaos.clusters import Cluster, Master, cluster
 from tests.chaos.faults import LEFT, Fault, Mode, is_complete, schedule, victims
 from tests.chaos.plans import Outcome, Plan

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from millstream.spark.handle import NodeStatus, Status
+from millstream.spark.handle import Status
+from millstream.wire.control import NodeStatus
 from tests.chaos.faults import Fault, Kind, Mode, is_complete, schedule, victims
 from tests.chaos.plans import Outcome, Plan
 from tests.chaos.sample import PLANS

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -15,8 +15,8 @@ from millstream.coordinator.ledger import (
     PreparedEpoch,
     TypeConflictError,
 )
-from millstream.coordinator.load_monitor import LoadMonitor
 from millstream.coordinator.service import Coordinator
+from millstream.ring.ring import NodeId
 from millstream.wire.epoch_record import EpochRecord
 from millstream.wire.feed import NotDeterministicError
 from millstream.wire.receipts import NodeReport
@@ -31,8 +31,8 @@ class Speaker:
 
     def __init__(self) -> None:
         self.ledger = ledger_of()
-        self.load = LoadMonitor(lambda: 0.0)
         self.events: list[str] = []
+        self.reports: list[tuple[int, int]] = []
         self.excused: list[Exception] = []
         self.problems: dict[str, list[Exception]] = {}
 
@@ -69,6 +69,9 @@ class Speaker:
 
     def seal(self) -> None:
         self.does("seal")
+
+    def observe(self, epoch: int, reports: Mapping[NodeId, NodeReport]) -> None:
+        self.reports.append((epoch, len(reports)))
 
 
 @dataclass

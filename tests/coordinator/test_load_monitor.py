@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -270,15 +271,26 @@ def test_hot_keys_have_their_share_of_the_tuples_on_all_nodes() -> None:
 
 
 def test_the_history_is_bounded_and_has_the_newest_last() -> None:
-    monitored = Monitored(history=3)
+    monitored = Monitored(history=3, span=timedelta(seconds=1))
     for _ in range(5):
         monitored.add({A: report(range(SLOTS), 1.0)})
 
     assert [load.epoch for load in monitored.monitor.history] == [3, 4, 5]
 
 
+def test_the_history_reaches_back_although_epochs_are_short() -> None:
+    monitored = Monitored()
+    for _ in range(2000):
+        monitored.add({A: report(range(SLOTS), 1.0)}, seconds=0.1)
+
+    history = monitored.monitor.history
+    assert history[-1].epoch == 2000
+    assert history[-1].time - history[0].time >= 120
+    assert len(history) <= 120
+
+
 def test_with_many_slots_the_history_is_shorter() -> None:
-    monitor = LoadMonitor(lambda: 0.0)
+    monitor = LoadMonitor(lambda: 0.0, LoadOptions(span=timedelta(0)))
     monitor.begin(JOBS, 2**17)
     for epoch in range(20):
         monitor.add(epoch, {})
@@ -299,7 +311,14 @@ def test_a_load_never_changes() -> None:
 
 
 @pytest.mark.parametrize(
-    "option", [{"half_life": 0.0}, {"history": 0}, {"hot_share": 0.0}, {"hot_share": 1.1}]
+    "option",
+    [
+        {"half_life": 0.0},
+        {"history": 0},
+        {"span": timedelta(-1)},
+        {"hot_share": 0.0},
+        {"hot_share": 1.1},
+    ],
 )
 def test_options_out_of_range_are_rejected(option: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(option))):

@@ -14,7 +14,8 @@ from millstream.coordinator import state_reader
 from millstream.coordinator.ledger import MissingReceiptsError
 from millstream.coordinator.request_service import StaleTaskError
 from millstream.coordinator.roster import StateLostError
-from millstream.coordinator.state_reader import RunEndedError, StateReader
+from millstream.coordinator.run_context import RunEndedError
+from millstream.coordinator.state_reader import StateReader
 from millstream.ring.ring import NodeId
 from millstream.sim import World
 from millstream.sim.workload import PLAIN

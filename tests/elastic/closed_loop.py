@@ -15,7 +15,8 @@ from millstream.elastic.decisions import Decision, decided
 from millstream.elastic.limits import Limits
 from millstream.elastic.load import Load, NodeLoad
 from millstream.elastic.policy import Policy
-from millstream.elastic.relief import relief
+from millstream.elastic.slot_shares import weights_of
+from millstream.ring.balance import rebalanced
 from millstream.ring.ring import NodeId, Ring
 
 Demand = npt.NDArray[np.float64]
@@ -95,11 +96,13 @@ class ClosedLoop:
                     numbers = range(self.joined, self.joined + action.count)
                     new = [NodeId(f"new{number:03}") for number in numbers]
                     self.joined += action.count
-                    for move in relief(self.history[-1], self.ring, action.relieve, new):
-                        self._move(move)
+                    self._rebalance([*self.ring.nodes, *new])
                 case RemoveNodes():
-                    for node in action.nodes:
-                        self.ring = self.ring.without(node)
+                    self._rebalance([n for n in self.ring.nodes if n not in action.nodes])
+
+    def _rebalance(self, nodes: Sequence[NodeId]) -> None:
+        """What the coordinator does when the number of nodes changes."""
+        self.ring = rebalanced(self.ring, weights_of(self.history[-1]), nodes)
 
     def _move(self, move: MoveSlots) -> None:
         slots = np.concatenate([np.arange(run.start, run.stop) for run in move.slots])
@@ -138,7 +141,7 @@ def load_of(
             node=node,
             cpu=part,
             queue=queue,
-            tuples=float(counts[index[node]]) if node in index else 0.0,
+            tuples=1000 * float(spent[index[node]]) if node in index else 0.0,
             reduce_seconds=float(spent[index[node]]) if node in index else 0.0,
         )
         for node, part in cpu.items()
@@ -148,7 +151,7 @@ def load_of(
         time=time,
         nodes=nodes,
         seconds=seconds,
-        tuples=np.ones(ring.slots),
+        tuples=1000 * seconds,
         state_bytes=np.zeros(ring.slots),
         epoch_seconds=epoch_seconds,
     )
@@ -201,6 +204,5 @@ def situations(draw: st.DrawFn) -> tuple[list[Load], Ring, Limits]:
         min_nodes=least,
         max_nodes=least + draw(st.integers(0, 8)),
         standby=draw(st.integers(0, 3)),
-        draining=frozenset(draw(st.sets(st.sampled_from(names), max_size=2))),
     )
     return history, ring, limits

@@ -7,11 +7,9 @@ from millstream.elastic.actions import AddNodes, MoveSlots, RemoveNodes
 from millstream.elastic.limits import Limits
 from millstream.errors import ConfigError
 from millstream.ring.ring import NodeId, Ring
-from tests.elastic.closed_loop import load_of
 
-A, B, C, X = map(NodeId, "abcx")
+A, B, X = map(NodeId, "abx")
 RING = Ring.even([A, B], 8)
-LOAD = load_of(RING, dict.fromkeys([A, B, C], 0.5))
 LIMITS = Limits(min_nodes=2, max_nodes=3)
 
 
@@ -31,40 +29,29 @@ def add(count: int, *relieve: NodeId) -> AddNodes:
     ("actions", "message"),
     [
         ([move(range(4))], None),
-        ([move(range(2)), move(range(3, 4), to=C)], None),
+        ([move(range(2)), move(range(4, 5), source=B, to=A)], None),
         ([add(1, A)], None),
         (["move"], "'move' (str); return MoveSlots, AddNodes or RemoveNodes objects"),
-        ([move(range(4), to=X)], "there is no node x; the nodes are a, b, c"),
-        ([add(1, X)], "there is no node x"),
-        ([remove(X)], "there is no node x"),
+        ([move(range(4), to=X)], "no node x owns slots; the nodes are a, b"),
+        ([add(1, X)], "no node x owns slots"),
+        ([remove(X)], "no node x owns slots"),
         ([move(range(4, 9), source=B, to=A)], "slot 8 does not exist; slots are 0 to 7"),
         ([move(range(5))], "a does not own all of slots 0 to 4; move slots from the node that"),
-        ([move(range(1), source=C)], "c does not own all of slots 0 to 0"),
+        ([move(range(1), source=B, to=A)], "b does not own all of slots 0 to 0"),
         ([move(range(2)), move(range(1, 3))], "slots 1 to 2 are moved twice"),
         ([add(2)], "there would be 4 nodes; at most 3 are allowed"),
-        ([add(1), move(range(1), to=C)], "there would be 4 nodes"),
         ([remove(A)], "1 nodes would be left; at least 2 must stay"),
-        ([move(range(1), to=B), remove(B)], "b is about to leave; move slots to a node that stays"),
-        ([remove(C), remove(C)], "a node is removed that is about to leave; remove a node once"),
+        ([move(range(1), to=B), remove(B)], "b is removed; move slots to a node that stays"),
+        ([remove(B), remove(B)], "a node is removed twice; remove a node once"),
     ],
 )
 def test_actions_that_cannot_be_enacted_are_found(actions: list[object], message: str) -> None:
-    problem = problem_with(actions, LOAD, RING, LIMITS)
+    problem = problem_with(actions, RING, LIMITS)
 
     if message is None:
         assert problem is None
     else:
         assert problem is not None and f"{problem.what}; {problem.fix}".startswith(message)
-
-
-def test_nodes_that_are_about_to_leave_receive_nothing_and_do_not_count() -> None:
-    limits = Limits(min_nodes=1, max_nodes=2, draining=frozenset([B]))
-
-    assert problem_with([move(range(1))], LOAD, RING, limits) is not None
-    assert problem_with([remove(B)], LOAD, RING, limits) is not None
-    assert problem_with([add(1)], LOAD, RING, limits) is None
-    assert problem_with([add(2)], LOAD, RING, limits) is not None
-    assert problem_with([remove(A)], LOAD, RING, limits) is not None
 
 
 @pytest.mark.parametrize(
@@ -79,7 +66,10 @@ def test_nodes_that_are_about_to_leave_receive_nothing_and_do_not_count() -> Non
         (lambda: add(0), "count must be an integer of at least 1"),
         (lambda: add(1, A, A), "relieve must differ"),
         (lambda: remove(), "nodes must name at least one node"),
-        (lambda: RemoveNodes(nodes="ab", reason="x"), "nodes must be a tuple of node ids"),
+        (
+            lambda: RemoveNodes(nodes="ab", reason="x"),  # type: ignore[arg-type]
+            "nodes must be a tuple of node ids",
+        ),
         (lambda: AddNodes(count=1, reason=" "), "AddNodes needs a reason"),
         (
             lambda: AddNodes(count=1, reason="x", predicted={"cpu": float("nan")}),

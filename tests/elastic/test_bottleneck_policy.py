@@ -83,20 +83,12 @@ def test_a_node_is_added_if_no_other_has_room() -> None:
     assert (action.count, action.relieve) == (1, (A,))
 
 
-def test_a_node_without_slots_receives_before_one_is_added() -> None:
-    high = (0.95, 0.65, 0.65, 0.65, 0.0)
+def test_a_node_without_slots_receives_none() -> None:
+    high = (0.95, 0.4, 0.65, 0.65, 0.0)
 
     (action,) = decide(report(0, *high), report(5, *high), limits=OPEN)
 
-    assert isinstance(action, MoveSlots) and action.to == "e"
-
-
-def test_a_node_without_slots_receives_none_if_there_may_be_no_more_nodes() -> None:
-    high = (0.95, 0.65, 0.65, 0.65, 0.0)
-
-    (action,) = decide(report(0, *high), report(5, *high))
-
-    assert isinstance(action, MoveSlots) and action.to in RING.nodes
+    assert isinstance(action, MoveSlots) and action.to == B
 
 
 def test_no_more_nodes_are_added_than_stand_by_or_are_allowed() -> None:

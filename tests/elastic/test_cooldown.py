@@ -33,7 +33,7 @@ every_policy = pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES
 LIMITS = Limits(min_nodes=1, max_nodes=16, standby=1)
 A, B, C = map(NodeId, "abc")
 
-few = settings(max_examples=15)
+few = settings(max_examples=settings().max_examples // 7)
 starts = st.tuples(st.integers(1, 8), st.floats(0.2, 6), st.integers(0, 20))
 """How many nodes there are first, the cores that the load needs on average, and a seed."""
 
@@ -70,14 +70,27 @@ def test_a_step_settles(policy: Policy, start: tuple[int, float, int], step: flo
     assert not any(actions[-30:])
 
 
+def turns(decisions: Sequence[Sequence[Action]]) -> int:
+    """How often nodes are added after they were removed, or the other way."""
+    kinds = [type(action) for actions in decisions for action in actions]
+    scaled = [kind for kind in kinds if kind is not MoveSlots]
+    return sum(one is not other for one, other in pairwise(scaled))
+
+
 @every_policy
 @few
 @given(starts, st.floats(9, 50))
-def test_a_fast_wave_settles(policy: Policy, start: tuple[int, float, int], period: float) -> None:
+def test_a_fast_wave_is_not_followed(
+    policy: Policy, start: tuple[int, float, int], period: float
+) -> None:
     def wave(time: float) -> float:
         return 1 + 0.5 * sin(2 * pi * time / period)
 
-    assert not any(actions_over(policy, start, 1000, wave)[-30:])
+    decisions = actions_over(policy, start, 1000, wave)
+
+    assert turns(decisions) <= 1
+    # Peaks may meet reports late, and then add a node.
+    assert sum(map(bool, decisions[125:])) <= 8
 
 
 @every_policy
@@ -89,12 +102,9 @@ def test_a_slow_wave_is_followed_once_up_and_once_down(
     def wave(time: float) -> float:
         return 1 + 0.8 * sin(2 * pi * time / 1000)
 
-    actions = actions_over(policy, start, 3000, wave)
+    decisions = actions_over(policy, start, 3000, wave)
 
-    kinds = [type(each) for found in actions[250:] for each in found]
-    scaled = [kind for kind in kinds if kind is not MoveSlots]
-    turns = sum(one is not other for one, other in pairwise(scaled))
-    assert turns <= 4
+    assert turns(decisions[250:]) <= 4
 
 
 @dataclass(frozen=True)

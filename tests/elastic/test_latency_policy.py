@@ -103,12 +103,11 @@ def test_latency_is_processing_and_waiting() -> None:
 
 
 def test_a_node_without_figures_is_an_average_one_of_its_kind() -> None:
-    slow = {"queue": 0.0, "tuples": 100.0, "cpu": 0.5}
     load = load_with(
         RING,
-        NodeLoad(node=A, reduce_seconds=1.0, kind="small", **slow),
-        NodeLoad(node=B, reduce_seconds=0.2, kind="large", **slow),
-        NodeLoad(node=C, reduce_seconds=0.4, kind="large", **slow),
+        NodeLoad(node=A, cpu=0.5, tuples=100, reduce_seconds=1.0, kind="small"),
+        NodeLoad(node=B, cpu=0.5, tuples=100, reduce_seconds=0.2, kind="large"),
+        NodeLoad(node=C, cpu=0.5, tuples=100, reduce_seconds=0.4, kind="large"),
         NodeLoad(node=D, cpu=0.0, kind="large"),
         NodeLoad(node=E, cpu=0.0, kind="other"),
     )
@@ -131,21 +130,11 @@ def test_waiting_counts_as_latency() -> None:
     assert move.count == 25
 
 
-def test_a_node_without_slots_receives_some_if_there_may_be_one_more() -> None:
-    figures = {"cpu": 0.5, "tuples": 50.0, "reduce_seconds": 0.5}
-    load = load_with(
-        RING,
-        NodeLoad(node=A, **figures),
-        NodeLoad(node=B, **figures),
-        NodeLoad(node=C, cpu=0.0),
-    )
+def test_a_node_without_slots_receives_none() -> None:
+    own = [NodeLoad(node=node, cpu=0.5, tuples=50, reduce_seconds=0.5) for node in (A, B)]
+    load = load_with(RING, *own, NodeLoad(node=C, cpu=0.0))
 
-    actions = LatencyPolicy().decide([load], RING, Limits(max_nodes=3))
-
-    assert [a.to for a in actions if isinstance(a, MoveSlots)] == [C]
-    assert LatencyPolicy().decide([load], RING, Limits(max_nodes=2)) == []
-    leaving = Limits(max_nodes=3, draining=frozenset([C]))
-    assert LatencyPolicy().decide([load], RING, leaving) == []
+    assert LatencyPolicy().decide([load], RING, Limits(max_nodes=3)) == []
 
 
 def test_a_small_gain_moves_nothing() -> None:

@@ -116,12 +116,6 @@ def test_no_node_is_removed_below_the_minimum() -> None:
     assert decide(0.1, 0.1, 0.1, 0.1) == []
 
 
-def test_a_node_that_is_about_to_leave_is_not_asked() -> None:
-    limits = Limits(min_nodes=1, max_nodes=4, draining=frozenset([B]))
-
-    assert decide(0.6, 0.1, 0.4, 0.4, limits=limits) == []
-
-
 def test_a_node_that_has_not_reported_is_not_asked() -> None:
     load = load_of(RING, {A: 0.6, C: 0.4, D: 0.4})
 

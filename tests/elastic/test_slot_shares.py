@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.elastic.relief import relief
 from millstream.elastic.slot_shares import (
     OwnedSlots,
     after,
@@ -15,11 +16,12 @@ from millstream.elastic.slot_shares import (
     recut,
     runs,
     unevenness,
+    weights_of,
 )
 from millstream.ring.ring import NodeId, Ring
 from tests.elastic.closed_loop import load_of
 
-A, B, C, D = map(NodeId, "abcd")
+A, B, C = map(NodeId, "abc")
 RING = Ring.even([A, B], 8)
 
 values_of = st.lists(st.floats(0, 10) | st.just(0.0), min_size=1, max_size=60).map(np.array)
@@ -32,6 +34,17 @@ def test_imbalance_is_the_busiest_node_over_the_mean() -> None:
     assert imbalance(load, RING) == pytest.approx(1.5)
     assert imbalance(load_of(RING, {A: 0.0, B: 0.0}), RING) == 1.0
     assert unevenness(np.zeros(0)) == 1.0
+
+
+def test_slots_weigh_half_by_their_seconds_and_half_by_their_tuples() -> None:
+    load = replace(
+        load_of(RING, {A: 0.3, B: 0.1}),
+        seconds=np.array([0.0, 0, 0, 1, 1, 1, 1, 0]),
+        tuples=np.array([0.0, 20, 0, 0, 20, 0, 0, 0]),
+    )
+
+    assert weights_of(load).tolist() == [0, 1, 0, 0.5, 1.5, 0.5, 0.5, 0]
+    assert weights_of(replace(load, tuples=np.zeros(8))) is load.seconds
 
 
 @given(values_of, st.floats(0, 100))
@@ -115,25 +128,3 @@ def test_the_slots_next_to_the_clockwise_neighbour_come_last() -> None:
     assert owned.clockwise(0).tolist() == [9, 10, 2, 3, 4]
     assert owned.clockwise(1).tolist() == [5, 6, 7, 8]
     assert owned.clockwise(2).tolist() == [11, 0, 1]
-
-
-def test_new_nodes_take_equal_parts_of_what_they_relieve() -> None:
-    load = load_of(RING, {A: 0.6, B: 0.2})
-
-    moves = relief(load, RING, [A, B], [C, D, NodeId("e")])
-
-    assert [(move.source, move.to, move.slots) for move in moves] == [
-        (A, C, (range(1, 3),)),
-        (A, "e", (range(3, 4),)),
-        (B, D, (range(6, 8),)),
-    ]
-
-
-def test_new_nodes_take_slots_also_without_any_load_but_never_the_last() -> None:
-    load = load_of(RING, {A: 0.0, B: 0.0})
-
-    halves = relief(load, RING, [A], [C])
-    many = relief(load, RING, [A], [NodeId(f"m{n}") for n in range(9)])
-
-    assert [move.slots for move in halves] == [(range(2, 4),)]
-    assert len(many) == 3

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 import millstream as ms
-from millstream.coordinator.state_reader import RunEndedError
+from millstream.coordinator.run_context import RunEndedError
 from millstream.errors import ConfigError, MillstreamError, WorkflowError
 from tests.spark.words import count, expected_counts, run_to_end, split, write_books
 

@@ -1,7 +1,8 @@
 """The command ``millstream``.
 
-``millstream demo`` runs an example, ``millstream checkpoint`` inspects checkpoints, ``millstream
-sink`` compacts file sinks, ``millstream --version`` prints the version.
+``millstream demo`` runs an example, ``millstream ps`` and the commands beside it show and change
+running workflows, ``millstream checkpoint`` inspects checkpoints, ``millstream sink`` compacts file
+sinks, ``millstream --version`` prints the version.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import sys
 from collections.abc import Sequence
 
 import millstream
-from millstream.cli import checkpoint, sink
+from millstream.cli import checkpoint, control, sink
+from millstream.cli.argument_types import number
 from millstream.cli.demo import DEFAULT_WORDS, Demo
 from millstream.cli.java import find_java
 from millstream.errors import MillstreamError
@@ -53,22 +55,16 @@ def _parser() -> argparse.ArgumentParser:
         "count with a batch query of Spark. Ends with 'exact: yes' or 'exact: no'.",
     )
     demo.add_argument(
-        "--words", type=_number, default=DEFAULT_WORDS, metavar="N", help="default: %(default)s"
+        "--words", type=number, default=DEFAULT_WORDS, metavar="N", help="default: %(default)s"
     )
     demo.add_argument(
-        "--nodes", type=_number, default=2, metavar="N", help="owners of state; default: 2"
+        "--nodes", type=number, default=2, metavar="N", help="owners of state; default: 2"
     )
     demo.add_argument(
         "--master", default="local[2]", metavar="URL", help="Spark's master; default: %(default)s"
     )
     demo.set_defaults(run=_demo)
+    control.add_to(commands)
     checkpoint.add_to(commands)
     sink.add_to(commands)
     return parser
-
-
-def _number(text: str) -> int:
-    number = int(text.replace("_", "").replace(",", ""))
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
-    return number

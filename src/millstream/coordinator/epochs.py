@@ -70,7 +70,6 @@ class EpochResult:
 def run_epoch(coordinator: Coordinator, epoch: int, time: int, body: Body) -> EpochResult:
     """Run an epoch until it is committed, published and sealed, or raise why it cannot be."""
     record = coordinator.admit(epoch, time)
-    coordinator.load.admit()
     undisturbed = 0
     while True:
         try:

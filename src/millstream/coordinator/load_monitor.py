@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -22,6 +23,7 @@ from millstream.coordinator.load_averages import (
     Slots,
 )
 from millstream.elastic.load import HotKey, JobLoad, Load, NodeLoad
+from millstream.elastic.load_history import with_newest
 from millstream.errors import ConfigError
 from millstream.ring.ring import NodeId
 from millstream.wire.load_report import FIGURE, ReportedJob, ReportedLoad
@@ -40,12 +42,14 @@ _F = TypeVar("_F", bound=np.floating[Any])
 class LoadOptions:
     """``half_life`` is in epochs: so much older, an epoch has half the weight in averages.
 
-    The last ``history`` epochs are retained, fewer if there are so many slots that they would take
-    too much memory. Keys with a share of at least ``hot_share`` of a job's tuples are hot.
+    ``history`` epochs are retained, fewer if there are so many slots that they would take too much
+    memory; if epochs are short, some are left out, so that the others cover at least ``span``. Keys
+    with a share of at least ``hot_share`` of a job's tuples are hot.
     """
 
     half_life: float = 2.0
     history: int = 120
+    span: timedelta = timedelta(minutes=2)
     hot_share: float = 0.05
 
     def __post_init__(self) -> None:
@@ -53,6 +57,8 @@ class LoadOptions:
             raise ConfigError(f"half_life must be above 0, got {self.half_life}")
         if self.history < 1:
             raise ConfigError(f"history must be at least 1, got {self.history}")
+        if self.span < timedelta(0):
+            raise ConfigError(f"span must be at least 0, got {self.span}")
         if not 0 < self.hot_share <= 1:
             raise ConfigError(f"hot_share must be above 0 and at most 1, got {self.hot_share}")
 
@@ -119,7 +125,8 @@ class LoadMonitor:
                 for at, name in enumerate(self._jobs.values())
             },
         )
-        self.history = (*self.history, load)[-self._retained :]
+        span = self._options.span.total_seconds()
+        self.history = with_newest(self.history, load, most=self._retained, span=span)
         return load
 
     def _add_slots(self, index: _Index, loads: Sequence[ReportedLoad]) -> Figures:

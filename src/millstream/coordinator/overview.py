@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from millstream.ring.masks import SlotMask
 from millstream.ring.placement import Placement
 from millstream.ring.ring import NodeId
 from millstream.ring.zones import Domain
-
-Role = Literal["active", "standby", "leaving"]
-"""What a member is for: to hold slots, to wait until it is needed, or to give up what it holds."""
+from millstream.wire.control import NodeStatus, Role
 
 
 @dataclass(frozen=True)
@@ -20,7 +17,7 @@ class Overview:
     """Who owns and copies what; ``durable`` is the newest epoch in the store, if there is one.
 
     ``target`` is how many nodes shall be active, ``pending`` how many slots have not reached the
-    owner that they shall have.
+    owner that they shall have. While a rebalance ``is_due``, these owners are not known.
     """
 
     placement: Placement
@@ -37,3 +34,40 @@ class Overview:
     pids: Mapping[NodeId, int]
     target: int
     pending: int
+    is_due: bool
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether no slot is pending or will be, and all nodes are there that shall be."""
+        roles = list(self.roles.values())
+        are_there = roles.count("active") == self.target and "leaving" not in roles
+        return are_there and not self.pending and not self.is_due
+
+    def nodes(self) -> list[NodeStatus]:
+        """The living members."""
+        return [self._status(node, domain) for node, domain in self.domains.items()]
+
+    def _status(self, node: NodeId, domain: Domain) -> NodeStatus:
+        fed = self.placement.fed(node)
+        return NodeStatus(
+            node,
+            domain.host,
+            domain.executor,
+            domain.zone,
+            self.pids[node],
+            int(self.placement.owned(node).sum()),
+            int(fed.sum()),
+            int((fed & self.in_sync[node]).sum()),
+            self.roles[node],
+        )
+
+    def owned(self) -> dict[str, tuple[range, ...]]:
+        """The slots of each node that owns any, in runs."""
+        found: dict[str, list[range]] = {}
+        for share in self.placement.shares(range(self.placement.ring.slots)):
+            runs = found.setdefault(share.owner, [])
+            if runs and runs[-1].stop == share.slots.start:  # only the copies differ
+                runs[-1] = range(runs[-1].start, share.slots.stop)
+            else:
+                runs.append(share.slots)
+        return {node: tuple(runs) for node, runs in found.items()}

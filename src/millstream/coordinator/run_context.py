@@ -10,9 +10,14 @@ from millstream.coordinator.roster import Roster
 from millstream.coordinator.rpc import NodeRpc
 from millstream.coordinator.wait_log import WaitLog
 from millstream.elastic.events import EventLog
+from millstream.errors import MillstreamError
 from millstream.ring.ring import NodeId
 from millstream.wire.calls import UnreachableError
 from millstream.wire.net import Net
+
+
+class RunEndedError(MillstreamError):
+    """A run was used that has ended."""
 
 
 class RunContext(Protocol):

@@ -17,13 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from millstream.coordinator.overview import Role
 from millstream.coordinator.run_context import RunContext
 from millstream.elastic.events import EventLog
 from millstream.errors import ConfigError
 from millstream.ring.balance import Weights, rebalanced
 from millstream.ring.ring import NodeId, Ring
 from millstream.ring.zones import Domain
+from millstream.wire.control import Role
 from millstream.wire.membership import Stop
 
 log = logging.getLogger("millstream")
@@ -62,6 +62,11 @@ class Scaling:
         """Register the first members, all of them active."""
         self._members = {member.node: member for member in members}
         self._run.rpc.addresses = {node: m.address for node, m in self._members.items()}
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the goal will be computed anew between this epoch and the next one."""
+        return self._is_due
 
     def roles(self) -> dict[NodeId, Role]:
         """What each living member is for."""

@@ -19,6 +19,7 @@ from millstream.checkpoints.chain import CommitUnknownError
 from millstream.checkpoints.manifest import Staged
 from millstream.coordinator.autoscaler import Autoscaler
 from millstream.coordinator.commit_modes import CommitMode, EpochCommits, InMemoryCommits
+from millstream.coordinator.control_service import ControlService
 from millstream.coordinator.failure_evidence import Patience
 from millstream.coordinator.fencing import Fencing
 from millstream.coordinator.interval_commits import IntervalCommits, Publish, Triggers
@@ -62,8 +63,9 @@ _STOP_TIMEOUT = 1.0
 class Coordinator:
     """Serves the engine, the nodes and Spark's tasks."""
 
-    def __init__(self, net: Net, patience: Patience | None = None) -> None:
+    def __init__(self, net: Net, patience: Patience | None = None, *, workflow: str = "") -> None:
         self.net = net
+        self.workflow = workflow
         self.rpc = NodeRpc(net)
         self.waits = WaitLog(net)
         self._lock = net.lock()
@@ -76,7 +78,8 @@ class Coordinator:
         self._collector = ReceiptCollector(self, self._lock, patience)
         self.failures = TaskFailures(self._lock)
         self.load = LoadMonitor(net.now)
-        self._requests = RequestService(self, self._fencing, self.failures)
+        self.control = ControlService(self)
+        self._requests = RequestService(self, self._fencing, self.failures, self.control.handlers)
         self._autoscaler: Autoscaler | None = None
         self._roster: Roster | None = None
         self._ledger: Ledger | None = None
@@ -201,6 +204,7 @@ class Coordinator:
                 self.scaling.pids(),
                 roster.target,
                 roster.pending,
+                self.scaling.is_due,
             )
 
     @property
@@ -248,6 +252,7 @@ class Coordinator:
 
     def admit(self, epoch: int, now: int) -> EpochRecord:
         """Enact pending changes of owners and copies, and fix the record of the next epoch."""
+        self.load.admit()
         with self._changing, self._lock:
             self.failures.clear()
             minted = self.scaling.enact(between_epochs=True)

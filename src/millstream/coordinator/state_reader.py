@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from millstream.coordinator.run_context import RunEndedError
 from millstream.coordinator.service import Coordinator
-from millstream.errors import MillstreamError
 from millstream.ring.masks import runs_of
 from millstream.ring.ring import NodeId
 from millstream.state.pickling import loads
@@ -28,10 +28,6 @@ _SCAN_TIMEOUT = 5 * _READ_TIMEOUT
 _SLOTS_AT_ONCE = 128
 Explaining = Callable[[], AbstractContextManager[None]]
 _ENDED = "the run has ended and its state with it; read state before stop()"
-
-
-class RunEndedError(MillstreamError):
-    """A run was used that has ended."""
 
 
 class Scan(Iterator[tuple[Any, Any]]):

@@ -9,7 +9,6 @@ import numpy as np
 
 from millstream.elastic.actions import Action, AddNodes, MoveSlots, RemoveNodes
 from millstream.elastic.limits import Limits
-from millstream.elastic.load import Load
 from millstream.ring.ring import NodeId, Ring
 from millstream.state.values import value_text
 
@@ -21,11 +20,9 @@ class Problem(NamedTuple):
     fix: str
 
 
-def problem_with(
-    actions: Sequence[object], load: Load, ring: Ring, limits: Limits
-) -> Problem | None:
+def problem_with(actions: Sequence[object], ring: Ring, limits: Limits) -> Problem | None:
     """Return why these actions cannot be enacted together; None if they can."""
-    known = load.nodes.keys() | set(ring.nodes)
+    known = set(ring.nodes)
     for action in actions:
         if not isinstance(action, get_args(Action)):
             return Problem(
@@ -33,15 +30,13 @@ def problem_with(
             )
         unknown = [node for node in _named(action) if node not in known]
         if unknown:
-            have = ", ".join(sorted(known))
-            return Problem(f"there is no node {', '.join(unknown)}", f"the nodes are {have}")
+            have = ", ".join(ring.nodes)
+            return Problem(f"no node {', '.join(unknown)} owns slots", f"the nodes are {have}")
     moves = [action for action in actions if isinstance(action, MoveSlots)]
     removed = [node for each in actions if isinstance(each, RemoveNodes) for node in each.nodes]
     added = sum(action.count for action in actions if isinstance(action, AddNodes))
-    return (
-        _problem_with_moves(moves, ring)
-        or _problem_with_receivers(moves, removed, limits)
-        or _problem_with_counts(moves, removed, added, ring, limits)
+    return _problem_with_moves(moves, ring) or _problem_with_nodes(
+        moves, removed, added, ring, limits
     )
 
 
@@ -74,31 +69,19 @@ def _problem_with_moves(moves: Sequence[MoveSlots], ring: Ring) -> Problem | Non
     return None
 
 
-def _problem_with_receivers(
-    moves: Sequence[MoveSlots], removed: Sequence[NodeId], limits: Limits
+def _problem_with_nodes(
+    moves: Sequence[MoveSlots], removed: Sequence[NodeId], added: int, ring: Ring, limits: Limits
 ) -> Problem | None:
-    leaving = limits.draining.union(removed)
+    nodes = len(ring.nodes)
+    if len(set(removed)) < len(removed):
+        return Problem("a node is removed twice", "remove a node once")
     for move in moves:
-        if move.to in leaving:
-            return Problem(f"{move.to} is about to leave", "move slots to a node that stays")
-    if len(set(removed)) != len(removed) or limits.draining.intersection(removed):
-        return Problem("a node is removed that is about to leave", "remove a node once")
-    return None
-
-
-def _problem_with_counts(
-    moves: Sequence[MoveSlots],
-    removed: Sequence[NodeId],
-    added: int,
-    ring: Ring,
-    limits: Limits,
-) -> Problem | None:
-    joining = {move.to for move in moves}.difference(ring.nodes)
-    staying = limits.staying(ring)
-    most = staying + len(joining) + added
-    least = staying - len(set(removed).intersection(ring.nodes))
-    if (added or joining) and most > limits.max_nodes:
-        return Problem(f"there would be {most} nodes", f"at most {limits.max_nodes} are allowed")
-    if removed and least < limits.min_nodes:
-        return Problem(f"{least} nodes would be left", f"at least {limits.min_nodes} must stay")
+        if move.to in removed:
+            return Problem(f"{move.to} is removed", "move slots to a node that stays")
+    if added and nodes + added > limits.max_nodes:
+        what = f"there would be {nodes + added} nodes"
+        return Problem(what, f"at most {limits.max_nodes} are allowed")
+    if removed and nodes - len(removed) < limits.min_nodes:
+        what = f"{nodes - len(removed)} nodes would be left"
+        return Problem(what, f"at least {limits.min_nodes} must stay")
     return None

@@ -49,10 +49,7 @@ class MoveSlots:
 
 @dataclass(frozen=True, kw_only=True)
 class AddNodes:
-    """Scale out: new nodes take about half of the load of the nodes that they relieve.
-
-    Without ``relieve`` they take their share from all nodes.
-    """
+    """Scale out: new nodes take their share of the load; ``relieve`` names those with too much."""
 
     count: int
     reason: str

@@ -7,6 +7,7 @@ threshold is removed if the others have room for its load.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -24,7 +25,6 @@ from millstream.elastic.node_table import (
     NodeTable,
     check_between,
     check_thresholds,
-    idle_members,
     names,
     node_table,
     percent,
@@ -32,14 +32,14 @@ from millstream.elastic.node_table import (
 from millstream.elastic.slot_shares import (
     OwnedSlots,
     Transfer,
-    Values,
     after,
     portion,
     runs,
     unevenness,
+    weights_of,
 )
 from millstream.errors import ConfigError
-from millstream.ring.ring import NodeId, Ring
+from millstream.ring.ring import Ring
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +81,7 @@ class BottleneckPolicy:
         loads = _reports(history, options)
         if len(loads) < options.reports:
             return []
-        tables = [node_table(load, ring, limits) for load in loads]
+        tables = [node_table(load, ring) for load in loads]
         high = _always([table.cpu > options.cpu_high for table in tables])
         low = _always([table.cpu < options.cpu_low for table in tables])
         uneven = _always([each.uneven(options.max_imbalance, options.min_cpu) for each in tables])
@@ -90,31 +90,31 @@ class BottleneckPolicy:
         for node in np.argsort(-table.seconds, kind="stable").tolist():
             if high[node] or uneven[node]:
                 split.relieve(node, overloaded=bool(high[node]))
-        actions = [*self._moves(split, table), *self._added(split, table, ring, limits)]
+        actions = [*self._moves(split, table), *self._added(split, table)]
         if actions or high.any():
             return actions
         return self._removed(low, table, ring, limits)
 
     def _moves(self, split: _Split, table: NodeTable) -> list[Action]:
-        predicted = {"imbalance": split.imbalance()}
+        predicted = {"imbalance": unevenness(after(table.seconds, split.transfers))}
         return [
             MoveSlots(
                 slots=runs(each.slots),
-                source=split.nodes[each.source],
-                to=split.nodes[each.target],
+                source=table.nodes[each.source],
+                to=table.nodes[each.target],
                 reason=(
-                    f"{split.nodes[each.source]} used {percent(table.cpu[each.source])} of a core "
+                    f"{table.nodes[each.source]} used {percent(table.cpu[each.source])} of a core "
                     f"and carries {table.seconds[each.source]:.3g} s per epoch, as in "
                     f"{self.options.reports} reports: {len(each.slots)} slots with "
-                    f"{each.amount:.3g} s go to {split.nodes[each.target]}, which carries "
-                    f"{split.seconds[each.target]:.3g} s"
+                    f"{each.amount:.3g} s go to {table.nodes[each.target]}, which carries "
+                    f"{table.seconds[each.target]:.3g} s"
                 ),
                 predicted=predicted,
             )
             for each in split.transfers
         ]
 
-    def _added(self, split: _Split, table: NodeTable, ring: Ring, limits: Limits) -> list[Action]:
+    def _added(self, split: _Split, table: NodeTable) -> list[Action]:
         if not split.unrelieved:
             return []
         nodes = tuple(table.nodes[node] for node in split.unrelieved)
@@ -124,14 +124,14 @@ class BottleneckPolicy:
             f"{self.options.reports} reports ({nodes[0]}: {percent(table.cpu[first])}), and no "
             "node has room for half of the load"
         )
-        grown = limits.staying(ring) + len(split.joining) + len(nodes)
+        grown = len(table.nodes) + len(nodes)
         predicted = {"nodes": grown, "mean_cpu": float(np.nansum(table.cpu)) / grown}
         return [AddNodes(count=len(nodes), relieve=nodes, reason=reason, predicted=predicted)]
 
     def _removed(self, low: Flags, table: NodeTable, ring: Ring, limits: Limits) -> list[Action]:
         idlest = np.flatnonzero(low)
         idlest = idlest[np.argsort(table.cpu[idlest], kind="stable")]
-        total, staying = float(np.nansum(table.cpu)), limits.staying(ring)
+        total, staying = float(np.nansum(table.cpu)), len(table.nodes)
         # The others must stay well below the high threshold with the load of those that leave.
         needed = int(np.ceil(total / (HEADROOM * self.options.cpu_high)))
         count = min(len(idlest), limits.removable(ring), staying - max(1, needed))
@@ -170,66 +170,42 @@ class _Split:
     def __init__(
         self, table: NodeTable, load: Load, ring: Ring, limits: Limits, cpu_high: float
     ) -> None:
-        idle = idle_members(load, ring, limits)
-        self.nodes: tuple[NodeId, ...] = (*table.nodes, *idle)
-        self.seconds: Values = np.concatenate([table.seconds, np.zeros(len(idle))])
         self.transfers: list[Transfer] = []
         self.unrelieved: list[int] = []
-        self._relieving: set[int] = set()
-        self._cpu = np.concatenate([table.cpu, np.zeros(len(idle))])
-        self._members = len(table.nodes)
-        self._values = load.seconds
+        self._table, self._values, self._cpu_high = table, weights_of(load), cpu_high
         self._owned = OwnedSlots(ring)
-        self._ring, self._limits, self._cpu_high = ring, limits, cpu_high
-        able = np.flatnonzero(~np.isnan(self._cpu))
+        self._addable = limits.addable(ring, len(table.nodes))
+        self._relieving: set[int] = set()
+        able = np.flatnonzero(~np.isnan(table.cpu))
         # The least loaded first; each receives once.
-        self._receivers = able[np.argsort(self.seconds[able], kind="stable")].tolist()
+        self._receivers = deque(able[np.argsort(table.seconds[able], kind="stable")].tolist())
 
     def relieve(self, node: int, *, overloaded: bool) -> None:
         """Move half of the difference to the least loaded node, or ask for a new one."""
         if node in self._relieving:
             return
         found = self._transfer(node)
-        if overloaded and (found is None or not self._has_room(found)) and self._may_add():
+        lacking = overloaded and (found is None or not self._has_room(found))
+        if lacking and len(self.unrelieved) < self._addable:
             self.unrelieved.append(node)
         elif found is not None:
             self.transfers.append(found)
             self._relieving.add(found.target)
-            self._receivers.pop(0)
-
-    @property
-    def joining(self) -> list[int]:
-        """The nodes that own no slots yet and receive some."""
-        return sorted(node for node in self._relieving if node >= self._members)
-
-    def imbalance(self) -> float:
-        """The imbalance after the transfers, among the nodes that own slots then."""
-        owners = [*range(self._members), *self.joining]
-        return unevenness(after(self.seconds, self.transfers)[owners])
+            self._receivers.popleft()
 
     def _transfer(self, node: int) -> Transfer | None:
-        while self._receivers and self._receivers[0] >= self._members and not self._room():
-            self._receivers.pop(0)
         if not self._receivers:
             return None
-        receiver = self._receivers[0]
-        difference = float(self.seconds[node] - self.seconds[receiver])
-        slots = portion(self._owned.of(node), self._values, difference / 2)
+        seconds, receiver = self._table.seconds, self._receivers[0]
+        wanted = float(seconds[node] - seconds[receiver]) / 2
+        slots = portion(self._owned.of(node), self._values, wanted)
         amount = float(self._values[slots].sum())
-        busier = max(self.seconds[node] - amount, self.seconds[receiver] + amount)
-        if len(slots) == 0 or busier > WORTH_IT * self.seconds[node]:
+        busier = max(seconds[node] - amount, seconds[receiver] + amount)
+        if len(slots) == 0 or busier > WORTH_IT * seconds[node]:
             return None
         return Transfer(slots, node, receiver, amount)
 
     def _has_room(self, transfer: Transfer) -> bool:
-        per_second = self._cpu[transfer.source] / self.seconds[transfer.source]
-        cpu = self._cpu[transfer.target] + transfer.amount * per_second
-        return transfer.target >= self._members or bool(cpu < self._cpu_high)
-
-    def _room(self) -> int:
-        """How many more nodes may own slots."""
-        used = len(self.joining) + len(self.unrelieved)
-        return self._limits.max_nodes - self._limits.staying(self._ring) - used
-
-    def _may_add(self) -> bool:
-        return self._room() > 0 and len(self.unrelieved) < max(1, self._limits.standby)
+        table = self._table
+        per_second = table.cpu[transfer.source] / table.seconds[transfer.source]
+        return bool(table.cpu[transfer.target] + transfer.amount * per_second < self._cpu_high)

@@ -17,7 +17,7 @@ import numpy as np
 from millstream.elastic.actions import Action, AddNodes, MoveSlots, RemoveNodes
 from millstream.elastic.limits import Limits
 from millstream.elastic.load import Load
-from millstream.elastic.node_table import check_between, idle_members, names
+from millstream.elastic.node_table import check_between, names
 from millstream.elastic.slot_shares import (
     OwnedSlots,
     Slots,
@@ -67,52 +67,40 @@ class LatencyPolicy:
         if not history:
             return []
         load = history[-1]
-        known = [
-            (index, node)
-            for index, node in enumerate(ring.nodes)
-            if node in load.nodes and node not in limits.draining
-        ]
-        owners = [node for _, node in known]
-        nodes = [*owners, *idle_members(load, ring, limits)]
-        queues = wait_queues(load, nodes) if owners else None
+        known = [index for index, node in enumerate(ring.nodes) if node in load.nodes]
+        nodes = [ring.nodes[index] for index in known]
+        queues = wait_queues(load, nodes)
         if queues is None:
             return []
-        tuples = np.zeros(len(nodes))
-        tuples[: len(owners)] = per_node(load.tuples, ring)[[index for index, _ in known]]
+        tuples = per_node(load.tuples, ring)[known]
         owned = OwnedSlots(ring)
-        slots = [owned.of(index) for index, _ in known]
+        slots = [owned.of(index) for index in known]
         transfers = _transfers(queues, tuples, load.tuples, slots, self.options.min_gain)
         if transfers:
             expected = queues.mean_latency(after(tuples, transfers))
             return _moves(transfers, nodes, queues, tuples, expected)
-        return self._scaled(queues, tuples, owners, ring, limits)
+        return self._scaled(queues, tuples, nodes, ring, limits)
 
     def _scaled(
-        self,
-        queues: WaitQueues,
-        tuples: Values,
-        owners: Sequence[NodeId],
-        ring: Ring,
-        limits: Limits,
+        self, queues: WaitQueues, tuples: Values, nodes: list[NodeId], ring: Ring, limits: Limits
     ) -> list[Action]:
         if self.options.target is None:
             return []
         target, total = self.options.target.total_seconds(), float(tuples.sum())
-        model = WaitQueues(queues.processing[: len(owners)], queues.wait[: len(owners)])
-        if model.at_best(total) > target:
-            return _added(model, tuples, target, owners, ring, limits)
-        slowest = int(np.argmax(model.wait))
-        if limits.removable(ring) == 0 or len(owners) < 2:
+        if queues.at_best(total) > target:
+            return _added(queues, tuples, target, nodes, limits.addable(ring, len(nodes)))
+        if limits.removable(ring) == 0 or len(nodes) < 2:
             return []
-        expected = model.without(slowest).at_best(total)
+        slowest = int(np.argmax(queues.wait))
+        expected = queues.without(slowest).at_best(total)
         if expected > self.options.low * target:
             return []
         reason = (
-            f"without {owners[slowest]}, the slowest node, mean latency will be {_ms(expected)}, "
+            f"without {nodes[slowest]}, the slowest node, mean latency will be {_ms(expected)}, "
             f"and the target is {_ms(target)}"
         )
-        predicted = {"nodes": limits.staying(ring) - 1, "latency": expected}
-        return [RemoveNodes(nodes=(owners[slowest],), reason=reason, predicted=predicted)]
+        predicted = {"nodes": len(ring.nodes) - 1, "latency": expected}
+        return [RemoveNodes(nodes=(nodes[slowest],), reason=reason, predicted=predicted)]
 
 
 def _transfers(
@@ -127,7 +115,7 @@ def _transfers(
     found: list[Transfer] = []
     for receiver, donor in zip(order, reversed(order[(len(order) + 1) // 2 :]), strict=False):
         wanted = queues.best_transfer(donor, receiver, tuples)
-        if donor >= len(owned) or wanted <= 0:
+        if wanted <= 0:
             continue
         slots = portion(owned[donor], values, wanted)
         moved = float(values[slots].sum())
@@ -162,26 +150,21 @@ def _moves(
 
 
 def _added(
-    model: WaitQueues,
-    tuples: Values,
-    target: float,
-    owners: Sequence[NodeId],
-    ring: Ring,
-    limits: Limits,
+    queues: WaitQueues, tuples: Values, target: float, nodes: list[NodeId], addable: int
 ) -> list[Action]:
     total = float(tuples.sum())
-    missing = float((total / target - (1 / model.wait).sum()) * model.wait.mean())
-    count = limits.addable(ring, min(int(np.ceil(missing)), len(owners)))
+    missing = float((total / target - (1 / queues.wait).sum()) * queues.wait.mean())
+    count = min(int(np.ceil(missing)), addable)
     if count == 0:
         return []
-    now, expected = model.at_best(total), model.with_average(count).at_best(total)
-    worst = np.argsort(-model.latencies(tuples[: len(owners)]), kind="stable")[:count]
-    relieve = tuple(owners[node] for node in worst.tolist())
+    now, expected = queues.at_best(total), queues.with_average(count).at_best(total)
+    worst = np.argsort(-queues.latencies(tuples), kind="stable")[:count]
+    relieve = tuple(nodes[node] for node in worst.tolist())
     reason = (
-        f"balanced over {len(owners)} nodes, mean latency is {_ms(now)}, over the target of "
-        f"{_ms(target)}; {names(relieve)} have the highest"
+        f"balanced over {len(nodes)} nodes, mean latency is {_ms(now)}, over the target of "
+        f"{_ms(target)}; the highest is that of {names(relieve)}"
     )
-    predicted = {"nodes": limits.staying(ring) + count, "latency": expected}
+    predicted = {"nodes": len(nodes) + count, "latency": expected}
     return [AddNodes(count=count, relieve=relieve, reason=reason, predicted=predicted)]
 
 

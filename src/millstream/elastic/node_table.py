@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from millstream.elastic.limits import Limits
 from millstream.elastic.load import Load
-from millstream.elastic.slot_shares import Values, per_node
+from millstream.elastic.slot_shares import Values, per_node, weights_of
 from millstream.errors import ConfigError
 from millstream.ring.ring import NodeId, Ring
 
@@ -26,9 +25,9 @@ HEADROOM = 0.8
 class NodeTable:
     """The nodes of a ring, clockwise, with their load.
 
-    ``cpu`` and ``feeds`` are NaN for a node that has not reported or is about to leave, so that it
-    meets no threshold. ``feeds`` is the mean number of feeds that wait for a node or are being
-    reduced: seconds of waiting and reducing per second (Little's law).
+    ``cpu`` and ``feeds`` are NaN for a node that has not reported: it meets no threshold. ``feeds``
+    is the mean number of feeds that wait for a node or are being reduced: seconds of waiting and
+    reducing per second (Little's law).
     """
 
     nodes: tuple[NodeId, ...]
@@ -42,20 +41,14 @@ class NodeTable:
         return flags
 
 
-def node_table(load: Load, ring: Ring, limits: Limits) -> NodeTable:
+def node_table(load: Load, ring: Ring) -> NodeTable:
     """Return the load of the ring's nodes; seconds follow the slots that they own in this ring."""
-    seconds = per_node(load.seconds, ring)
-    reported = [None if node in limits.draining else load.nodes.get(node) for node in ring.nodes]
+    seconds = per_node(weights_of(load), ring)
+    reported = [load.nodes.get(node) for node in ring.nodes]
     cpu = np.array([np.nan if node is None else node.cpu for node in reported])
     queue = np.array([np.nan if node is None else node.queue for node in reported])
     length = load.epoch_seconds if load.epoch_seconds > 0 else np.nan
     return NodeTable(ring.nodes, seconds, cpu, (queue + seconds) / length)
-
-
-def idle_members(load: Load, ring: Ring, limits: Limits) -> list[NodeId]:
-    """The nodes without slots that may receive some, by name; no more than the limits allow."""
-    idle = sorted(load.nodes.keys() - set(ring.nodes) - limits.draining)
-    return idle[: max(0, limits.max_nodes - limits.staying(ring))]
 
 
 def check_thresholds(cpu_low: float, cpu_high: float) -> None:

@@ -84,7 +84,7 @@ class FunctionPolicy:
         if not isinstance(actions, list | tuple):
             what = f"returned {value_text(actions)}"
             raise self._error(what, "return a list of actions, an empty one to change nothing")
-        problem_found = problem_with(actions, history[-1], ring, limits)
+        problem_found = problem_with(actions, ring, limits)
         if problem_found is not None:
             raise self._error(
                 f"returned an action that is not possible: {problem_found.what}", problem_found.fix

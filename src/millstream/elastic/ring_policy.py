@@ -37,6 +37,7 @@ from millstream.elastic.slot_shares import (
     recut,
     runs,
     unevenness,
+    weights_of,
 )
 from millstream.errors import ConfigError
 from millstream.ring.ring import Ring
@@ -86,7 +87,7 @@ class RingPolicy:
         if not history:
             return []
         load = history[-1]
-        table = node_table(load, ring, limits)
+        table = node_table(load, ring)
         high = (table.cpu >= self.options.cpu_high) & (table.feeds >= self.options.queue_high)
         uneven = table.uneven(self.options.max_imbalance, self.options.min_cpu)
         moves: list[Transfer] = []
@@ -98,7 +99,7 @@ class RingPolicy:
             if crowded and limits.addable(ring, 1):
                 short.append(_shortage(chain, table, high, self.options))
             elif len(chain) > 1:
-                moves += _evened(chain, table.seconds, owned, load.seconds)
+                moves += _evened(chain, table.seconds, owned, weights_of(load))
         actions: list[Action] = [
             *self._moves(moves, table),
             *self._added(short, table, ring, limits),
@@ -136,7 +137,7 @@ class RingPolicy:
             f"and its neighbourhood {percent(short[0].cpu)} on average "
             f"(threshold {percent(self.options.cpu_high)})"
         )
-        grown = limits.staying(ring) + len(nodes)
+        grown = len(table.nodes) + len(nodes)
         predicted = {"nodes": grown, "mean_cpu": float(np.nansum(table.cpu)) / grown}
         return [AddNodes(count=len(nodes), relieve=nodes, reason=reason, predicted=predicted)]
 
@@ -156,7 +157,7 @@ class RingPolicy:
                 taken.update((node, neighbour))
         nodes = tuple(table.nodes[node] for node in chosen)
         first, second = chosen[0], (chosen[0] + 1) % len(table.nodes)
-        left = limits.staying(ring) - len(nodes)
+        left = len(table.nodes) - len(nodes)
         reason = (
             f"{names(nodes)} and the clockwise neighbours are idle: {table.nodes[first]} used "
             f"{percent(table.cpu[first])} of a core and {table.nodes[second]} "

@@ -44,20 +44,22 @@ def unevenness(shares: Values) -> float:
     return float(shares.max()) / mean if mean > 0 else 1.0
 
 
-def imbalance(load: Load, ring: Ring) -> float:
-    """The seconds of the busiest node over the mean of all nodes that own slots."""
-    return unevenness(per_node(load.seconds, ring))
-
-
 def weights_of(load: Load) -> Values:
-    """What each slot is worth when slots are shared: half by its tuples, half by its seconds.
+    """What each slot costs, in seconds per epoch: half as measured, half by its tuples.
 
-    Seconds show keys that take longer than others, but also whatever else a host did meanwhile.
+    Measured seconds show keys that take longer than others, but also whatever else a host did
+    meanwhile. Policies and the balance of slots must weigh alike, or one would undo the other.
     """
     tuples, seconds = float(load.tuples.sum()), float(load.seconds.sum())
     if tuples <= 0 or seconds <= 0:
-        return np.ones(len(load.tuples))
-    return np.asarray(load.tuples / tuples + load.seconds / seconds)
+        return load.seconds
+    weights: Values = (load.seconds + load.tuples * (seconds / tuples)) / 2
+    return weights
+
+
+def imbalance(load: Load, ring: Ring) -> float:
+    """The load of the busiest node over the mean of all nodes that own slots."""
+    return unevenness(per_node(weights_of(load), ring))
 
 
 def after(shares: Values, transfers: Sequence[Transfer]) -> Values:

@@ -79,13 +79,13 @@ class WaitQueues:
 
 
 def wait_queues(load: Load, nodes: Sequence[NodeId]) -> WaitQueues | None:
-    """Return the model of these nodes; None as long as none has reduced anything.
+    """Return the model of these nodes; None if none has reduced anything yet.
 
     A node without figures of its own is taken for an average one of its kind, or of all if there
     is no other of its kind.
     """
     own = {name: costs for name, node in load.nodes.items() if (costs := _costs(node)) is not None}
-    if not own:
+    if not own or not nodes:
         return None
     kinds: dict[str, list[tuple[float, float]]] = {}
     for name, costs in own.items():

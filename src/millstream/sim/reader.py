@@ -7,8 +7,9 @@ from contextlib import suppress
 from typing import Any
 
 from millstream.coordinator.roster import StateLostError
+from millstream.coordinator.run_context import RunEndedError
 from millstream.coordinator.service import Coordinator
-from millstream.coordinator.state_reader import RunEndedError, StateReader
+from millstream.coordinator.state_reader import StateReader
 from millstream.sim.checks import ViolationError
 from millstream.sim.cluster import Cluster
 from millstream.sim.workload import Answer, some_key

@@ -6,14 +6,13 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Literal
 
 from pyspark.sql.streaming.query import StreamingQuery
 
-from millstream.coordinator.overview import Overview, Role
 from millstream.coordinator.service import Coordinator
 from millstream.coordinator.state_reader import Scan, StateReader
 from millstream.elastic.events import Event
@@ -24,28 +23,13 @@ from millstream.flow.vertices import FusedVertex, JobVertex
 from millstream.observe.display import Display
 from millstream.observe.progress import Progress
 from millstream.ring.drawing import draw
-from millstream.ring.ring import NodeId
 from millstream.spark.engine import Engine, EpochFailedError
 from millstream.spark.gateway import BROKEN, Gateway
 from millstream.times import END, since_epoch
+from millstream.wire.control import NodeStatus
 
 Phase = Literal["running", "finished", "stopped", "failed"]
 _POLL = 0.1
-
-
-@dataclass(frozen=True)
-class NodeStatus:
-    """A node in ``status()``: its own slots, and the slots that it has copies of."""
-
-    node: str
-    host: str
-    executor: str
-    zone: str
-    pid: int
-    slots: int
-    copies: int
-    in_sync: int
-    role: Role = "active"
 
 
 @dataclass(frozen=True)
@@ -130,7 +114,7 @@ class Run:
             self._phase(),
             now.committed,
             now.placement.version,
-            [self._node(node, now) for node in now.domains],
+            now.nodes(),
             list(now.lost),
             draw(now.placement, now.domains),
             now.incarnation,
@@ -140,20 +124,6 @@ class Run:
             list(now.fenced_alive),
             now.target,
             now.pending,
-        )
-
-    def _node(self, node: NodeId, now: Overview) -> NodeStatus:
-        domain, fed = now.domains[node], now.placement.fed(node)
-        return NodeStatus(
-            node,
-            domain.host,
-            domain.executor,
-            domain.zone,
-            now.pids[node],
-            int(now.placement.owned(node).sum()),
-            int(fed.sum()),
-            int((fed & now.in_sync[node]).sum()),
-            now.roles[node],
         )
 
     def _phase(self) -> Phase:
@@ -196,24 +166,19 @@ class Run:
         Nodes are started, or give up their slots and leave, in the background; slots change owner
         between two epochs. ``await_moves`` waits until that is done.
         """
-        self._coordinator.scaling.scale_to(nodes)
+        self._coordinator.control.scale(nodes)
 
     def rebalance(self) -> None:
         """Move slots so that every node has a fair share of the load."""
-        self._coordinator.scaling.rebalance()
+        self._coordinator.control.rebalance()
 
     def move(self, slots: Iterable[int], to: str) -> None:
         """Make a node, named by its id or the beginning of it, the owner of slots."""
-        wanted = list(slots)
-        of = self._coordinator.roster.placement.ring.slots
-        wrong = [slot for slot in wanted if not 0 <= slot < of]
-        if wrong:
-            raise ConfigError(f"slots must be from 0 to {of - 1}, got {wrong[0]}")
-        self._coordinator.scaling.move(wanted, self._resolved(to))
+        self._coordinator.control.move(slots, to)
 
     def drain(self, node: str) -> None:
         """Let a node, named by its id or the beginning of it, give up its slots and leave."""
-        self._coordinator.scaling.drain([self._resolved(node)])
+        self._coordinator.control.drain(node)
 
     def load(self) -> Load | None:
         """The load of nodes and slots after the newest epoch; None before the first."""
@@ -225,30 +190,18 @@ class Run:
 
         The time of an event is in seconds since 1970.
         """
-        offset = time.time() - self._coordinator.net.now()
-        return [replace(each, time=each.time + offset) for each in self._coordinator.events.all()]
+        return self._coordinator.control.events().by_clock(time.time())
 
     def await_moves(self, timeout: timedelta) -> bool:
         """Wait until no slot is pending and all nodes are there; False if that takes longer."""
         deadline = time.monotonic() + timeout.total_seconds()
         while time.monotonic() < deadline:
-            now = self._coordinator.overview()
-            active = sum(role == "active" for role in now.roles.values())
-            if not now.pending and active == now.target and "leaving" not in now.roles.values():
+            if self._coordinator.overview().is_settled:
                 return True
             if not self._is_active():
                 return False
             time.sleep(_POLL)
         return False
-
-    def _resolved(self, name: str) -> NodeId:
-        nodes = self._coordinator.roster.nodes
-        found = [node for node in nodes if name and node.startswith(name)]
-        if len(found) != 1:
-            known = ", ".join(node[:8] for node in nodes)
-            what = "several nodes" if found else "no node"
-            raise ConfigError(f"{name!r} names {what}; the nodes are {known}")
-        return found[0]
 
     def advance(self, to: datetime | None = None) -> None:
         """Advance the watermark at least to a time with the next epoch; None closes all windows.

@@ -52,6 +52,7 @@ from millstream.wire.calls import Endpoint
 from millstream.wire.epoch_record import JobTypes
 from millstream.wire.flight_net import FlightNet
 from millstream.wire.hosts import check_reachable
+from millstream.wire.run_registry import register_run
 from millstream.wire.serving import tcp_address
 from millstream.wire.tls import Identity, new_identity
 from millstream.work.operators import is_keyed
@@ -189,6 +190,7 @@ class Startup:
         if coordinator.state_lost is not None:  # before there was a query to end
             engine.give_up()
         self._cleanup.callback(_end_query, query)
+        self._cleanup.callback(register_run(planned.name, endpoint))
         if bounded and (paced or windows):
             ending = ending_of(planned, admitted.branches, windows)
             threading.Thread(
@@ -253,7 +255,7 @@ class Startup:
         secret = new_secret()
         patience = Patience(silence=self._config.node_timeout.total_seconds())
         net = FlightNet(secret, None if identity is None else identity.certificate)
-        coordinator = Coordinator(net, patience)
+        coordinator = Coordinator(net, patience, workflow=self._plan.name)
         try:
             server = CoordinatorServer(address, secret, coordinator, identity)
         except pa.ArrowException as problem:  # without a reason; gRPC has logged it

@@ -1,0 +1,161 @@
+"""Serves what users ask of a running workflow, from its own process or from another one.
+
+It checks and resolves what they pass; :mod:`millstream.coordinator.scaling` makes the changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import chain
+from typing import Protocol
+
+from millstream.coordinator.overview import Overview
+from millstream.coordinator.roster import StateLostError
+from millstream.coordinator.run_context import RunContext, RunEndedError
+from millstream.coordinator.scaling import Scaling
+from millstream.errors import ConfigError
+from millstream.ring.ring import NodeId
+from millstream.wire.control import (
+    DescribeRun,
+    DrainNode,
+    EventPage,
+    ListEvents,
+    MoveSlots,
+    Rebalance,
+    RunDescription,
+    ScaleTo,
+)
+from millstream.wire.persistence import NotReadyError
+
+
+class ControlledRun(RunContext, Protocol):
+    """The run as its user changes it."""
+
+    @property
+    def workflow(self) -> str: ...
+
+    @property
+    def has_begun(self) -> bool: ...
+
+    @property
+    def state_lost(self) -> StateLostError | None: ...
+
+    @property
+    def scaling(self) -> Scaling: ...
+
+    def overview(self) -> Overview: ...
+
+
+class ControlService:
+    """Describes and changes a run; wrong values are a ``ConfigError``."""
+
+    def __init__(self, run: ControlledRun) -> None:
+        self._run = run
+        self.handlers = (
+            DescribeRun.served_by(lambda _: self.describe()),
+            ListEvents.served_by(lambda request: self.events(request.since)),
+            ScaleTo.served_by(lambda request: self.scale(request.nodes)),
+            Rebalance.served_by(lambda _: self.rebalance()),
+            DrainNode.served_by(lambda request: self.drain(request.node)),
+            # Not expanded before it is checked: a range may be long.
+            MoveSlots.served_by(lambda r: self.move(chain.from_iterable(r.slots), r.to)),
+        )
+
+    # -- looking ---------------------------------------------------------------------------
+
+    def describe(self) -> RunDescription:
+        """The run as it is now."""
+        if not self._run.has_begun:
+            raise NotReadyError("the workflow is starting; retry in a moment")
+        now, record, lost = self._run.overview(), self._run.ledger.record, self._run.state_lost
+        return RunDescription(
+            workflow=self._run.workflow,
+            incarnation=now.incarnation,
+            committed=now.committed,
+            under_way=None if record is None else record.epoch,
+            durable=now.durable,
+            ring=now.placement.version,
+            slots=now.placement.ring.slots,
+            target=now.target,
+            pending=now.pending,
+            is_settled=now.is_settled,
+            nodes=tuple(now.nodes()),
+            owned=now.owned(),
+            lost=now.lost,
+            fenced_alive=now.fenced_alive,
+            slow=now.slow,
+            waits=now.waits,
+            failure=None if lost is None else str(lost),
+        )
+
+    def events(self, since: float = float("-inf")) -> EventPage:
+        """The retained events later than a time of the run's clock."""
+        events = tuple(event for event in self._run.events.all() if event.time > since)
+        return EventPage(self._run.net.now(), events)
+
+    # -- changing --------------------------------------------------------------------------
+
+    def scale(self, nodes: int) -> RunDescription:
+        """Set how many nodes shall be active."""
+        self._require_running()
+        if not isinstance(nodes, int) or isinstance(nodes, bool):
+            slots = self._run.roster.placement.ring.slots
+            raise ConfigError(f"nodes must be a whole number from 1 to {slots}, got {nodes!r}")
+        self._run.scaling.scale_to(nodes)
+        return self.describe()
+
+    def rebalance(self) -> RunDescription:
+        """Give every node a fair share of the load."""
+        self._require_running()
+        self._run.scaling.rebalance()
+        return self.describe()
+
+    def drain(self, name: str) -> RunDescription:
+        """Let a node, named by its id or the beginning of it, give up its slots and leave."""
+        self._require_running()
+        node = resolved(name, self._run.roster.nodes, "node")
+        if self._run.roster.active == (node,):
+            raise ConfigError(f"node {node[:8]} is the last active one; add another node first")
+        self._run.scaling.drain([node])
+        return self.describe()
+
+    def move(self, slots: Iterable[int], to: str) -> RunDescription:
+        """Make a node, named by its id or the beginning of it, the owner of slots."""
+        self._require_running()
+        node = resolved(to, self._run.roster.active, "active node")
+        self._run.scaling.move(_checked(slots, self._run.roster.placement.ring.slots), node)
+        return self.describe()
+
+    def _require_running(self) -> None:
+        if self._run.state_lost is not None:
+            raise self._run.state_lost
+        if self._run.is_closed:
+            raise RunEndedError("the run has ended; nothing was changed")
+        if not self._run.has_begun:
+            raise NotReadyError("the workflow is starting; retry in a moment")
+
+
+def _checked(slots: Iterable[int], of: int) -> list[int]:
+    wanted = dict[int, None]()
+    for slot in slots:
+        if not 0 <= slot < of:
+            raise ConfigError(f"slots must be from 0 to {of - 1}, got {slot}")
+        wanted[slot] = None
+    return list(wanted)
+
+
+def resolved(name: str, nodes: Iterable[NodeId], kind: str) -> NodeId:
+    """The one node whose id begins so."""
+    known = list(nodes)
+    found = [node for node in known if name and node.startswith(name)]
+    if name in found:
+        found = [NodeId(name)]
+    if not found:
+        raise ConfigError(f"there is no {kind} {name!r}; the {kind}s are {_names(known)}")
+    if len(found) > 1:
+        raise ConfigError(f"several {kind}s begin with {name!r}: {_names(found)}")
+    return found[0]
+
+
+def _names(nodes: Iterable[NodeId]) -> str:
+    return ", ".join(node[:8] for node in nodes)

@@ -1,0 +1,88 @@
+"""The command ``millstream`` against a workflow that runs on real Spark."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import millstream as ms
+from millstream.spark.handle import Run
+from millstream.wire.run_registry import RunRegistry
+
+pytestmark = pytest.mark.spark
+
+COMMAND = Path(sys.executable).with_name("millstream")
+SLOTS = 64
+
+
+def count(key: int, values: list[int], state: Any) -> Iterator[tuple[int, int]]:
+    state["n"] = state.get("n", 0) + len(values)
+    yield key, state["n"]
+
+
+def endless() -> ms.Workflow:
+    flow = ms.Workflow("endless")
+    rows = flow.source("rows", ms.read.rate(rows_per_second=100))
+    counts = rows.map_reduce("count", map=lambda row: [(row.value % 10, 1)], reduce=count)
+    counts.sink("out", ms.write.callback(lambda rows, epoch: None))
+    return flow
+
+
+def millstream(*arguments: str, status: int = 0) -> Any:
+    """Run the command as users do, and give the JSON that it prints."""
+    done = subprocess.run(
+        [COMMAND, *arguments, "--json"], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == status, done.stderr
+    return json.loads(done.stdout) if status == 0 else done.stderr
+
+
+def await_epoch(run: Run, epoch: int) -> None:
+    deadline = time.monotonic() + 120
+    while run.status().committed < epoch:
+        assert time.monotonic() < deadline and run.status().phase == "running"
+        time.sleep(0.05)
+
+
+def test_a_running_workflow_is_found_described_and_changed_by_commands(
+    spark: SparkSession,
+) -> None:
+    with ms.start(endless(), spark=spark, nodes=2, slots=SLOTS, progress=False) as run:
+        await_epoch(run, 0)
+
+        [listed] = millstream("ps")
+        assert (listed["name"], listed["pid"], listed["target"]) == ("endless", os.getpid(), 2)
+
+        before = millstream("status", "endless")
+        first, second = before["nodes"]
+        assert first["slots"] == second["slots"] == SLOTS // 2
+        assert {node["pid"] for node in before["nodes"]} == {n.pid for n in run.status().nodes}
+
+        moved = millstream(
+            "move", "endless", before["owned"][first["node"]], second["node"][:8], "--wait", "60"
+        )
+        assert moved["is_settled"] and moved["owned"] == {second["node"]: f"0-{SLOTS - 1}"}
+        await_epoch(run, moved["committed"] + 2)
+        assert [node.slots for node in run.status().nodes] == [0, SLOTS]
+
+        events = millstream("events", "endless")
+        assert [event["facts"]["moved"] for event in events if event["kind"] == "move"] == [32]
+        assert time.time() - 120 < events[-1]["time"] < time.time()
+
+        assert "no node 'nobody'" in millstream("drain", "endless", "nobody", status=1)
+        assert f"from 1 to {SLOTS}" in millstream("scale", "endless", "65", status=1)
+        level = millstream("rebalance", "endless", "--wait", "60")
+        assert level["is_settled"]
+        assert all(node["slots"] > 0 for node in level["nodes"])  # how many depends on the load
+
+    assert RunRegistry.of_user().runs() == []
+    assert "no workflow 'endless'" in millstream("status", "endless", status=3)
