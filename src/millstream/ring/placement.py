@@ -215,8 +215,8 @@ def _clockwise(
     """Order each row of nodes clockwise from its owner; those not in the ring last, by name."""
     place = {node: at for at, node in enumerate(ring.nodes)}
     others = sorted(node for node in nodes if node not in place)
-    ranks = {node: len(place) + at for at, node in enumerate(others)}
-    places = np.array([place.get(node, ranks.get(node)) for node in (*nodes, None)], np.float64)
-    found = places[rows]  # the last one for NOBODY, which is not a number
+    ranks = place | {node: len(place) + at for at, node in enumerate(others)}
+    places = np.array([*(ranks[node] for node in nodes), np.nan])
+    found = places[rows]  # the last one, which is not a number, for NOBODY
     distance = np.where(found < len(place), (found - owners[:, None]) % len(place), found)
     return np.asarray(np.take_along_axis(rows, np.argsort(distance, axis=1), axis=1))
