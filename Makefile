@@ -99,6 +99,22 @@ bench-durability: setup ## see what durable epochs cost, beside Spark's own stat
 bench-windows: setup ## see what sliding windows cost, recomputed and from shared panes
 	@$(with_java) $(BIN)/python benchmarks/windows.py $(ARGS)
 
+.PHONY: bench-rescale
+bench-rescale: setup ## change the number of nodes of a run, live and otherwise
+	@$(with_java) $(BIN)/python benchmarks/rescale.py $(ARGS)
+
+.PHONY: bench-skew
+bench-skew: setup ## see how policies balance repeated words and hot keys
+	@$(with_java) $(BIN)/python benchmarks/skew.py $(ARGS)
+
+.PHONY: bench-heterogeneous
+bench-heterogeneous: setup ## see what the latency policy gains on nodes of different speed
+	@$(with_java) $(BIN)/python benchmarks/heterogeneous.py $(ARGS)
+
+.PHONY: bench-autoscale
+bench-autoscale: setup ## let policies scale with a load; ARGS="--plots docs/images" to draw it
+	@$(with_java) $(BIN)/python benchmarks/autoscale.py $(ARGS)
+
 .PHONY: bench-pauses
 bench-pauses: setup ## see how long nodes are silent, and whether they grow; ARGS="--part memory"
 	@$(BIN)/python -m benchmarks.pauses $(ARGS)

@@ -46,14 +46,23 @@ class Options:
 Benchmark = Callable[[SparkSession, Options], list[Result]]
 
 
-def main(description: str, benchmark: Benchmark) -> None:
+def main(description: str, benchmark: Benchmark, *, master: str = MASTER) -> None:
     """Run a benchmark from the command line."""
+    take(parser_for(description).parse_args(), benchmark, master=master)
+
+
+def parser_for(description: str) -> argparse.ArgumentParser:
+    """The command line that benchmarks have in common."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--quick", action="store_true", help="less data, for a first impression")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write the results to FILE")
-    asked = parser.parse_args()
+    return parser
+
+
+def take(asked: argparse.Namespace, benchmark: Benchmark, *, master: str = MASTER) -> None:
+    """Run a benchmark as the command line asks."""
     with tempfile.TemporaryDirectory(prefix="millstream-bench-") as folder:
-        spark = session()
+        spark = session(master)
         try:
             results = benchmark(spark, Options(asked.quick, Path(folder)))
             about = environment(spark)
@@ -65,7 +74,7 @@ def main(description: str, benchmark: Benchmark) -> None:
         write_results(asked.json, results, about)
 
 
-def session() -> SparkSession:
+def session(master: str = MASTER) -> SparkSession:
     """The one session that all contenders share."""
     use_own_python()
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -76,7 +85,7 @@ def session() -> SparkSession:
         "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
         "spark.sql.streaming.numRecentProgressUpdates": "1000",
     }
-    builder = SparkSession.builder.appName("millstream-bench").master(MASTER)
+    builder = SparkSession.builder.appName("millstream-bench").master(master)
     for name, value in settings.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()

@@ -3,6 +3,7 @@
 Ours: 6 nodes, one replica, ``durability="epoch"``, on ``local[2]`` (nodes are processes of their
 own). Nodes that are not next to each other in the ring are killed at once. Recovery lasts from
 the kill to the first epoch in which outputs of all their slots came from other processes.
+Replacement lasts from the kill of one node until as many nodes as before have all their copies.
 Spark: ``groupBy().count()`` on ``local-cluster``, of whose two executors one is killed.
 """
 
@@ -13,9 +14,8 @@ import os
 import random
 import signal
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count, pairwise
 from pathlib import Path
@@ -25,30 +25,30 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # when run by its path
 
 import millstream as ms
 from benchmarks.goals import Goal, note_goals, note_table
-from benchmarks.harness import PARTITIONS, ROCKSDB, Options, Result, main, note
+from benchmarks.harness import Options, Result, main, note
+from benchmarks.peers.spark_recovery import CLUSTER, spark_results
+from benchmarks.ranges import (
+    Input,
+    Witness,
+    range_counts,
+    write_input,
+)
+from benchmarks.replacement import replace_results
 from benchmarks.rounds import rounds
-from millstream.node.process import executor_pid
 from millstream.ring.hashing import hash_column, slot_of
 from millstream.ring.placement import Placement
 from millstream.ring.ring import NodeId, Ring
-from millstream.spark.session import SETTINGS, await_executors, use_own_python
 
 NODES = 6
-TOUCHED = 600  # keys in a small epoch, of all nodes
-KEYS_PER_LOAD = 200_000
-FILES_PER_EPOCH = 2
 SETTLING = 8  # small epochs before the kill
-PATIENCE = 60.0
 GOAL_S = 1.5
 FLAT = 1.5
-CLUSTER = "local-cluster[2,1,2048]"
-HDFS = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +60,7 @@ class Size:
     rounds: int
     seconds: float
     epochs: int
+    replacements: int
     spark_keys: int
 
 
@@ -69,6 +70,7 @@ FULL = Size(
     rounds=5,
     seconds=240.0,
     epochs=250,
+    replacements=3,
     spark_keys=1_000_000,
 )
 QUICK = Size(
@@ -77,6 +79,7 @@ QUICK = Size(
     rounds=1,
     seconds=240.0,
     epochs=120,
+    replacements=1,
     spark_keys=20_000,
 )
 
@@ -87,71 +90,15 @@ def recovery(spark: SparkSession, options: Options) -> list[Result]:
     logging.getLogger("millstream").setLevel(logging.ERROR)  # nodes are lost on purpose
     note(f"ours: {NODES} nodes on {spark.sparkContext.master}")
     cells = our_cells(spark, options.folder, size)
+    replaced = replace_results(
+        spark, options.folder, nodes=NODES, keys=size.keys, rounds=size.replacements
+    )
     spark.stop()
     note(f"Spark's: {size.spark_keys:,} keys on {CLUSTER}")
-    results = [*our_results(cells), *spark_results(options.folder, size.spark_keys)]
+    reloaded = spark_results(options.folder, size.spark_keys)
+    results = [*our_results(cells), *replaced, *reloaded]
     note_goals(results)
     return results
-
-
-# -- the input -------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Input:
-    """Files of a few ranges of keys: large epochs that load the state, then small ones.
-
-    An epoch is two files. Every small epoch touches each ``step``-th key, from ``offsets`` on.
-    """
-
-    folder: Path
-    keys: int
-    loads: int
-    step: int
-    offsets: Sequence[int]
-
-    def expected(self, epoch: int) -> tuple[int, int]:
-        """How many rows a small epoch gives, and the count that each of them shows."""
-        offset = self.offsets[epoch - self.loads]
-        earlier = self.offsets[: epoch - self.loads + 1]
-        return len(range(offset, self.keys, self.step)), 1 + earlier.count(offset)
-
-
-def write_input(folder: Path, *, keys: int, epochs: int, seed: int = 1) -> Input:
-    """Write the files, in the order of their times of change, which Spark goes by."""
-    folder.mkdir(parents=True)
-    chance = random.Random(seed)
-    step = max(1, keys // TOUCHED)
-    loads = -(-keys // KEYS_PER_LOAD)
-    offsets = [chance.randrange(step) for _ in range(epochs)]
-    lines: list[list[str]] = []
-    for number in range(loads):
-        first, last = number * KEYS_PER_LOAD, min(keys, (number + 1) * KEYS_PER_LOAD)
-        lines.append([f"{at} {min(at + 1000, last)} 1 0" for at in range(first, last, 1000)])
-    half = keys // 2
-    for offset in offsets:
-        behind = offset + len(range(offset, half, step)) * step
-        lines.append([f"{offset} {half} {step} 1", f"{behind} {keys} {step} 1"])
-    begun = time.time() - 10_000
-    for number, those in enumerate(lines):
-        for part in range(FILES_PER_EPOCH):
-            file = folder / f"{number:06}-{part}.txt"
-            file.write_text("".join(f"{line}\n" for line in those[part::FILES_PER_EPOCH]))
-            moment = begun + number * FILES_PER_EPOCH + part
-            os.utime(file, (moment, moment))
-    return Input(folder, keys, loads, step, offsets)
-
-
-def _expand(line: str) -> Iterator[tuple[int, int]]:
-    start, stop, step, shown = map(int, line.split())
-    for key in range(start, stop, step):
-        yield key, shown
-
-
-def _count(key: int, shown: list[int], state: Any) -> Iterator[tuple[int, int, int]]:
-    state["n"] = state.get("n", 0) + len(shown)
-    if any(shown):
-        yield key, state["n"], os.getpid()
 
 
 # -- ours ------------------------------------------------------------------------------------
@@ -179,13 +126,12 @@ class Seen:
     pids: Mapping[int, frozenset[int]]
 
 
-class Witness:
-    """The sink: notes every small epoch, and checks that nothing was lost or counted twice."""
+class OwnerWitness(Witness):
+    """The sink: notes which processes reduced the slots of each node."""
 
     def __init__(self, given: Input) -> None:
-        self._given = given
+        super().__init__(given)
         self._owners: npt.NDArray[np.int32] | None = None
-        self._changed = threading.Condition()
         self.seen: list[Seen] = []
 
     def watch(self, ring: Ring) -> None:
@@ -193,31 +139,14 @@ class Witness:
         hashes = hash_column(pa.array(np.arange(self._given.keys)))
         self._owners = ring.table[slot_of(hashes, ring.slots)]
 
-    def __call__(self, rows: list[Any], epoch: int) -> None:
-        now = time.monotonic()
-        if epoch < self._given.loads or self._owners is None:
+    def note(self, now: float, rows: list[Any]) -> None:
+        if self._owners is None:
             return
-        size, number = self._given.expected(epoch)
-        if len(rows) != size or any(n != number for _, n, _ in rows):
-            raise RuntimeError(f"epoch {epoch} has wrong counts")
+        super().note(now, rows)
         pids: dict[int, set[int]] = {}
         for key, _, pid in rows:
             pids.setdefault(int(self._owners[key]), set()).add(pid)
-        with self._changed:
-            self.seen.append(Seen(now, {at: frozenset(found) for at, found in pids.items()}))
-            self._changed.notify_all()
-
-    def wait(self, wanted: Callable[[], bool], run: ms.Run) -> None:
-        """Wait until the epochs seen are as wanted."""
-        deadline = time.monotonic() + PATIENCE
-        with self._changed:
-            while not wanted():
-                self._changed.wait(0.2)
-                if run.status().phase != "running":
-                    run.await_termination()  # raises if it failed
-                    raise SystemExit("the run ended before it was measured: more epochs are needed")
-                if time.monotonic() > deadline:
-                    raise SystemExit(f"the run did not go on within {PATIENCE:.0f} s")
+        self.seen.append(Seen(now, {at: frozenset(found) for at, found in pids.items()}))
 
     def recovered(self, victims: Mapping[int, int], killed: float) -> float | None:
         """When outputs of all the victims' slots came from others than the victims.
@@ -261,11 +190,8 @@ def measure(spark: SparkSession, cell: Cell, given: Input, work: Path, phase: fl
 
     The kill comes when so much of an epoch has passed since an output.
     """
-    witness = Witness(given)
-    flow = ms.Workflow("recovery")
-    ranges = flow.source("ranges", ms.read.text(given.folder, max_files_per_epoch=FILES_PER_EPOCH))
-    counts = ranges.map_reduce("count", map=_expand, reduce=_count)
-    counts.sink("out", ms.write.callback(witness))
+    witness = OwnerWitness(given)
+    flow = range_counts("recovery", given, witness)
     started = ms.start(flow, spark=spark, checkpoint=work, nodes=NODES, replicas=1, progress=False)
     with started as run:
         placement = run._coordinator.roster.placement
@@ -330,119 +256,6 @@ def our_results(cells: Sequence[Cell]) -> list[Result]:
 
 def _spread(values: Sequence[float]) -> float:
     return max(values) / min(values)
-
-
-# -- Spark's ---------------------------------------------------------------------------------
-
-
-def spark_results(folder: Path, keys: int) -> list[Result]:
-    """Spark's recovery with both of its state stores; the faster one stands for it."""
-    given = write_input(folder / "spark-keys", keys=keys, epochs=200)
-    spark = cluster_session()
-    try:
-        times, epochs = {}, {}
-        for name, store in (("rocksdb", ROCKSDB), ("hdfs", HDFS)):
-            await_executors(spark)
-            times[name], epochs[name] = spark_reload(spark, given, folder / f"spark-{name}", store)
-            note(
-                f"{name}: a batch again after {times[name]:.2f} s; "
-                f"a batch takes {epochs[name]:.2f} s"
-            )
-    finally:
-        spark.stop()
-    best = min(times, key=lambda name: times[name])
-    return [
-        *(Result(f"spark_reload_s_{name}", found, "s") for name, found in times.items()),
-        Result("spark_epoch_s", epochs[best], "s"),
-        Result("spark_reload_s", times[best], "s"),
-    ]
-
-
-def cluster_session() -> SparkSession:
-    """A session with real executors, otherwise as ``harness.session``."""
-    use_own_python()
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    settings = {
-        **SETTINGS,
-        "spark.driver.host": "127.0.0.1",
-        "spark.executor.memory": "2g",
-        "spark.sql.shuffle.partitions": str(PARTITIONS),
-    }
-    builder = SparkSession.builder.appName("millstream-bench").master(CLUSTER)
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("OFF")
-    return spark
-
-
-def spark_reload(spark: SparkSession, given: Input, work: Path, store: str) -> tuple[float, float]:
-    """From the kill of an executor to the end of the batch under way; and the time of a batch.
-
-    The kill comes at the begin of a batch, when no work is lost and nothing is left to wait for.
-    """
-    spark.conf.set("spark.sql.streaming.stateStore.providerClass", store)
-    batches = _Batches()
-    lines = spark.readStream.option("maxFilesPerTrigger", FILES_PER_EPOCH).text(str(given.folder))
-    start, stop, step = (f"CAST(split(value, ' ')[{at}] AS BIGINT)" for at in range(3))
-    keys = lines.selectExpr(f"explode(sequence({start}, {stop} - 1, {step})) AS key")
-    query = (
-        keys.groupBy("key")
-        .count()
-        .writeStream.outputMode("update")
-        .option("checkpointLocation", str(work))
-        .foreachBatch(batches)
-        .trigger(availableNow=True)
-        .start()
-    )
-    try:
-        batches.wait(lambda: len(batches.ends) >= given.loads + SETTLING)
-        usual = median(b - a for a, b in pairwise(batches.ends[-SETTLING // 2 :]))
-        batches.victim = executor_pids(spark)[0]
-        batches.wait(lambda: batches.recovery is not None)
-        assert batches.recovery is not None
-        return batches.recovery, usual
-    finally:
-        query.stop()
-
-
-class _Batches:
-    """The callback of Spark's query: runs batches, and at the begin of one kills the victim."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self.ends: list[float] = []
-        self.victim: int | None = None
-        self.recovery: float | None = None
-
-    def __call__(self, frame: DataFrame, batch: int) -> None:
-        killed = None
-        if self.victim is not None and self.recovery is None:
-            killed = time.monotonic()
-            os.kill(self.victim, signal.SIGKILL)
-        frame.write.format("noop").mode("overwrite").save()
-        with self._changed:
-            self.ends.append(time.monotonic())
-            if killed is not None:
-                self.recovery = self.ends[-1] - killed
-            self._changed.notify_all()
-
-    def wait(self, wanted: Callable[[], bool]) -> None:
-        with self._changed:
-            if not self._changed.wait_for(wanted, 2 * PATIENCE):
-                raise SystemExit(f"Spark did not go on within {2 * PATIENCE:.0f} s")
-
-
-def executor_pids(spark: SparkSession) -> list[int]:
-    """The processes of the executors."""
-
-    def look(_: Iterable[int]) -> Iterator[int]:
-        time.sleep(0.1)  # so that no executor takes all tasks
-        yield executor_pid()
-
-    tasks = 4 * spark.sparkContext.defaultParallelism
-    found = spark.sparkContext.parallelize(range(tasks), tasks).mapPartitions(look).collect()
-    return sorted(set(found))
 
 
 if __name__ == "__main__":

@@ -49,6 +49,10 @@ def test_the_script_of_the_guide_runs(tmp_path: Path) -> None:
     assert (tmp_path / "records" / "epoch=000000000000").is_dir()
 
 
+def test_the_script_about_elasticity_runs(tmp_path: Path) -> None:
+    run_blocks(ROOT / "docs" / "elasticity.md", tmp_path)
+
+
 def test_the_script_about_windows_runs(tmp_path: Path) -> None:
     run_blocks(ROOT / "docs" / "windows.md", tmp_path)
 

@@ -8,6 +8,7 @@ The layers, from the user's side inwards; imports go one way, downwards, and a t
     coordinator, node     who decides, and who owns the state
     wire                  authenticated calls between processes
     work                  users' functions at work: mapping, packing, reducing
+    elastic               load, and policies that decide from it
     checkpoints           what is in a store: the chain of commits, and what brings an epoch back
     stores                where checkpoints are durable: one protocol, several back-ends
     flow                  what users write: frozen descriptions of workflows
@@ -36,6 +37,13 @@ from millstream.coordinator.roster import StateLostError
 from millstream.coordinator.run_context import RunEndedError
 from millstream.coordinator.sink_folders import OutputLostError
 from millstream.coordinator.sink_layout import SinkBusyError
+from millstream.elastic.actions import AddNodes, MoveSlots, RemoveNodes
+from millstream.elastic.bottleneck_policy import BottleneckOptions, BottleneckPolicy
+from millstream.elastic.events import Event
+from millstream.elastic.latency_policy import LatencyOptions, LatencyPolicy
+from millstream.elastic.load import Load
+from millstream.elastic.policy import PolicyError, policy
+from millstream.elastic.ring_policy import RingOptions, RingPolicy
 from millstream.errors import ConfigError, DataError, MillstreamError, WorkflowError
 from millstream.flow import read, write
 from millstream.flow.functions import arrow, dataframe, sql
@@ -113,8 +121,11 @@ _LAZY = {
 }
 
 __all__ = [
+    "AddNodes",
     "AggregateError",
     "BadRecordError",
+    "BottleneckOptions",
+    "BottleneckPolicy",
     "CheckpointDamagedError",
     "CheckpointResult",
     "Combinable",
@@ -127,18 +138,27 @@ __all__ = [
     "EpochFailedError",
     "EpochIncompleteError",
     "EpochNotRetainedError",
+    "Event",
     "InternalError",
     "JobStream",
     "KeyTypeError",
     "KeyedStream",
+    "LatencyOptions",
+    "LatencyPolicy",
+    "Load",
     "MillstreamError",
+    "MoveSlots",
     "NoCheckpointError",
     "NodeStartError",
     "NotDeterministicError",
     "NotInCheckpointError",
     "OutputLostError",
+    "PolicyError",
     "QueryLogDamagedError",
     "RecordError",
+    "RemoveNodes",
+    "RingOptions",
+    "RingPolicy",
     "Run",
     "RunEndedError",
     "ScanBrokenError",
@@ -182,6 +202,7 @@ __all__ = [
     "mean",
     "min",
     "on_watermark",
+    "policy",
     "processing_time",
     "read",
     "read_state",

@@ -22,8 +22,10 @@ from millstream.spark.session import SETTINGS, use_own_python
 
 Master = Literal["local-cluster", "standalone"]
 HOSTS = ("127.0.0.2", "127.0.0.3")
+# Of a JVM that lives for seconds, half of the time would go into compiling what it runs once.
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _HOME = Path(pyspark.__file__).parent
-_START_TIMEOUT = 60.0
+_START_TIMEOUT = 180.0
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,12 @@ def standalone(folder: Path, hosts: list[str], cores: int = 1) -> Iterator[str]:
     prepare_environment()
     port = _free_port()
     url = f"spark://127.0.0.1:{port}"
-    environment = {**os.environ, "SPARK_HOME": str(_HOME), "SPARK_NO_DAEMONIZE": "1"}
+    environment = {
+        **os.environ,
+        "SPARK_HOME": str(_HOME),
+        "SPARK_NO_DAEMONIZE": "1",
+        "JDK_JAVA_OPTIONS": QUICK_JAVA,
+    }
     deploy = "org.apache.spark.deploy"
     commands = [
         [f"{deploy}.master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0"]

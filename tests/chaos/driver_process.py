@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import millstream
+from tests.chaos.clusters import QUICK_JAVA
 from tests.chaos.moments import MARK
 from tests.chaos.processes import marked, send
 
 ROOT = Path(__file__).parents[2]
 LOG_LINES = 60
-# Of a JVM that lives for seconds, half of the time would go into compiling what it runs once.
-_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 class Driver:
@@ -45,7 +44,7 @@ class Driver:
                 env={
                     **os.environ,
                     MARK: self._mark,
-                    "JDK_JAVA_OPTIONS": _JAVA,
+                    "JDK_JAVA_OPTIONS": QUICK_JAVA,
                     "PYTHONPATH": os.pathsep.join(dict.fromkeys(filter(None, paths))),
                 },
             )

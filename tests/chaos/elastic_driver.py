@@ -26,7 +26,8 @@ from pathlib import Path
 import millstream as ms
 from millstream.flow.sources import Source
 from millstream.ring.ring import NodeId
-from millstream.spark.handle import NodeStatus, Run
+from millstream.spark.handle import Run
+from millstream.wire.control import NodeStatus
 from tests.chaos import moments
 from tests.chaos.clusters import session
 from tests.chaos.driver import say

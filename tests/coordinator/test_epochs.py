@@ -137,6 +137,18 @@ def test_an_epoch_is_staged_collected_called_back_committed_published_and_sealed
     assert result.reports[A].memory == 1
 
 
+def test_the_load_of_an_epoch_is_observed_once_it_is_committed(speaker: Speaker) -> None:
+    speaker.problems["stage"] = [ValueError("broken")]
+    with pytest.raises(ValueError, match="broken"):
+        run(speaker)
+    assert not speaker.reports
+
+    speaker.ledger = ledger_of()
+    run(speaker)
+
+    assert speaker.reports == [(0, 2)]
+
+
 @pytest.mark.parametrize("where", ["stage", "receipts", "call back"])
 def test_a_try_that_fails_is_discarded_and_the_error_raised(speaker: Speaker, where: str) -> None:
     speaker.problems[where] = [ValueError("broken")]

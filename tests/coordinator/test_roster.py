@@ -472,6 +472,21 @@ def test_a_member_that_was_to_leave_stays_if_nobody_else_is_left() -> None:
     assert roster.active == (A,) and owners(roster) == "a" * SLOTS and not roster.needs_goal
 
 
+def test_a_leaving_member_retains_copies_that_nobody_else_can_take_until_it_is_released() -> None:
+    roster = roster_of([A, B])
+    roster.retire([B])
+    roster.aim(roster.goal.without(B))
+    roster.enact(between_epochs=True)
+    only(roster, b=np.ones(SLOTS, bool))
+    roster.enact(between_epochs=True)
+
+    assert roster.copy_counts().tolist() == [2] * SLOTS and roster.depart() == []
+    assert roster.releasable() == [B]
+    roster.release([B])
+    roster.enact(between_epochs=True)
+    assert roster.depart() == [B] and roster.copy_counts().tolist() == [1] * SLOTS
+
+
 def test_the_last_active_member_cannot_leave() -> None:
     roster = roster_of([A, B])
     roster.retire([A])

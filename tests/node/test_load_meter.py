@@ -362,6 +362,14 @@ def test_the_largest_keys_are_reported_with_their_tuples() -> None:
     assert (hot.key, hot.slot, hot.tuples) == ("'hot'", slot_of("hot"), 90)
 
 
+def test_no_more_than_so_many_keys_are_reported() -> None:
+    metered = Metered()
+    for task in range(2):
+        metered.reduce(at(0), [(f"{task} {key}", 1) for key in range(MOST_KEYS)])
+
+    assert len(job_in(metered.report(at(0))).hot_keys) == MOST_KEYS
+
+
 def test_keys_of_slots_that_moved_away_are_not_reported() -> None:
     metered = Metered()
     metered.reduce(at(0), [("hot", 1)] * 60)

@@ -56,6 +56,17 @@ def test_keys_are_looked_for_in_slots_with_a_large_share_only() -> None:
     assert len({slot for slot, *_ in hot.largest}) == 1
 
 
+def test_a_key_is_found_in_the_last_slots_of_a_unit() -> None:
+    slot, key = max((slot_of_key(key, STRING, SLOTS) or 0, key) for key in "abcdefgh")
+
+    load = unit_load(
+        HISTORY, range(slot, SLOTS), blocks_of_pairs(HISTORY, [(key, 1)] * 5), hot_share=0.5
+    )
+
+    assert slot > 0 and load.largest == [(slot, key, 5)]
+    assert load.tuples[0] == 5
+
+
 def test_the_hottest_key_of_a_unit_is_found_in_each_of_its_blocks() -> None:
     blocks = [block for _ in range(3) for block in blocks_of_pairs(HISTORY, [("hot", 1)] * 5)]
 

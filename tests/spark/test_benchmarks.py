@@ -19,6 +19,7 @@ from benchmarks.overhead import Copied
 from benchmarks.peers.contender import Contender
 from benchmarks.peers.ours import BuiltinArrow, BuiltinSql, StatefulFunction
 from benchmarks.peers.spark import ChangelogCount, GroupByCount
+from benchmarks.ranges import write_input
 
 pytestmark = pytest.mark.spark
 
@@ -100,7 +101,7 @@ def test_the_cost_of_durability_is_measured(spark: SparkSession, tmp_path: Path)
 
 
 def test_a_recovery_is_timed_and_exact(spark: SparkSession, tmp_path: Path) -> None:
-    given = recovery.write_input(tmp_path / "input", keys=2_000, epochs=150)
+    given = write_input(tmp_path / "input", keys=2_000, epochs=150)
     cell = recovery.Cell(failures=3, keys=2_000)
 
     recovery.measure(spark, cell, given, tmp_path / "run", 0.5)

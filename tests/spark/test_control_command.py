@@ -81,7 +81,8 @@ def test_a_running_workflow_is_found_described_and_changed_by_commands(
         assert "no node 'nobody'" in millstream("drain", "endless", "nobody", status=1)
         assert f"from 1 to {SLOTS}" in millstream("scale", "endless", "65", status=1)
         level = millstream("rebalance", "endless", "--wait", "60")
-        assert [node["slots"] for node in level["nodes"]] == [SLOTS // 2] * 2
+        assert level["is_settled"]
+        assert all(node["slots"] > 0 for node in level["nodes"])  # how many depends on the load
 
     assert RunRegistry.of_user().runs() == []
     assert "no workflow 'endless'" in millstream("status", "endless", status=3)

@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from millstream.ring.masks import SlotMask
+from millstream.ring.masks import SlotMask, expanded
 from millstream.ring.placement import NOBODY, NodeTable, Placement
 from millstream.ring.ring import NodeId
 
@@ -64,7 +64,15 @@ class Holders:
     @cached_property
     def order(self) -> npt.NDArray[np.intp]:
         """The cells, as positions in the table row by row, in the order of nodes and slots."""
-        return np.argsort(self.table, axis=None, kind="stable")
+        # By runs of equal rows, of which there are far fewer than slots.
+        changes = np.flatnonzero((self.table[1:] != self.table[:-1]).any(axis=1)) + 1
+        starts, stops = np.append(0, changes), np.append(changes, len(self.table))
+        runs, columns = np.divmod(
+            np.argsort(self.table[starts], axis=None, kind="stable"), self.width
+        )
+        lengths = (stops - starts)[runs]
+        cells = expanded(starts[runs], stops[runs]) * self.width + np.repeat(columns, lengths)
+        return np.asarray(cells)
 
     @cached_property
     def sorted(self) -> npt.NDArray[np.int32]:

@@ -81,6 +81,7 @@ class Roster:
         self.target = len(domains)  # how many nodes shall be active
         self.standby: set[NodeId] = set()
         self.leaving: set[NodeId] = set()
+        self._released: set[NodeId] = set()  # of those that leave: they give up all copies
         self._dead: list[NodeId] = []
         self._members = list(domains)  # also those that are gone: a number is used once
         self._numbers = {node: number for number, node in enumerate(self._members)}
@@ -147,6 +148,7 @@ class Roster:
         chosen = set(self._required(nodes))
         self.standby -= chosen
         self.leaving -= chosen
+        self._released -= chosen
         self._is_changed = True
 
     def retire(self, nodes: Iterable[NodeId]) -> None:
@@ -158,6 +160,21 @@ class Roster:
         self.standby -= chosen
         self._is_changed = True
 
+    def releasable(self) -> list[NodeId]:
+        """The leaving members that own nothing, but hold copies that nobody else can take.
+
+        There are fewer active members than copies. Before such a member is released, the others
+        have to prove that they live.
+        """
+        owners = np.unique(self.holders.owners)
+        waiting = self.leaving - self._released
+        return [n for n in self.holding if n in waiting and self._numbers[n] not in owners]
+
+    def release(self, nodes: Iterable[NodeId]) -> None:
+        """Let leaving members give up copies that nobody else can take."""
+        self._released |= self.leaving.intersection(nodes)
+        self._is_changed = True
+
     def depart(self) -> list[NodeId]:
         """Remove the leaving members that hold nothing any more."""
         holding = set(self.holding)
@@ -165,6 +182,7 @@ class Roster:
         for node in gone:
             del self.domains[node]
             self.leaving.discard(node)
+            self._released.discard(node)
         return gone
 
     def _required(self, nodes: Iterable[NodeId]) -> list[NodeId]:
@@ -298,8 +316,9 @@ class Roster:
             del self.domains[node]
         self.standby &= self.domains.keys()
         self.leaving &= self.domains.keys()
+        self._released &= self.domains.keys()
         if not self.active:  # whoever is left has to stay
-            self.standby, self.leaving = set(), set()
+            self.standby, self.leaving, self._released = set(), set(), set()
         for former in (self._goal, self._former):
             former[np.isin(former, numbers)] = NOBODY
         self._goal = np.where(self._goal == NOBODY, owners, self._goal)
@@ -391,7 +410,9 @@ class Roster:
         """The complete copies that are retained, because their slots are ``short`` of backups."""
         if self._empty:
             return np.zeros_like(self._synced)
-        return np.asarray(self._synced & short[:, None] & ~self._cells_of(self._dead))
+        scarce = (self._wanted == NOBODY).any(axis=1)
+        needed = self._cells_of(self.leaving - self._released) & scarce[:, None]
+        return np.asarray(self._synced & (short[:, None] | needed) & ~self._cells_of(self._dead))
 
     # -- copies that are missing ---------------------------------------------------------
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -150,6 +150,13 @@ class Scaling:
         for node in roster.depart():
             self._events.add("leave", f"node {node[:8]} left", {"node": node})
             self._run.rpc.notify([node], Stop())
+
+    def release_leavers(self, silent: Collection[NodeId]) -> None:
+        """Let leaving members go of the last spare copies, if no active member is ``silent``."""
+        with self._changing, self._lock:
+            roster = self._run.roster
+            if not any(node in silent for node in roster.active):
+                roster.release(roster.releasable())
 
     def enact_if_idle(self) -> None:
         """Enact changes now if no epoch is under way; else the next admission does."""

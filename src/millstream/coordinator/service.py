@@ -383,9 +383,13 @@ class Coordinator:
                 log.exception("the coordinator's watch failed; will retry")
 
     def _check_nodes(self) -> None:
-        for node, answer in self.rpc.call_all(self.roster.nodes, Ping(), PING_TIMEOUT).items():
-            if isinstance(answer, UnreachableError) and not self._fencing.is_investigating(node):
+        answers = self.rpc.call_all(self.roster.nodes, Ping(), PING_TIMEOUT)
+        silent = [node for node, answer in answers.items() if isinstance(answer, UnreachableError)]
+        for node in silent:
+            if not self._fencing.is_investigating(node):
                 self.net.spawn(partial(self._investigate_quietly, node), "investigate")
+        if self.roster.leaving:
+            self.scaling.release_leavers(silent)
         self.scaling.enact_if_idle()
         if self.roster.is_under_replicated:
             self._rereplication.begin()

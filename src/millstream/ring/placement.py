@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import TypeAlias
@@ -87,23 +87,24 @@ class Placement:
         """
         number = {node: at for at, node in enumerate(nodes)}
         owners = np.array([number.get(node, NOBODY) for node in ring.nodes], np.int32)[ring.table]
-        rows = np.sort(np.where(copies == owners[:, None], NOBODY, copies), axis=1)
         # The owner counts as well: the order of the copies depends on it.
-        change = (rows[1:] != rows[:-1]).any(axis=1) | (ring.table[1:] != ring.table[:-1])
-        place = {node: at for at, node in enumerate(ring.nodes)}
+        change = (copies[1:] != copies[:-1]).any(axis=1) | (ring.table[1:] != ring.table[:-1])
+        starts = np.concatenate([[0], np.flatnonzero(change) + 1])
+        rows = np.where(copies[starts] == owners[starts, None], NOBODY, copies[starts])
+        ordered = _clockwise(ring, nodes, ring.table[starts], rows)
         arcs: list[tuple[int, tuple[NodeId, ...]]] = []
-        for start in (0, *(np.flatnonzero(change) + 1).tolist()):
-            owner = int(ring.table[start])
-
-            def clockwise(node: NodeId, owner: int = owner) -> tuple[int, NodeId]:
-                at = place.get(node)
-                return (len(place) if at is None else (at - owner) % len(place)), node
-
-            chosen = [nodes[at] for at in dict.fromkeys(rows[start].tolist()) if at != NOBODY]
-            run = tuple(sorted(chosen, key=clockwise))
+        for start, row in zip(starts.tolist(), ordered.tolist(), strict=True):
+            run = tuple(dict.fromkeys(nodes[at] for at in row if at != NOBODY))
             if not arcs or arcs[-1][1] != run:
                 arcs.append((start, run))
-        return cls(ring, tuple(arcs))
+        return cls._made(ring, tuple(arcs))
+
+    @classmethod
+    def _made(cls, ring: Ring, arcs: tuple[tuple[int, tuple[NodeId, ...]], ...]) -> Placement:
+        """Return a placement that needs no checks."""
+        placement = object.__new__(cls)
+        placement.__dict__.update(ring=ring, arcs=arcs)
+        return placement
 
     @classmethod
     def alone(cls, ring: Ring) -> Placement:
@@ -124,10 +125,11 @@ class Placement:
     @cached_property
     def cuts(self) -> tuple[int, ...]:
         """The slots at which another owner begins, the first excepted."""
+        tokens = self.ring.tokens
         return tuple(
-            share.slots.start
-            for before, share in pairwise(self._all_shares)
-            if before.owner != share.owner
+            start
+            for (_, before), (start, owner) in pairwise((tokens[-1], *tokens))
+            if before != owner and start
         )
 
     def owner(self, slot: int) -> NodeId:
@@ -174,7 +176,7 @@ class Placement:
 
     def at(self, version: int) -> Placement:
         """Return the same placement in another version."""
-        return Placement(replace(self.ring, version=version), self.arcs)
+        return self._made(self.ring.at(version), self.arcs)
 
     def __reduce__(self) -> tuple[type[Placement], tuple[object, ...]]:
         # Placements travel with tasks: leave out the cached shares, which are quickly cut again.
@@ -205,3 +207,16 @@ class Placement:
 
     def _share_at(self, slot: int) -> int:
         return bisect_right(self._share_starts, slot) - 1
+
+
+def _clockwise(
+    ring: Ring, nodes: Sequence[NodeId], owners: npt.NDArray[np.int32], rows: NodeTable
+) -> NodeTable:
+    """Order each row of nodes clockwise from its owner; those not in the ring last, by name."""
+    place = {node: at for at, node in enumerate(ring.nodes)}
+    others = sorted(node for node in nodes if node not in place)
+    ranks = place | {node: len(place) + at for at, node in enumerate(others)}
+    places = np.array([*(ranks[node] for node in nodes), np.nan])
+    found = places[rows]  # the last one, which is not a number, for NOBODY
+    distance = np.where(found < len(place), (found - owners[:, None]) % len(place), found)
+    return np.asarray(np.take_along_axis(rows, np.argsort(distance, axis=1), axis=1))

@@ -84,7 +84,9 @@ class Ring:
         """Return the ring in which each slot has the owner of that index in ``nodes``."""
         # An arc begins where the owner differs from the slot before, around the wrap.
         starts = np.flatnonzero(owners != np.roll(owners, 1)).tolist() or [0]
-        return cls(version, len(owners), tuple((at, nodes[owners[at]]) for at in starts))
+        numbers = owners[starts].tolist()
+        tokens = tuple((at, nodes[number]) for at, number in zip(starts, numbers, strict=True))
+        return cls(version, len(owners), tokens)
 
     @cached_property
     def nodes(self) -> tuple[NodeId, ...]:
@@ -95,10 +97,11 @@ class Ring:
     def table(self) -> npt.NDArray[np.int32]:
         """The index in ``nodes`` of each slot's owner; read-only."""
         index = {node: number for number, node in enumerate(self.nodes)}
-        arcs = np.array([index[node] for _, node in self.tokens], np.int32)
-        starts = np.array([position for position, _ in self.tokens], np.int64)
-        # Slots before the first token give -1: they belong to the last arc.
-        table = arcs[np.searchsorted(starts, np.arange(self.slots), side="right") - 1]
+        numbers = [index[node] for _, node in self.tokens]
+        starts = [position for position, _ in self.tokens]
+        # Slots before the first token belong to the last arc.
+        arcs = np.array([numbers[-1], *numbers], np.int32)
+        table = np.repeat(arcs, np.diff([0, *starts, self.slots]))
         table.setflags(write=False)
         return table
 
@@ -156,6 +159,12 @@ class Ring:
         table = self.table.copy()
         table[self._checked(taken)] = nodes.index(to)
         return Ring.of_table(self.version + 1, nodes, table)
+
+    def at(self, version: int) -> Ring:
+        """Return the same ring in another version."""
+        same = Ring(version, self.slots, self.tokens)
+        same.__dict__.update(nodes=self.nodes, table=self.table)
+        return same
 
     def __reduce__(self) -> tuple[type[Ring], tuple[object, ...]]:
         # Rings travel with tasks: leave out the cached table, which is 16 KB and quickly rebuilt.

@@ -22,7 +22,7 @@ from millstream.sim.metering import Meter, MeteredNet
 from millstream.sim.network import World
 from millstream.sim.stand_ins import Fleet, StandIn
 from millstream.wire.epoch_record import EpochRecord, FetchRecord, JobTypes
-from millstream.wire.membership import Assign, FetchAssignment, Heartbeat
+from millstream.wire.membership import Assign, FetchAssignment, Heartbeat, Join
 
 DRIVER = "driver"
 SECOND = 1_000_000
@@ -120,12 +120,14 @@ class LargeRun:
     def start(self, count: int) -> None:
         """Start nodes, as the pool does; each joins as soon as it can."""
         for _ in range(count):
-            join = partial(self.coordinator.scaling.join, self._start())
             delay = self.world.random.random() * _STARTING
-            self.world.at(delay, partial(self._in_driver, join))
+            self.world.at(delay, partial(self._join, self._start()))
 
-    def _in_driver(self, function: Callable[[], None]) -> None:
-        self._net.spawn(function, "join")
+    def _join(self, member: Member) -> None:
+        where, ticket = member.domain, f"ticket of {member.node}"
+        request = Join(member.node, member.address, member.pid, where, ticket)
+        self.coordinator.launches.expect(ticket, where.executor, where.host)
+        self._net.ask(self.coordinator.answer, request, self.fleet.nodes[member.node].assign)
 
     def lose_rack(self) -> int:
         """Let all nodes of the first rack end at once, in the middle of the next epoch."""

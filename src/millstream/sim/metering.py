@@ -38,7 +38,7 @@ class Meter:
     def __init__(self, profile: cProfile.Profile | None = None) -> None:
         self.seconds = 0.0
         self._profile = profile
-        self._since = 0.0
+        self._since: float | None = None  # while it counts
 
     def resume(self) -> None:
         """Count from here on."""
@@ -46,11 +46,15 @@ class Meter:
             self._profile.enable()
         self._since = time.thread_time()
 
-    def pause(self) -> None:
-        """Count no further."""
-        self.seconds += time.thread_time() - self._since
+    def pause(self) -> bool:
+        """Count no further; return whether it did."""
+        since, self._since = self._since, None
+        if since is None:
+            return False
+        self.seconds += time.thread_time() - since
         if self._profile is not None:
             self._profile.disable()
+        return True
 
     @contextmanager
     def metered(self) -> Iterator[None]:
@@ -64,11 +68,12 @@ class Meter:
     @contextmanager
     def suspended(self) -> Iterator[None]:
         """Do not count what happens within."""
-        self.pause()
+        counted = self.pause()
         try:
             yield
         finally:
-            self.resume()
+            if counted:
+                self.resume()
 
 
 class Peer(Protocol):

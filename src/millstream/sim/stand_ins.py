@@ -26,6 +26,7 @@ from millstream.sim.network import REFUSED
 from millstream.wire.calls import UnreachableError
 from millstream.wire.commit import NOTHING_COMMITTED, Commit, Seal
 from millstream.wire.epoch_record import EpochRecord
+from millstream.wire.load_report import ReportedJob, ReportedKey, ReportedLoad
 from millstream.wire.membership import Assign, Ping, ReportUnreachable, Stop
 from millstream.wire.receipts import CollectReceipts, CopyReceipt, NodeReport, Receipt, Receipts
 from millstream.wire.replication import CopySlots, ResendUnits
@@ -36,6 +37,7 @@ _OUTPUT = pa.schema([pa.field("key", pa.string()), pa.field("value", pa.int64())
 _COPIED_PER_SECOND = 100  # slots, by one donor for one receiver
 _COPY_SECONDS = 1.0
 _ROWS = 100
+_KEYS = 8
 _NEVER = -1
 
 Later = Callable[[float, Callable[[], None]], None]
@@ -179,7 +181,6 @@ class StandIn:
         backup._unit[sent] = _number(request.epoch, request.try_)
 
     def _receipts(self, request: CollectReceipts) -> Receipts:
-        report = NodeReport({job: len(self.slots) for job in self._fleet.jobs}, memory=1)
         has = self._unit == _number(request.epoch, request.try_)
         up_to_date = self.through == self._committed.epoch
         receipts, copies = [], []
@@ -202,7 +203,30 @@ class StandIn:
                 )
             for run, digest in self._runs(has & ~self.owned, request):
                 copies.append(CopyReceipt(job, run, digest))
+        report = NodeReport({job: len(self.slots) for job in self._fleet.jobs}, load=self._load())
         return Receipts(tuple(receipts), tuple(copies), self._reach(), False, report)
+
+    def _load(self) -> ReportedLoad:
+        """About the same for every slot, and a few keys that are larger than others."""
+        slots = self.slots[self.owned]
+        tuples = (_ROWS + slots % 7).astype(np.float64)
+        keys = tuple(ReportedKey(f"key {slot}", slot, _ROWS) for slot in slots[:_KEYS].tolist())
+        bounds = _bounds(np.diff(slots) != 1, len(slots))
+        return ReportedLoad(
+            seconds=1.0,
+            cpu_seconds=0.3,
+            slots=tuple(range(int(slots[a]), int(slots[b - 1]) + 1) for a, b in bounds),
+            jobs=tuple(
+                ReportedJob.of(
+                    job,
+                    tuples=tuples,
+                    seconds=tuples / _ROWS / 1000,
+                    state_bytes=tuples * _ROWS,
+                    hot_keys=keys,
+                )
+                for job in self._fleet.jobs
+            ),
+        )
 
     def _runs(
         self, which: npt.NDArray[np.bool_], request: CollectReceipts
