@@ -12,14 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millstream.elastic.pool_options import ExecutorSupply, PoolOptions
 from millstream.elastic.pool_plan import Executor, LaunchPlan, PoolMember
-from millstream.elastic.pool_state import (
-    ExecutorSupply,
-    PoolActions,
-    PoolOptions,
-    PoolState,
-    PoolView,
-)
+from millstream.elastic.pool_state import PoolActions, PoolState, PoolView
 from millstream.ring.ring import NodeId
 
 TICK = 0.5
@@ -329,10 +324,23 @@ def test_an_executor_whose_nodes_left_is_released_after_a_while() -> None:
 
     actions = pool.tick(after=10.0)
     assert (actions.release, actions.request) == (("2",), 1)
+    assert pool.tick() == PoolActions()  # it takes a while to end
     del pool.cores["2"]
     assert pool.kinds == ["executors-released"]
     pool.target = 2
     assert pool.tick().request == 2  # Spark does not bring it by itself
+
+
+def test_nodes_do_not_start_on_an_executor_that_was_released() -> None:
+    pool = world(2, {"1": 1, "2": 1}, release_after=timedelta(0))
+    pool.target = 1
+    pool.leave("n2")
+    assert pool.tick().release == ("2",)
+    pool.target = 2
+
+    actions = pool.tick()
+    assert (actions.launches.total, actions.request) == (0, 2)
+    assert pool.tick(after=30.0).launches.limits == {"2": 1}  # Spark has kept it, it seems
 
 
 def test_an_executor_that_never_had_a_node_is_not_released() -> None:
