@@ -73,7 +73,8 @@ def join(run: Run, ticket: str) -> None:
     """A node that was started with a ticket joins."""
     member = run.cluster._start_node()
     request = Join(member.node, member.address, 77, member.domain, ticket)
-    run.cluster.services[member.node].answer(run.coordinator.answer(request))
+    assignment = run.coordinator.answer(request)
+    run.cluster.services[member.node].answer(assignment)
 
 
 def kinds(run: Run) -> list[str]:
