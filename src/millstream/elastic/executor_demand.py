@@ -122,7 +122,7 @@ class ExecutorDemand:
         }
         grace = self._options.release_after.total_seconds()
         release = tuple(name for name, since in self._vacated.items() if now - since >= grace)
-        if not release or not self._is_elastic or self._shortage is not None:
+        if not release or not self._is_elastic:
             return (), None
         for name in release:
             self._released[name] = now
