@@ -71,7 +71,8 @@ class Holders:
             np.argsort(self.table[starts], axis=None, kind="stable"), self.width
         )
         lengths = (stops - starts)[runs]
-        return expanded(starts[runs], stops[runs]) * self.width + np.repeat(columns, lengths)
+        cells = expanded(starts[runs], stops[runs]) * self.width + np.repeat(columns, lengths)
+        return np.asarray(cells, np.intp)
 
     @cached_property
     def sorted(self) -> npt.NDArray[np.int32]:
