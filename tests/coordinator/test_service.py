@@ -384,6 +384,23 @@ def test_of_nodes_that_fail_together_one_investigation_pings_the_others(
     run.main(main)
 
 
+def test_nodes_that_fall_silent_together_are_declared_dead_together(world: World) -> None:
+    run = Run(world, nodes=8, replicas=1, executors=2)
+
+    def main() -> None:
+        run.epoch()
+        silent = run.cluster.executors["executor-1"]
+        for node in silent:
+            world.pause(node)
+        run.cluster.driver.gather([partial(run.coordinator.investigate, node) for node in silent])
+        assert set(run.coordinator.roster.dead_nodes) == set(silent)
+        assert run.coordinator.roster.placement.version <= 2
+        run.epoch()
+        whole(run)
+
+    run.main(main)
+
+
 def test_a_node_that_is_silent_for_a_while_is_not_declared_dead(run: Run) -> None:
     def main() -> None:
         run.epoch()

@@ -60,6 +60,11 @@ class FailureDetector:
         with self._lock:
             return self._evidence.silent()
 
+    def silent_too_long(self) -> list[NodeId]:
+        """The nodes that have not answered for ``node_timeout``."""
+        with self._lock:
+            return self._evidence.silent_too_long()
+
     def await_verdict(self, node: NodeId) -> Verdict:
         """Ping a node until it answers, or has not answered for too long."""
         while not self._run.is_closed:

@@ -95,7 +95,9 @@ class Fencing:
                 # One after the other: of many that died together, the first finds the others.
                 with self._taking_over:
                     if node in self._run.roster.domains:
-                        self._take_over([node, *self._detector.others_dead(node)])
+                        # All that are silent were counted when it was found replaceable.
+                        also = self._detector.silent_too_long() if verdict is Verdict.SILENT else []
+                        self._take_over([node, *also, *self._detector.others_dead(node)])
         return False
 
     def _is_replaceable(self, node: NodeId) -> bool:
@@ -140,7 +142,7 @@ class Fencing:
     def _take_over(self, declared: list[NodeId]) -> None:
         run = self._run
         with self._changing:
-            dead = [node for node in declared if node in run.roster.domains]
+            dead = [node for node in dict.fromkeys(declared) if node in run.roster.domains]
             if not dead:
                 return  # another thread was first
             if not run.roster.survives_without(dead):
