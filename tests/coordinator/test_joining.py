@@ -237,3 +237,21 @@ def test_a_node_that_is_rejected_has_to_end(run: Run) -> None:
         assert answers == [None]
 
     run.main(main)
+
+
+def test_nodes_that_join_together_are_given_slots_together(run: Run) -> None:
+    def main() -> None:
+        run.epoch()
+        roster = run.coordinator.roster
+        run.coordinator.scaling.scale_to(6)
+        before = roster.placement.version
+        for _ in range(3):
+            run.cluster.join()
+        assert roster.placement.version == before and len(roster.standby) == 3
+        run.rest(0.3)
+        assert roster.placement.version == before + 1 and len(roster.active) == 6
+        while roster.pending:
+            run.rest(0.5)
+        assert {len(run.owned_by(node)) for node in roster.active} == {2}
+
+    run.main(main)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pytest
@@ -139,5 +139,55 @@ def test_an_error_on_the_way_does_not_end_rereplication(
         rereplication_.begin()
         run.rest(1.0)
         assert run.coordinator.roster.copy_counts().tolist() == WHOLE
+
+    run.main(main)
+
+
+def test_what_came_of_orders_that_end_together_is_asked_for_once(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[set[NodeId]] = []
+    update_reach = rereplication.Rereplication.update_reach
+
+    def counted(self: rereplication.Rereplication, nodes: Iterable[NodeId]) -> None:
+        asked.append(set(nodes))
+        update_reach(self, asked[-1])
+
+    def main() -> None:
+        run.epoch()
+        run.world.crash(N3)
+        monkeypatch.setattr(rereplication.Rereplication, "update_reach", counted)
+        run.coordinator.investigate(N3)
+        orders = run.coordinator.roster.missing_copies(spare_owners=True)
+        run.rest(1.0)
+        assert len(orders) == 2
+        assert asked == [{order.to for order in orders}]
+        assert lacking(run) == []
+
+    run.main(main)
+
+
+def test_copies_that_are_made_during_an_epoch_are_enacted_with_the_next(run: Run) -> None:
+    def main() -> None:
+        run.epoch()
+        during: list[bool] = []
+        enact = run.coordinator.enact_changes
+
+        def noted() -> None:
+            during.append(run.coordinator.ledger.record is not None)
+            enact()
+
+        run.coordinator.enact_changes = noted  # type: ignore[method-assign]
+
+        def lose() -> None:
+            run.world.crash(N3)
+            run.coordinator.investigate(N3)
+            run.coordinator._rereplication.begin()
+            run.rest(3.0)
+            assert lacking(run) == []
+
+        run.at["stage"] = lose
+        run.epoch()
+        assert True not in during
 
     run.main(main)

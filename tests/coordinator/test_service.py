@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 
 from millstream.checkpoints.manifest import Staged
 from millstream.coordinator import state_reader
+from millstream.coordinator.failure_detector import FailureDetector
 from millstream.coordinator.ledger import MissingReceiptsError
 from millstream.coordinator.request_service import StaleTaskError
 from millstream.coordinator.roster import StateLostError
@@ -347,6 +350,51 @@ def test_nodes_that_fail_together_are_declared_dead_together(world: World) -> No
         run.coordinator.investigate(dead[0])
         assert set(run.coordinator.roster.dead_nodes) == set(dead)
         assert run.coordinator.roster.placement.version == 1
+        run.epoch()
+        whole(run)
+
+    run.main(main)
+
+
+def test_of_nodes_that_fail_together_one_investigation_pings_the_others(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(world, nodes=8, replicas=1, executors=2)
+
+    def main() -> None:
+        run.epoch()
+        dead = run.cluster.executors["executor-1"]
+        for node in dead:
+            world.crash(node)
+        pinged: list[NodeId] = []
+        refuses = FailureDetector._refuses
+
+        def noted(self: FailureDetector, node: NodeId) -> bool:
+            pinged.append(node)
+            return refuses(self, node)
+
+        monkeypatch.setattr(FailureDetector, "_refuses", noted)
+        run.cluster.driver.gather([partial(run.coordinator.investigate, node) for node in dead])
+        assert set(run.coordinator.roster.dead_nodes) == set(dead)
+        assert run.coordinator.roster.placement.version == 1
+        assert max(Counter(pinged).values()) == 2  # a second time, in case that more have died
+        run.epoch()
+        whole(run)
+
+    run.main(main)
+
+
+def test_nodes_that_fall_silent_together_are_declared_dead_together(world: World) -> None:
+    run = Run(world, nodes=8, replicas=1, executors=2)
+
+    def main() -> None:
+        run.epoch()
+        silent = run.cluster.executors["executor-1"]
+        for node in silent:
+            world.pause(node)
+        run.cluster.driver.gather([partial(run.coordinator.investigate, node) for node in silent])
+        assert set(run.coordinator.roster.dead_nodes) == set(silent)
+        assert run.coordinator.roster.placement.version <= 2
         run.epoch()
         whole(run)
 

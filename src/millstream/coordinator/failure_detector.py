@@ -5,6 +5,7 @@ Whether the node is fenced is decided in ``fencing``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -29,6 +30,7 @@ class FailureDetector:
         self._net = run.net
         self._evidence = FailureEvidence(patience)
         self._lock = self._net.lock()
+        self._looked = -math.inf  # when all nodes were looked at last
         self._locks: dict[NodeId, Any] = {}
         self._investigated: set[NodeId] = set()
 
@@ -57,6 +59,11 @@ class FailureDetector:
         """The nodes that do not answer at present."""
         with self._lock:
             return self._evidence.silent()
+
+    def silent_too_long(self) -> list[NodeId]:
+        """The nodes that have not answered for ``node_timeout``."""
+        with self._lock:
+            return self._evidence.silent_too_long()
 
     def await_verdict(self, node: NodeId) -> Verdict:
         """Ping a node until it answers, or has not answered for too long."""
@@ -103,7 +110,12 @@ class FailureDetector:
         return self._run.roster.survives_without([node, *silent])
 
     def others_dead(self, known: NodeId) -> list[NodeId]:
-        """Further nodes that are dead: executors and zones fail as a whole."""
+        """Further nodes that are dead: executors and zones fail as a whole.
+
+        None just after they were looked for: then they are being taken over.
+        """
+        if self._net.now() - self._looked < _SWEEP_TIMEOUT:
+            return []
         others = [node for node in self._run.roster.nodes if node != known]
         dead: set[NodeId] = set()
         for _ in range(_SWEEPS):
@@ -113,6 +125,7 @@ class FailureDetector:
             dead |= refusing
             if not refusing:
                 break
+        self._looked = self._net.now()
         return sorted(dead)
 
     def _refuses(self, node: NodeId) -> bool:

@@ -101,6 +101,10 @@ class FailureEvidence:
         """The nodes that have not answered for half of ``node_timeout``, or longer."""
         return [n for n, seconds in self._silent.items() if seconds >= self._patience.silence / 2]
 
+    def silent_too_long(self) -> list[NodeId]:
+        """The nodes that have not answered for ``node_timeout``."""
+        return [n for n, seconds in self._silent.items() if seconds >= self._patience.silence]
+
     # -- reports of peers and tasks ------------------------------------------------------
 
     def add_report(self, node: NodeId, by: Reporter, rounds: int, now: float) -> bool:

@@ -47,6 +47,7 @@ class Fencing:
         self._lock = lock
         self._changing = changing
         self._detector = FailureDetector(run, patience)
+        self._taking_over = run.net.lock()
         self._fenced_alive: list[NodeId] = []
         self._fenced_since_replicated = 0
         self.on_lost: Callable[[], None] = lambda: None
@@ -91,7 +92,12 @@ class Fencing:
                 if verdict is Verdict.SILENT and not self._is_replaceable(node):
                     wait.because("it does not answer, but some of its slots have no other copy")
                     continue
-                self._take_over([node, *self._detector.others_dead(node)])
+                # One after the other: of many that died together, the first finds the others.
+                with self._taking_over:
+                    if node in self._run.roster.domains:
+                        # All that are silent were counted when it was found replaceable.
+                        also = self._detector.silent_too_long() if verdict is Verdict.SILENT else []
+                        self._take_over([node, *also, *self._detector.others_dead(node)])
         return False
 
     def _is_replaceable(self, node: NodeId) -> bool:
@@ -136,7 +142,7 @@ class Fencing:
     def _take_over(self, declared: list[NodeId]) -> None:
         run = self._run
         with self._changing:
-            dead = [node for node in declared if node in run.roster.domains]
+            dead = [node for node in dict.fromkeys(declared) if node in run.roster.domains]
             if not dead:
                 return  # another thread was first
             if not run.roster.survives_without(dead):

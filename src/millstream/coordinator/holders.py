@@ -72,7 +72,7 @@ class Holders:
         )
         lengths = (stops - starts)[runs]
         cells = expanded(starts[runs], stops[runs]) * self.width + np.repeat(columns, lengths)
-        return np.asarray(cells)
+        return np.asarray(cells, np.intp)
 
     @cached_property
     def sorted(self) -> npt.NDArray[np.int32]:

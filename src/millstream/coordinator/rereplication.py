@@ -3,7 +3,8 @@
 A pair of a donor and a receiver has one order at a time; orders do not wait for each other.
 A donor copies for about a second and answers with what remains, so that an order lasts as long as
 it makes progress, and ends with its donor or receiver. What fails is ordered again, from another
-donor if there is one.
+donor if there is one. Many orders end at about the same time: what came of them is asked for and
+enacted together.
 """
 
 from __future__ import annotations
@@ -14,19 +15,20 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
-from millstream.coordinator.roster import MissingCopy
+from millstream.coordinator.roster import MissingCopy, Pair
 from millstream.coordinator.run_context import RunContext
 from millstream.errors import MillstreamError
 from millstream.ring.ring import NodeId
 from millstream.wire.receipts import CollectReceipts, Receipts
 from millstream.wire.replication import CopySlots
+from millstream.wire.timeouts import RETRY_PAUSE
 
 log = logging.getLogger("millstream")
 
-Pair = tuple[NodeId, NodeId]
 # A donor answers after a second or so; a copy that is under way then may take longer.
 _COPY_TIMEOUT = 60.0
 _AVOID_SECONDS = 30.0
+_SETTLE_SECONDS = 0.5
 _REACH_ONLY = CollectReceipts(epoch=-1, try_=0, ring=-1)
 
 
@@ -37,6 +39,8 @@ class Rereplication:
         self._run = run
         self._lock = lock
         self._under_way: set[Pair] = set()
+        self._copied: set[NodeId] = set()  # receivers of orders that have ended
+        self._is_settling = False
         self._avoid: dict[Pair, float] = {}
         self.spare_owners = True
 
@@ -51,9 +55,13 @@ class Rereplication:
         with self._lock:
             if run.is_over:
                 return []
+            living = run.roster.domains
+            # A call to a dead donor may still wait for its answer.
+            self._under_way = {(d, to) for d, to in self._under_way if d in living and to in living}
             self._avoid = {p: t for p, t in self._avoid.items() if now - t < _AVOID_SECONDS}
-            missing = run.roster.missing_copies(spare_owners=self.spare_owners, avoid=self._avoid)
-            orders = [o for o in missing if (o.donor, o.to) not in self._under_way]
+            orders = run.roster.missing_copies(
+                spare_owners=self.spare_owners, avoid=self._avoid, without=self._under_way
+            )
             self._under_way.update((order.donor, order.to) for order in orders)
             return orders
 
@@ -68,26 +76,42 @@ class Rereplication:
         finally:
             with self._lock:
                 self._under_way.discard(pair)
+                self._copied.add(order.to)
                 if not done:
                     self._avoid[pair] = self._run.net.now()
-        self.update_reach([order.to])
-        self._run.enact_changes()
+        self._settle()
 
     def _copy(self, order: MissingCopy) -> bool:
         """Order copies while there is progress; return whether all slots were copied."""
         run, remaining = self._run, order.slots
-        while remaining and order.to in run.roster.domains and not run.is_over:
+        pair = (order.donor, order.to)
+        while remaining and pair in self._under_way and not run.is_over:
             with self._lock:
                 committed, incarnation = run.ledger.committed, run.ledger.incarnation
             request = CopySlots(incarnation, order.to, remaining, committed)
-            answers = run.rpc.call_living([order.donor], run.roster.domains, request, _COPY_TIMEOUT)
-            answer = answers.get(order.donor)
-            if isinstance(answer, Exception):
-                raise answer
-            if answer is None or answer == remaining:
-                return False  # the donor is dead, or makes no progress
+            answer = run.rpc.call(order.donor, request, _COPY_TIMEOUT)
+            if answer == remaining:
+                return False  # the donor makes no progress
             remaining = answer
         return not remaining
+
+    def _settle(self) -> None:
+        """See what came of orders, and enact it, together with those that end soon."""
+        run = self._run
+        with self._lock:
+            if self._is_settling:
+                return
+            self._is_settling = True
+        try:
+            until = run.net.now() + _SETTLE_SECONDS
+            while self._under_way and run.net.now() < until:
+                run.net.sleep(RETRY_PAUSE)
+        finally:
+            with self._lock:
+                copied, self._copied, self._is_settling = self._copied, set(), False
+        self.update_reach(node for node in copied if node in run.roster.domains)
+        if run.ledger.record is None:  # else the next admission does
+            run.enact_changes()
 
     def update_reach(self, nodes: Iterable[NodeId]) -> None:
         """Ask nodes how far their copies are: they may be complete since the last commit."""

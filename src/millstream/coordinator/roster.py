@@ -8,7 +8,7 @@ two epochs, once it is in sync. No I/O, no clock.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +17,7 @@ import numpy.typing as npt
 from millstream.coordinator.holders import Holders, Slots
 from millstream.coordinator.layout import Layout
 from millstream.errors import MillstreamError
-from millstream.ring.masks import SlotMask, runs_of
+from millstream.ring.masks import SlotMask, equal_runs
 from millstream.ring.placement import NOBODY, NodeTable, Placement
 from millstream.ring.replicas import choose_replicas
 from millstream.ring.ring import NodeId, Ring, RingError
@@ -26,6 +26,8 @@ from millstream.wire.receipts import Runs
 
 Cells = npt.NDArray[np.bool_]
 """A flag for each cell of the table of holders."""
+Pair = tuple[NodeId, NodeId]
+"""A donor and a receiver of copies."""
 
 
 class StateLostError(MillstreamError):
@@ -427,47 +429,55 @@ class Roster:
         return bool(self._lacking.any())
 
     def missing_copies(
-        self, *, spare_owners: bool, avoid: Container[tuple[NodeId, NodeId]] = ()
+        self,
+        *,
+        spare_owners: bool,
+        avoid: Iterable[Pair] = (),
+        without: Iterable[Pair] = (),
     ) -> list[MissingCopy]:
         """The copies to be made, and their donors; owners are spared if a backup has the slot.
 
-        Pairs of a donor and a receiver to ``avoid`` are chosen if there is no other donor.
+        Pairs of a donor and a receiver to ``avoid`` are chosen if there is no other donor. Those of
+        the pairs ``without`` which the list shall be are left out.
         """
-        table, missing = self.holders.table, []
-        able = self._synced.copy()
-        if not spare_owners:
-            able[:, 1:] = False
-        for number in np.unique(table[self._lacking]).tolist():
-            slots, columns = self.holders.of(number)
-            slots = slots[~self._synced[slots, columns]]
-            to, donors = self._members[number], self._donors(number, slots, able, avoid)
-            for donor in np.unique(donors).tolist():
-                if donor != NOBODY:
-                    mask = np.zeros(len(table), dtype=bool)
-                    mask[slots[donors == donor]] = True
-                    missing.append(MissingCopy(self._members[donor], to, tuple(runs_of(mask))))
+        table = self.holders.table
+        slots, columns = np.nonzero(self._lacking)
+        if not len(slots):
+            return []
+        to = table[slots, columns]
+        donors = self._donors(to, slots, spare_owners, avoid)
+        pairs = to.astype(np.int64) * len(self._members) + donors
+        wanted = (donors != NOBODY) & ~np.isin(pairs, self._codes(without))
+        order = np.flatnonzero(wanted)[np.argsort(pairs[wanted], kind="stable")]
+        pairs, slots = pairs[order], slots[order]
+        missing = []
+        for part in equal_runs(range(len(order)), pairs) if len(order) else ():
+            mine = slots[part.start : part.stop]
+            receiver, donor = divmod(int(pairs[part.start]), len(self._members))
+            runs = equal_runs(range(len(mine)), mine - np.arange(len(mine)))
+            parts = tuple(range(int(mine[run.start]), int(mine[run.stop - 1]) + 1) for run in runs)
+            missing.append(MissingCopy(self._members[donor], self._members[receiver], parts))
         return missing
 
     def _donors(
-        self,
-        to: int,
-        slots: npt.NDArray[np.intp],
-        able: Cells,
-        avoid: Container[tuple[NodeId, NodeId]],
+        self, to: npt.NDArray[np.int32], slots: Slots, spare_owners: bool, avoid: Iterable[Pair]
     ) -> npt.NDArray[np.int32]:
-        """For each slot that a node lacks, the node that copies it: a backup, else the owner."""
-        table = self.holders.table[slots]
-        avoided = [
-            number
-            for number in np.unique(table).tolist()
-            if number != NOBODY and (self._members[number], self._members[to]) in avoid
-        ]
+        """For slots that a node lacks, each, the node that copies it: a backup, else the owner."""
+        table, able = self.holders.table[slots], self._synced[slots]
+        if not spare_owners:
+            able[:, 1:] = False
+        pairs = to[:, None].astype(np.int64) * len(self._members) + table
         # Backups first, the owner last; those to be avoided after all others.
         width = table.shape[1]
         cost = np.tile([width, *range(1, width)], (len(slots), 1))
-        cost += 2 * width * np.isin(table, avoided) + 4 * width * ~able[slots]
+        cost += 2 * width * np.isin(pairs, self._codes(avoid)) + 4 * width * ~able
         rows, best = np.arange(len(slots)), cost.argmin(axis=1)
-        return np.where(able[slots][rows, best], table[rows, best], NOBODY).astype(np.int32)
+        return np.where(able[rows, best], table[rows, best], NOBODY).astype(np.int32)
+
+    def _codes(self, pairs: Iterable[Pair]) -> list[int]:
+        """Pairs of a donor and a receiver as numbers."""
+        numbers, members = self._numbers, len(self._members)
+        return [numbers[to] * members + numbers[donor] for donor, to in pairs]
 
 
 def values_at(runs: Runs, slots: Slots) -> npt.NDArray[np.int64]:

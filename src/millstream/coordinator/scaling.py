@@ -28,6 +28,8 @@ from millstream.wire.membership import Stop
 
 log = logging.getLogger("millstream")
 
+_TOGETHER = 0.2  # seconds in which nodes that join are given slots together
+
 
 @dataclass(frozen=True)
 class Member:
@@ -56,6 +58,7 @@ class Scaling:
         self._changing = changing
         self._members: dict[NodeId, Member] = {}
         self._is_due = False  # the goal has to be computed anew
+        self._is_joined = False  # members have joined, and will soon be given slots
         self.weights: Weights | None = None
 
     def begin(self, members: Iterable[Member]) -> None:
@@ -94,6 +97,19 @@ class Scaling:
             self._run.rpc.addresses = {**self._run.rpc.addresses, member.node: member.address}
         where = f"{member.domain.host}, executor {member.domain.executor}"
         self._events.add("join", f"node {member.node[:8]} joined ({where})", {"node": member.node})
+        self._enact_soon()
+
+    def _enact_soon(self) -> None:
+        """Enact changes, if no epoch is under way, together with those of nodes that join soon."""
+        with self._lock:
+            if self._is_joined:
+                return
+            self._is_joined = True
+        self._run.net.spawn(self._enact_joined, "join")
+
+    def _enact_joined(self) -> None:
+        self._run.net.sleep(_TOGETHER)
+        self._is_joined = False
         self.enact_if_idle()
 
     def scale_to(self, nodes: int) -> None:

@@ -213,10 +213,10 @@ def _clockwise(
     ring: Ring, nodes: Sequence[NodeId], owners: npt.NDArray[np.int32], rows: NodeTable
 ) -> NodeTable:
     """Order each row of nodes clockwise from its owner; those not in the ring last, by name."""
-    place = {node: at for at, node in enumerate(ring.nodes)}
-    others = sorted(node for node in nodes if node not in place)
-    ranks = place | {node: len(place) + at for at, node in enumerate(others)}
-    places = np.array([*(ranks[node] for node in nodes), np.nan])
-    found = places[rows]  # the last one, which is not a number, for NOBODY
-    distance = np.where(found < len(place), (found - owners[:, None]) % len(place), found)
+    size = len(ring.nodes)
+    others = sorted(set(nodes).difference(ring.nodes))
+    place = {node: at for at, node in enumerate((*ring.nodes, *others))}
+    places = np.array([*(place[node] for node in nodes), len(place)])  # the last one for NOBODY
+    found = places[rows]
+    distance = np.where(found < size, (found - owners[:, None]) % size, found)
     return np.asarray(np.take_along_axis(rows, np.argsort(distance, axis=1), axis=1))
