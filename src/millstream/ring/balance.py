@@ -1,157 +1,260 @@
-"""Balance: the ring in which every node has a fair share of the load.
+"""Target rings: each node owns its share of the load, and few slots move to get there.
 
-Slots move only from nodes with too much, or that leave, to nodes with too little. They move in
-runs, and from the edges of arcs, so that arcs stay few.
+Pure functions. When slots move, and how their state gets there, is decided by the coordinator; the
+copies are chosen in :mod:`millstream.ring.replicas`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from heapq import heapify, heapreplace
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from millstream.errors import ConfigError
-from millstream.ring.masks import SlotMask
-from millstream.ring.ring import NodeId, Ring
+from millstream.ring.arcs import Arcs
+from millstream.ring.masks import SlotMask, equal_runs
+from millstream.ring.ring import NodeId, Ring, RingError
+from millstream.ring.transfers import InSync, Transfers
 
 Weights: TypeAlias = npt.NDArray[np.float64]
-"""The load of each slot."""
-_FLOOR = 0.02  # of the mean: slots without load are spread, too
-TOLERANCE = 0.05
+"""The load of each slot, in any unit."""
+
+# The weight of an empty slot, as a part of the mean: empty slots are spread, too.
+_EMPTY_SLOT = 0.01
+
+# Sums of floats differ in their last digits by their order.
+_BLUR = 1e-9
+
+
+@dataclass(frozen=True)
+class Move:
+    """Slots that change owner, in runs."""
+
+    source: NodeId
+    target: NodeId
+    runs: tuple[range, ...]
+
+
+def pending(before: Ring, after: Ring) -> list[Move]:
+    """List the slots that change owner: one move per pair of nodes, in order of its first slot."""
+    if before.slots != after.slots:
+        what = f"the rings have {before.slots} and {after.slots} slots"
+        raise RingError(what, "compare rings of the same workflow")
+    # Number the nodes of both rings alike, so that tables can be compared as arrays.
+    numbers = {
+        node: index for index, node in enumerate(dict.fromkeys([*before.nodes, *after.nodes]))
+    }
+    nodes = list(numbers)
+    old = np.array([numbers[node] for node in before.nodes])[before.table]
+    new = np.array([numbers[node] for node in after.nodes])[after.table]
+    moves: dict[tuple[int, int], list[range]] = {}
+    for run in equal_runs(range(before.slots), old, new):
+        source, target = int(old[run.start]), int(new[run.start])
+        if source != target:
+            moves.setdefault((source, target), []).append(run)
+    return [
+        Move(nodes[source], nodes[target], tuple(runs)) for (source, target), runs in moves.items()
+    ]
 
 
 def rebalanced(
     ring: Ring,
     weights: Weights,
-    nodes: Sequence[NodeId],
+    nodes: Sequence[NodeId] | None = None,
     *,
     capacities: Mapping[NodeId, float] | None = None,
     in_sync: Callable[[NodeId], SlotMask] | None = None,
-    tolerance: float = TOLERANCE,
+    tolerance: float = 0.05,
 ) -> Ring:
-    """Return the ring in which each of the nodes has about its share of the weight.
+    """Return the next ring, in which each node has its share of the weight.
 
-    Nodes that are not in the ring join, those of the ring that are not given leave. Shares are in
-    proportion to ``capacities``, by default equal; nobody is made to give or take what is within
-    the ``tolerance``. Where several nodes could take slots, one that has them ``in_sync`` does.
+    ``nodes`` are those of the next ring: others leave, and new ones join. Shares are by capacity,
+    which is 1 for nodes that are not named. Slots move from nodes that leave or are above their
+    share to nodes below it. A node within ``tolerance`` of its share, plus the weight of one slot,
+    takes part only if it is needed by another that is not. A slot that is heavier than the largest
+    share gets its owner to itself. Among receivers, those that have a slot ``in_sync`` are
+    preferred.
     """
-    if len(weights) != ring.slots or not nodes or len(set(nodes)) != len(nodes):
-        raise ConfigError(f"give {ring.slots} weights and at least one node, each once")
-    balance = _Balance(ring, weights, nodes, capacities or {}, in_sync, tolerance)
-    balance.empty_leavers()
-    balance.fill_receivers()
-    return Ring.of_table(ring.version + 1, balance.names, balance.owners)
+    staying = list(ring.nodes if nodes is None else nodes)
+    given = capacities or {}
+    _check(ring, weights, staying, given, tolerance)
+    present = set(staying)
+    everyone = list(dict.fromkeys([*ring.nodes, *staying]))
+    parts = [float(given.get(node, 1.0)) if node in present else 0.0 for node in everyone]
+    none = np.zeros(ring.slots, np.bool_)
+
+    @cache
+    def held(node: int) -> SlotMask:
+        return in_sync(everyone[node]) if in_sync else none
+
+    balance = _Balance(ring.table, _floored(weights), parts, held, tolerance)
+    return Ring.of_table(ring.version + 1, everyone, balance.settle())
 
 
 class _Balance:
-    """The owners while slots are moved, and what each node has."""
+    """The load and the share of each node while slots move; nodes are numbers."""
 
     def __init__(
         self,
-        ring: Ring,
+        owners: npt.NDArray[np.int32],
         weights: Weights,
-        nodes: Sequence[NodeId],
-        capacities: Mapping[NodeId, float],
-        in_sync: Callable[[NodeId], SlotMask] | None,
+        capacities: Sequence[float],
+        in_sync: InSync,
         tolerance: float,
     ) -> None:
-        self.names = [*nodes, *(node for node in ring.nodes if node not in set(nodes))]
-        number = {node: at for at, node in enumerate(self.names)}
-        self.owners = np.array([number[node] for node in ring.nodes], np.int32)[ring.table]
-        mean = float(weights.mean())
-        weights = weights + _FLOOR * mean if mean > 0 else np.ones(ring.slots)
-        self._sums = np.concatenate([[0.0], np.cumsum(weights)])
-        self._loads = np.bincount(self.owners, weights, minlength=len(self.names))
-        speeds = np.array([max(capacities.get(node, 1.0), 0.0) for node in nodes])
-        if not speeds.any():
-            speeds[:] = 1.0
-        leaving = np.zeros(len(self.names) - len(nodes))
-        self._shares = np.concatenate([speeds / speeds.sum(), leaving]) * self._sums[-1]
-        self._least = self._shares * (1 - tolerance)
-        self._staying = len(nodes)
-        self._in_sync = in_sync
-        self._held: dict[int, SlotMask] = {}
+        """Nodes without capacity leave."""
+        self._weights, self._in_sync = weights, in_sync
+        self._arcs = arcs = Arcs(owners, weights, len(capacities))
+        self._staying = [node for node, part in enumerate(capacities) if part > 0]
+        self._leaving = [node for node, part in enumerate(capacities) if part == 0]
+        self._share = shares = self._shares(owners, capacities)
+        slot = float(weights.mean())
+        margins = [tolerance * share + slot if share else 0.0 for share in shares]
+        self._high = [share + margin for share, margin in zip(shares, margins, strict=True)]
+        self._low = [share - margin for share, margin in zip(shares, margins, strict=True)]
+        for node, share in enumerate(shares):
+            if share >= slot:  # there are not more nodes than slots: nobody is left without any
+                self._low[node] = max(self._low[node], slot / 2)
+        self._slack = [margin / 2 for margin in margins]
+        self._transfers = Transfers(arcs, self._slack, self._low, in_sync)
 
-    def empty_leavers(self) -> None:
-        """Give all slots of nodes that leave to others."""
-        for leaver in range(self._staying, len(self.names)):
-            while len(slots := np.flatnonzero(self.owners == leaver)):
-                to = self._receiver(slots)
-                # At least one slot, even if nobody is below its share.
-                room = max(self._shares[to] - self._loads[to], 0.0)
-                piece = self._piece(slots, to, room)
-                self._give(piece if len(piece) else slots[:1], leaver, to)
+    def _shares(self, owners: npt.NDArray[np.int32], capacities: Sequence[float]) -> list[float]:
+        """The load that each node should have; slots heavier than any share get a node each."""
+        arcs, weights = self._arcs, self._weights
+        shares = [0.0] * len(capacities)
+        free = set(self._staying)
+        left, total = float(weights.sum()), sum(capacities)
+        largest = np.argsort(-weights, kind="stable")[: len(free) - 1]
+        for slot, weight in zip(largest.tolist(), weights[largest].tolist(), strict=True):
+            if weight <= left / total * max(capacities[node] for node in free):
+                break
+            node = int(owners[slot])
+            if node not in free:
+                node = min(free, key=lambda n: (not self._in_sync(n)[slot], arcs.load[n], n))
+                run = next(run for run in arcs if arcs.start[run] <= slot < arcs.stop[run])
+                arcs.give_slots(run, range(slot, slot + 1), node)
+            shares[node] = weight
+            free.remove(node)
+            left -= weight
+            total -= capacities[node]
+        for node in free:
+            shares[node] = left / total * capacities[node]
+        return shares
 
-    def _receiver(self, slots: npt.NDArray[np.intp]) -> int:
-        """Who takes slots: who has most room, or has them in sync and about as much."""
-        room = (self._shares - self._loads)[: self._staying]
-        best = int(room.argmax())
-        able = np.flatnonzero(room >= room[best] / 2) if room[best] > 0 else np.array([best])
-        return int(max(able.tolist(), key=lambda at: (self._holds(at, slots), room[at])))
+    def settle(self) -> npt.NDArray[np.int32]:
+        """Move slots until each node is within tolerance, as far as can be; return the owners."""
+        self._transfer()
+        if self._place_rest():
+            self._transfer()
+        return self._even_out(self._arcs.owners())
 
-    def fill_receivers(self) -> None:
-        """Move slots from those with most to those with too little, until all have enough."""
-        stuck: set[int] = set()
-        while True:
-            room = np.where(self._loads < self._least, self._shares - self._loads, -np.inf)[
-                : self._staying
-            ]
-            room[list(stuck)] = -np.inf
-            to = int(room.argmax())
-            if room[to] == -np.inf:
-                return
-            if not self._fill(to, float(room[to])):
-                stuck.add(to)  # what others could give would leave them with too little
+    def _transfer(self) -> None:
+        """Move runs from nodes above to nodes below their share, if either is out of tolerance."""
+        load, share, is_moved = self._arcs.load, self._share, True
+        while is_moved:
+            is_moved = self._fill(self._givers(), self._takers())
+            under = [node for node in self._staying if load[node] < share[node] * (1 - _BLUR)]
+            is_moved |= self._fill(self._givers(), under)
+            over = [node for node in self._staying if load[node] > share[node] * (1 + _BLUR)]
+            is_moved |= self._fill(over, self._takers())
 
-    def _fill(self, to: int, wanted: float) -> bool:
-        """Move one run of slots to a node; return whether there was one."""
-        spare = (self._loads - self._least)[: self._staying]
-        spare[to] = -np.inf
-        donors = np.argsort(-spare)[:8].tolist()
-        mine = [d for d in donors if spare[d] > 0]
-        mine.sort(key=lambda d: -self._holds(to, np.flatnonzero(self.owners == d)))
-        over = [d for d in mine if self._loads[d] > self._shares[d]]
-        for donor in [*over, *(d for d in mine if d not in over)]:
-            above = self._loads[donor] - self._shares[donor]
-            amount = min(wanted, above if donor in over else float(spare[donor]))
-            piece = self._piece(np.flatnonzero(self.owners == donor), to, amount)
-            if len(piece):
-                self._give(piece, donor, to)
-                return True
-        return False
+    def _givers(self) -> list[int]:
+        load = self._arcs.load
+        over = [node for node in self._staying if load[node] > self._high[node]]
+        # No slot is lighter than an empty one; less is what is left of a sum of floats.
+        return [*(node for node in self._leaving if load[node] > _EMPTY_SLOT / 2), *over]
 
-    def _piece(self, slots: npt.NDArray[np.intp], to: int, most: float) -> npt.NDArray[np.intp]:
-        """The best part of some slots of at most a weight: long, and beside what ``to`` has."""
-        cuts = np.flatnonzero(np.diff(slots) != 1) + 1
-        best, chosen = (False, False, 0.0), slots[:0]
-        for run in np.split(slots, cuts):
-            start, stop = int(run[0]), int(run[-1]) + 1
-            most_of_it = min(most, self._sums[stop] - self._sums[start])
-            last = int(np.searchsorted(self._sums, self._sums[start] + most_of_it, "right")) - 1
-            first = int(np.searchsorted(self._sums, self._sums[stop] - most_of_it, "left"))
-            for low, high in ((start, min(last, stop)), (max(first, start), stop)):
-                weight = float(self._sums[high] - self._sums[low])
-                beside = self._owner(low - 1) == to or self._owner(high) == to
-                value = (high > low and beside, high - low == stop - start, weight)
-                if high > low and value > best:
-                    best, chosen = value, np.arange(low, high)
-        return chosen
+    def _takers(self) -> list[int]:
+        return [node for node in self._staying if self._arcs.load[node] < self._low[node]]
 
-    def _owner(self, slot: int) -> int:
-        return int(self.owners[slot % len(self.owners)])
+    def _fill(self, donors: list[int], receivers: list[int]) -> bool:
+        load, share, slack = self._arcs.load, self._share, self._slack
+        # One that is needed gives or takes a little more than its share rather than single slots.
+        floors = {node: min(share[node], load[node] - slack[node]) for node in donors}
+        ceilings = {node: max(share[node], load[node] + slack[node]) for node in receivers}
+        return self._transfers.fill(floors, ceilings)
 
-    def _give(self, slots: npt.NDArray[np.intp], source: int, to: int) -> None:
-        weight = float((self._sums[slots + 1] - self._sums[slots]).sum())
-        self.owners[slots] = to
-        self._loads[source] -= weight
-        self._loads[to] += weight
+    def _place_rest(self) -> bool:
+        """Give slots of leaving nodes that fit nowhere to the nodes that are farthest below."""
+        arcs, share, leaving = self._arcs, self._share, set(self._leaving)
+        rooms = [(arcs.load[node] - share[node], node) for node in self._staying]
+        heapify(rooms)
+        rest = [run for run in arcs if arcs.owner[run] in leaving]
+        for run in rest:
+            start, stop = arcs.start[run], arcs.stop[run]
+            while start < stop:
+                excess, node = rooms[0]
+                count = min(max(1, arcs.head(run, -excess)), stop - start)
+                taken = arcs.give_slots(run, range(start, start + count), node)
+                heapreplace(rooms, (arcs.load[node] - share[node], node))
+                start += count
+                run = arcs.after[taken]
+        return bool(rest)
 
-    def _holds(self, node: int, slots: npt.NDArray[np.intp]) -> int:
-        """How many of some slots a node has in sync."""
-        if self._in_sync is None or not len(slots):
-            return 0
-        if node not in self._held:
-            self._held[node] = self._in_sync(self.names[node])
-        return int(self._held[node][slots].sum())
+    def _even_out(self, owners: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+        """Move single slots, perhaps heavy ones, as long as some node is out of tolerance."""
+        excess = np.array(self._arcs.load) - np.array(self._share)
+        while (found := self._next_slot(owners, excess)) is not None:
+            slot, node = found
+            excess[owners[slot]] -= self._weights[slot]
+            excess[node] += self._weights[slot]
+            owners[slot] = node
+        return owners
+
+    def _next_slot(
+        self, owners: npt.NDArray[np.int32], excess: npt.NDArray[np.float64]
+    ) -> tuple[int, int] | None:
+        """A slot and a node that should take it, if any."""
+        order = sorted(self._staying, key=lambda node: (-excess[node], node))
+        taker = order[-1]
+        is_short = self._share[taker] + excess[taker] < self._low[taker]
+        for donor in order:
+            is_over = self._share[donor] + excess[donor] > self._high[donor]
+            if excess[donor] <= 0 or not (is_over or is_short):
+                break
+            slot = self._best_slot(owners, donor, float(excess[donor]), float(-excess[taker]))
+            if slot is not None:
+                return slot, taker
+        return None
+
+    def _best_slot(
+        self, owners: npt.NDArray[np.int32], donor: int, over: float, under: float
+    ) -> int | None:
+        """The slot that brings a node above and one below their shares nearest to them, if any."""
+        slots = np.flatnonzero(owners == donor)
+        weights = self._weights[slots]
+        distance = np.maximum(np.abs(over - weights), np.abs(under - weights))
+        best = int(distance.argmin())
+        return int(slots[best]) if distance[best] < max(over, under) * (1 - _BLUR) else None
+
+
+def _floored(weights: Weights) -> Weights:
+    mean = float(weights.mean())
+    if mean == 0:
+        return np.ones_like(weights)
+    return weights / mean + _EMPTY_SLOT
+
+
+def _check(
+    ring: Ring,
+    weights: Weights,
+    nodes: Sequence[NodeId],
+    capacities: Mapping[NodeId, float],
+    tolerance: float,
+) -> None:
+    if weights.shape != (ring.slots,):
+        raise ConfigError(f"there must be {ring.slots} weights, got {weights.shape}")
+    if not (np.isfinite(weights).all() and (weights >= 0).all()):
+        raise ConfigError("weights must be finite and at least 0")
+    if not nodes or len(set(nodes)) != len(nodes):
+        raise ConfigError(f"nodes must differ, and be at least one, got {list(nodes)}")
+    poor = {node: part for node, part in capacities.items() if not 0 < part < float("inf")}
+    if poor:
+        raise ConfigError(f"capacities must be finite and above 0, got {poor}")
+    if not 0 <= tolerance < 1:
+        raise ConfigError(f"tolerance must be from 0 to below 1, got {tolerance}")

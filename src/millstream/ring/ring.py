@@ -18,7 +18,6 @@ import numpy.typing as npt
 from millstream.errors import ConfigError, MillstreamError
 
 NodeId = NewType("NodeId", str)
-Slot = NewType("Slot", int)
 
 
 class RingError(MillstreamError):
@@ -30,15 +29,6 @@ class RingError(MillstreamError):
 
     def __str__(self) -> str:
         return f"{self.what}; {self.fix}"
-
-
-@dataclass(frozen=True)
-class Move:
-    """One slot that changes owner."""
-
-    slot: Slot
-    source: NodeId
-    target: NodeId
 
 
 @dataclass(frozen=True)
@@ -190,19 +180,6 @@ class Ring:
         if length < 2:
             raise RingError("every node owns single slots", "start the workflow with more slots")
         return (-start + (length + 1) // 2) % self.slots
-
-
-def plan_moves(before: Ring, after: Ring) -> list[Move]:
-    """List the slots that change owner, in slot order."""
-    if before.slots != after.slots:
-        what = f"the rings have {before.slots} and {after.slots} slots"
-        raise RingError(what, "compare rings of the same workflow")
-    # Number the nodes of both rings alike, so that tables can be compared as arrays.
-    nodes = list(dict.fromkeys([*before.nodes, *after.nodes]))
-    old = np.array([nodes.index(node) for node in before.nodes])[before.table]
-    new = np.array([nodes.index(node) for node in after.nodes])[after.table]
-    changed = np.flatnonzero(old != new)
-    return [Move(Slot(int(slot)), nodes[old[slot]], nodes[new[slot]]) for slot in changed]
 
 
 def partition_slots(slots: int, partitions: int) -> list[range]:
