@@ -91,14 +91,14 @@ class RingPolicy:
         uneven = table.uneven(self.options.max_imbalance, self.options.min_cpu)
         moves: list[Transfer] = []
         crowds: list[int] = []
-        owned = OwnedSlots(ring)
+        owned, weights = OwnedSlots(ring), weights_of(load)
         for chain in _neighbourhoods(table, high | uneven, self.options):
             cpu = table.cpu[chain]
             crowded = bool(high[chain].any()) and float(cpu.mean()) >= self.options.cpu_high
             if crowded and limits.addable(ring, 1):
                 crowds += chain
             elif len(chain) > 1:
-                moves += _evened(chain, table.seconds, owned, weights_of(load))
+                moves += _evened(chain, table.seconds, owned, weights)
         actions: list[Action] = [
             *self._moves(moves, table),
             *self._added(crowds, high, table, ring, limits),
