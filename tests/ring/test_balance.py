@@ -312,7 +312,7 @@ def test_copies_change_who_receives_but_not_who_is_in_balance(
     weights = np.random.default_rng(seed).uniform(0.5, 1.5, ring.slots)
 
     def in_sync(node: NodeId) -> npt.NDArray[np.bool_]:
-        return masks[int(node[1:])]
+        return np.asarray(masks[int(node[1:])])
 
     after = rebalanced(ring, weights, nodes, in_sync=in_sync)
 

@@ -265,11 +265,6 @@ class Roster:
         self._goal[list(slots)] = self._numbers[to]
         self._is_changed = True
 
-    def abandon_moves(self) -> None:
-        """Leave all slots where they are; those of leaving nodes still have to move."""
-        self._goal = self.holders.owners.copy()
-        self._is_changed = True
-
     @property
     def needs_goal(self) -> bool:
         """Whether slots shall stay with nodes that shall not own any."""
