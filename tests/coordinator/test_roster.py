@@ -603,3 +603,18 @@ def check(roster: Roster, before: Placement, dead: set[NodeId], goal: Ring | Non
             len(after.copies(slot)) >= min(roster.replicas, len(eligible[slot]))
             for slot in range(SLOTS)
         )
+
+
+def test_held_slots_are_counted_for_every_member() -> None:
+    roster = roster_of([A, B, C, D])
+    only(roster, b=mask(1))
+    roster.add(NodeId("e"), Domain("", "", "e"))
+
+    counts = roster.held_slots()
+
+    for node in roster.nodes:
+        fed, in_sync = roster.placement.fed(node), roster.in_sync(node)
+        assert counts[node].owned == roster.placement.owned(node).sum()
+        assert counts[node].copies == fed.sum()
+        assert counts[node].in_sync == (fed & in_sync).sum()
+    assert counts[B].copies > counts[B].in_sync == 1

@@ -111,6 +111,16 @@ def test_every_node_has_a_line_without_trailing_spaces(count: int, width: int) -
     assert {len(line.split("|")[1]) for line in lines[1:]} == {min(width, 4096)}
 
 
+def test_of_very_many_nodes_the_first_are_shown() -> None:
+    nodes = [NodeId(f"{index:08x}-0000") for index in range(100)]
+
+    lines = draw(everywhere(Ring.even(nodes)), {}).splitlines()
+
+    assert lines[0].startswith("ring version 0: 4096 slots, 100 nodes")
+    assert [line[:8] for line in lines[1:-1]] == [node[:8] for node in nodes[:64]]
+    assert lines[-1] == "and 36 more nodes"
+
+
 def test_a_circle_without_width_is_refused() -> None:
     with pytest.raises(ConfigError, match="width"):
         draw(Placement.alone(Ring.even([A])), {}, 0)

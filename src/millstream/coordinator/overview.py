@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from millstream.ring.masks import SlotMask
+from millstream.coordinator.roster import HeldSlots
 from millstream.ring.placement import Placement
 from millstream.ring.ring import NodeId
 from millstream.ring.zones import Domain
@@ -22,7 +22,7 @@ class Overview:
 
     placement: Placement
     domains: Mapping[NodeId, Domain]
-    in_sync: Mapping[NodeId, SlotMask]
+    held: Mapping[NodeId, HeldSlots]
     lost: tuple[NodeId, ...]
     committed: int
     incarnation: int
@@ -48,16 +48,16 @@ class Overview:
         return [self._status(node, domain) for node, domain in self.domains.items()]
 
     def _status(self, node: NodeId, domain: Domain) -> NodeStatus:
-        fed = self.placement.fed(node)
+        held = self.held[node]
         return NodeStatus(
             node,
             domain.host,
             domain.executor,
             domain.zone,
             self.pids[node],
-            int(self.placement.owned(node).sum()),
-            int(fed.sum()),
-            int((fed & self.in_sync[node]).sum()),
+            held.owned,
+            held.copies,
+            held.in_sync,
             self.roles[node],
         )
 

@@ -62,6 +62,15 @@ class MissingCopy:
     slots: tuple[range, ...]
 
 
+@dataclass(frozen=True)
+class HeldSlots:
+    """How many slots a node owns, and of how many it is fed copies, some of them complete."""
+
+    owned: int
+    copies: int
+    in_sync: int
+
+
 class Roster:
     """The members of a run and what they hold."""
 
@@ -205,6 +214,18 @@ class Roster:
             slots, columns = self.holders.of(self._numbers[node])
             mask[slots] = self._synced[slots, columns]
         return mask
+
+    def held_slots(self) -> dict[NodeId, HeldSlots]:
+        """How many slots each member has."""
+        size, table, copies = len(self._members), self.holders.table, self.holders.table[:, 1:]
+        counts = [
+            np.bincount(numbers, minlength=size).tolist()
+            for numbers in (table[:, 0], copies[copies != NOBODY], copies[self._synced[:, 1:]])
+        ]
+        return {
+            node: HeldSlots(*(count[self._numbers[node]] for count in counts))
+            for node in self.domains
+        }
 
     @property
     def synced(self) -> Cells:

@@ -192,7 +192,7 @@ class Coordinator:
             return Overview(
                 roster.placement,
                 dict(roster.domains),
-                {node: roster.in_sync(node) for node in roster.domains},
+                roster.held_slots(),
                 roster.dead_nodes,
                 self.ledger.committed.epoch,
                 self.ledger.incarnation,

@@ -17,31 +17,36 @@ from millstream.ring.zones import Domain
 
 _SHORT = 8
 _NAMED_COPIES = 4
+_NODES = 64
 
 
 def draw(placement: Placement, domains: Mapping[NodeId, Domain], width: int = 64) -> str:
     """Return a line per node, clockwise: id, zone/executor, slots, its part of the circle, copies.
 
     ``width`` is that of the circle, unrolled from slot 0 on. Behind the arrow are the nodes that
-    get copies of the node's slots, with the number of slots if it is not all of them.
+    get copies of the node's slots, with the number of slots if it is not all of them. Of very many
+    nodes only the first are shown.
     """
     if width < 1:
         raise ConfigError(f"width must be at least 1, got {width}")
-    nodes = placement.nodes
-    short = _short_names(nodes)
+    every = placement.nodes
+    nodes = every[:_NODES] if len(every) > _NODES + 1 else every
+    short = _short_names(every)
     copied = _copied_slots(placement)
     where = [_where(domains.get(node)) for node in nodes]
     counts = [int(placement.owned(node).sum()) for node in nodes]
     name_width = max(map(len, short.values()))
     where_width = max(map(len, where))
     count_width = max(len(str(count)) for count in counts)
-    size = f"{placement.ring.slots} slots, {len(nodes)} node{'' if len(nodes) == 1 else 's'}"
+    size = f"{placement.ring.slots} slots, {len(every)} node{'' if len(every) == 1 else 's'}"
     legend = "# owns, + owns a few, - copies"
     lines = [f"ring version {placement.version}: {size} ({legend})"]
     for node, place, count in zip(nodes, where, counts, strict=True):
         bar = _bar(placement.owned(node), placement.fed(node), width)
         head = f"{short[node]:<{name_width}}  {place:<{where_width}}  {count:>{count_width}}"
         lines.append(f"{head}  |{bar}|{_arrow(copied[node], count, short)}")
+    if len(every) > len(nodes):
+        lines.append(f"and {len(every) - len(nodes)} more nodes")
     return "\n".join(lines)
 
 
