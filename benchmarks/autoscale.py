@@ -18,7 +18,6 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import count
 from pathlib import Path
-from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -34,7 +33,6 @@ from benchmarks.load_traces import Trace, trace_of
 from benchmarks.modelled_work import Processor, play
 from benchmarks.plots import Line, Panel, plot
 from benchmarks.words import SLOTS, counts_of, text_of, uniform
-from millstream.coordinator import autoscaler
 from millstream.elastic.bottleneck_policy import BottleneckOptions, BottleneckPolicy
 from millstream.elastic.cooldown import Cooldown
 from millstream.elastic.latency_policy import LatencyOptions, LatencyPolicy
@@ -106,6 +104,7 @@ class Track:
             policy=policy,
             min_nodes=least,
             max_nodes=most,
+            cooldown=COOLDOWN,
         )
         return trace_of(played)
 
@@ -158,8 +157,7 @@ def autoscale(spark: SparkSession, options: Options, plots: Path | None) -> list
     for shape in size.shapes:
         track = Track(spark, options.folder, shape, size.seconds)
         for policy in POLICIES:
-            with patch.object(autoscaler, "Cooldown", lambda: COOLDOWN):
-                trace = track.elastic(policy)
+            trace = track.elastic(policy)
             compared[policy][shape] = Compared(trace, track.best_fixed(trace.p95))
     if plots is not None:
         write_plots(plots, compared)

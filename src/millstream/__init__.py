@@ -39,6 +39,7 @@ from millstream.coordinator.sink_folders import OutputLostError
 from millstream.coordinator.sink_layout import SinkBusyError
 from millstream.elastic.actions import AddNodes, MoveSlots, RemoveNodes
 from millstream.elastic.bottleneck_policy import BottleneckOptions, BottleneckPolicy
+from millstream.elastic.cooldown import Cooldown
 from millstream.elastic.events import Event
 from millstream.elastic.latency_policy import LatencyOptions, LatencyPolicy
 from millstream.elastic.load import Load
@@ -131,6 +132,7 @@ __all__ = [
     "Combinable",
     "CommitUnknownError",
     "ConfigError",
+    "Cooldown",
     "CorruptRecordError",
     "CountedWindow",
     "DataError",

@@ -34,13 +34,13 @@ class Autoscaler:
         *,
         min_nodes: int,
         max_nodes: int,
-        cooldown: Cooldown | None = None,
+        cooldown: Cooldown,
         dry_run: bool = False,
     ) -> None:
         """With ``dry_run`` decisions are events and nothing more."""
         self._policy = policy
         self._min, self._max = min_nodes, max_nodes
-        self._cooldown = cooldown or Cooldown()
+        self._cooldown = cooldown
         self._dry_run = dry_run
         self._past: list[Decision] = []
         self._open: Decision | None = None  # whose outcome is not known yet

@@ -17,6 +17,7 @@ from millstream.checkpoints.evolution import Changes
 from millstream.coordinator.claim import Recovery
 from millstream.coordinator.journal import CheckpointResult
 from millstream.elastic.built_in import policy_of
+from millstream.elastic.cooldown import Cooldown
 from millstream.elastic.policy import Policy
 from millstream.errors import ConfigError
 from millstream.flow.workflow import Workflow
@@ -74,6 +75,7 @@ class RunConfig:
     policy: str | Policy = "manual"
     min_nodes: int = 1
     max_nodes: int | None = None
+    cooldown: Cooldown = field(default_factory=Cooldown)
     dry_run: bool = False
     memory_limit: int | str | None = None
     node_timeout: timedelta = timedelta(seconds=10)
@@ -105,6 +107,8 @@ class RunConfig:
         policy_of(self.policy)
         if self.dry_run not in (True, False):
             raise ConfigError(f"dry_run must be True or False, got {self.dry_run!r}")
+        if not isinstance(self.cooldown, Cooldown):
+            raise ConfigError(f"cooldown must be an ms.Cooldown(...), got {self.cooldown!r}")
         if self.max_nodes is not None and self.max_nodes < max(self.min_nodes, self.nodes or 1):
             raise ConfigError(
                 f"max_nodes must be at least min_nodes ({self.min_nodes}) and nodes, "

@@ -42,11 +42,11 @@ def start(workflow: Workflow, config: RunConfig) -> Run:
     that died is replaced within ``replace_after``, if an executor has room for it; with None it is
     not. Every slot has ``replicas`` copies on other nodes, in other fault zones where possible:
     ``zone`` gives the zone of an executor from its host and id, by default its ``MILLSTREAM_ZONE``
-    or its host. A node that answers no ping for ``node_timeout`` is declared dead. A
-    ``policy`` ("ring", "bottleneck", "latency", or one of ``ms.policy``) changes nodes and slots by
-    load, within ``min_nodes`` and ``max_nodes`` (by default as many as there are cores); with
-    ``dry_run`` it only reports what it would do. ``every`` is the shortest time between two epochs
-    of unbounded input. With a ``memory_limit`` (bytes, or text
+    or its host. A node that answers no ping for ``node_timeout`` is declared dead. A ``policy``
+    ("ring", "bottleneck", "latency", or one of ``ms.policy``) changes nodes and slots by load,
+    within ``min_nodes`` and ``max_nodes`` (by default as many as there are cores); with ``dry_run``
+    it only reports what it would do, and ``cooldown`` is how long it waits. ``every`` is the
+    shortest time between two epochs of unbounded input. With a ``memory_limit`` (bytes, or text
     such as ``"512MB"``) a node whose keys take more than that in memory moves the least recently
     used to its local disk; jobs with built-in aggregates or Arrow reducers do not. ``listen`` is
     the address on which coordinator and nodes accept connections from other hosts; without it they

@@ -165,6 +165,7 @@ class Startup:
                 policy_of(config.policy),
                 min_nodes=config.min_nodes,
                 max_nodes=config.max_nodes or max(cores, nodes),
+                cooldown=config.cooldown,
                 dry_run=config.dry_run,
             ),
             partitions=config.partitions or cores,
