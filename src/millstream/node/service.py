@@ -28,6 +28,7 @@ from millstream.node.replicator import Replicator
 from millstream.node.slot_operations import SlotOperations
 from millstream.node.typed_errors import BackgroundTaskError, typed
 from millstream.ring.ring import NodeId
+from millstream.state.collector import free_discarded
 from millstream.wire.commit import Commit, Seal
 from millstream.wire.feed import Feed, FeedRefusedError
 from millstream.wire.membership import Assign, FencedError, FetchAssignment, Ping, Stop
@@ -245,6 +246,7 @@ class NodeService:
             self._seal(message.committed)
         with self._locks.both():
             self._machine.assign(message)
+        free_discarded()
         self._begin_replay()
         if self._units is not None and self._machine.unrestored().any():
             self._spawn(self._operations.restore_all, "restore")

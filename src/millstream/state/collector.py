@@ -11,6 +11,7 @@ traversed: large new state is frozen (``gc.freeze``) before the next collection.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import sys
 import threading
@@ -111,6 +112,20 @@ class ManualCollector:
     def _freeze(self, keys: int) -> None:
         gc.freeze()
         self._frozen, self._merged = keys, 0
+
+
+_discarded: list[Any] = []
+
+
+def discard(table: Any) -> None:
+    """Take a large table that is no longer needed; ``free_discarded`` frees it."""
+    _discarded.append(table)
+
+
+def free_discarded() -> None:
+    """Free what was discarded; to be called without locks, by any thread."""
+    with contextlib.suppress(IndexError):  # another thread may have taken the last one
+        free_one_by_one(_discarded)
 
 
 def free_one_by_one(tables: list[Any]) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.ring.masks import SlotCounts, SlotMask
-from millstream.state.collector import without_collector
+from millstream.state.collector import discard, without_collector
 from millstream.state.key_view import (
     COPIED_ENTRIES,
     GONE,
@@ -206,9 +206,9 @@ class KeyedState:
     def drop(self, slots: SlotMask) -> None:
         """Remove all keys of some slots."""
         for slot in np.flatnonzero(slots).tolist():
-            self._masters.pop(slot, None)
+            discard(self._masters.pop(slot, None))
             self._slow_path.pop(slot, None)
-            self._seen.pop(slot, None)
+            discard(self._seen.pop(slot, None))
 
     def get(self, slot: int, key: Any) -> Any:
         """What a user reads for a key, or None."""
