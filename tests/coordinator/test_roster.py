@@ -298,6 +298,15 @@ def test_an_owner_of_restored_slots_can_die_as_well() -> None:
     assert owners(roster) == "c" * SLOTS and roster.dead_nodes == (A, B)
 
 
+def test_a_standby_node_inherits_what_the_store_has_if_nobody_else_is_left() -> None:
+    roster = roster_of([A, B])
+    roster.add(C, Domain("zone", C, C))
+
+    roster.remove([A, B], restorable=True)
+
+    assert owners(roster) == "c" * SLOTS and roster.active == (C,)
+
+
 def test_without_anybody_left_even_a_store_does_not_help() -> None:
     roster = roster_of([A, B])
 

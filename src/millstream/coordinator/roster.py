@@ -321,7 +321,7 @@ class Roster:
         inherited = orphans & able.any(axis=1)
         owners[inherited] = heirs[inherited]
         lost = orphans & ~inherited
-        left = [node for node in self._clockwise(removed[0]) if node not in removed]
+        left = self._heirs(removed)
         if lost.any() and not ((restorable or self._empty) and left):
             raise StateLostError(int(lost.sum()), len(lost), (*self._dead, *removed), self.replicas)
         if lost.any():
@@ -343,14 +343,13 @@ class Roster:
         self._mint(owners, restored=lost)
         self._is_changed = True
 
-    def _clockwise(self, node: NodeId) -> list[NodeId]:
-        """The other members that may own slots, nearest clockwise first, then any that live."""
-        ring = self.placement.ring
-        near = ring.neighbours(node, len(ring.nodes)) if node in ring.nodes else ()
-        others = [n for n in (*near, *self.domains) if n in self.domains and n != node]
-        chosen = list(dict.fromkeys(others))
+    def _heirs(self, removed: list[NodeId]) -> list[NodeId]:
+        """Who inherits what has no copy: active members, nearest clockwise first, or any left."""
+        ring, first = self.placement.ring, removed[0]
+        near = ring.neighbours(first, len(ring.nodes)) if first in ring.nodes else ()
+        left = [n for n in dict.fromkeys((*near, *self.domains)) if n not in removed]
         active = self.active
-        return [n for n in chosen if n in active] or chosen
+        return [n for n in left if n in active] or left
 
     def enact(self, between_epochs: bool) -> bool:
         """Enact pending moves and changes of copies; return whether a placement was minted.
