@@ -12,14 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millstream.elastic.pool_options import ExecutorSupply, PoolOptions
 from millstream.elastic.pool_plan import Executor, LaunchPlan, PoolMember
-from millstream.elastic.pool_state import (
-    ExecutorSupply,
-    PoolActions,
-    PoolOptions,
-    PoolState,
-    PoolView,
-)
+from millstream.elastic.pool_state import PoolActions, PoolState, PoolView
 from millstream.ring.ring import NodeId
 
 TICK = 0.5
@@ -143,17 +138,18 @@ def test_standby_nodes_are_started_besides_the_target() -> None:
 
 
 def test_a_dead_node_is_replaced_on_its_executor_at_once() -> None:
-    pool = world(3, {"1": 2, "2": 2})  # n1 and n3 on executor 1, n2 on executor 2
+    pool = world(3, {"1": 2, "2": 2, "3": 2})
+    pool.cores["0"] = 2  # is as empty as executor 3 will be
     pool.kill("n3")
 
-    assert pool.tick().launches == LaunchPlan(total=1, limits={"1": 1})
+    assert pool.tick().launches == LaunchPlan(total=1, limits={"3": 1})
 
     pool.claim()
     pool.join()
     [event] = pool.tick(after=2.0).events
     assert event.kind == "replaced"
     assert event.facts["lost"] == "n3" and event.facts["seconds"] == 2.0
-    assert event.text == "node n4 on executor 1 replaces node n3, which died 2.0 s ago"
+    assert event.text == "node n4 on executor 3 replaces node n3, which died 2.0 s ago"
 
 
 def test_a_replacement_takes_any_executor_when_time_runs_out() -> None:
@@ -217,6 +213,17 @@ def test_nodes_that_die_again_and_again_are_not_replaced_forever() -> None:
     assert pool.kinds.count("replacement-paused") == 1
 
     assert pool.tick(after=60.0).launches.total == 2
+
+
+def test_a_node_that_was_given_up_is_not_replaced_by_one_that_comes_later() -> None:
+    pool = world(2, {"1": 2, "2": 2})
+    pool.kill("n2")
+    pool.target = 1
+    pool.tick()
+    pool.target = 2
+    pool.settle()
+
+    assert len(pool.members) == 2 and pool.kinds == []
 
 
 def test_in_local_mode_any_number_of_nodes_starts_below_the_driver() -> None:
@@ -294,13 +301,24 @@ def test_a_request_that_is_not_granted_is_reported_once_and_stays() -> None:
     assert pool.tick().launches.total == 1
 
 
-def test_executors_that_are_there_take_the_nodes_if_that_is_allowed() -> None:
-    pool = world(
-        2, {"1": 1, "2": 1}, ExecutorSupply.FIXED, grant_within=timedelta(0), overcommit=True
-    )
-    pool.target = 4
+def test_a_larger_request_gets_time_of_its_own() -> None:
+    pool = world(2, {"1": 1, "2": 1}, grant_within=timedelta(seconds=10))
+    pool.target = 3
+    pool.tick()
+    pool.target = 5
+    assert pool.tick(after=8.0).request == 5
 
-    assert pool.tick().launches == LaunchPlan(total=2, limits={"1": 1, "2": 1})
+    assert pool.tick(after=8.0).events == ()
+    assert [event.kind for event in pool.tick(after=2.0).events] == ["executors-not-granted"]
+
+
+def test_executors_that_are_there_take_the_nodes_if_that_is_allowed() -> None:
+    patience = timedelta(seconds=10)
+    pool = world(2, {"1": 1, "2": 1}, ExecutorSupply.FIXED, grant_within=patience, overcommit=True)
+    pool.target = 4
+    assert pool.tick().launches.total == 0
+
+    assert pool.tick(after=10.0).launches == LaunchPlan(total=2, limits={"1": 1, "2": 1})
     pool.claim()
     pool.join()
     assert pool.tick() == PoolActions()
@@ -329,10 +347,23 @@ def test_an_executor_whose_nodes_left_is_released_after_a_while() -> None:
 
     actions = pool.tick(after=10.0)
     assert (actions.release, actions.request) == (("2",), 1)
+    assert pool.tick() == PoolActions()  # it takes a while to end
     del pool.cores["2"]
     assert pool.kinds == ["executors-released"]
     pool.target = 2
     assert pool.tick().request == 2  # Spark does not bring it by itself
+
+
+def test_nodes_do_not_start_on_an_executor_that_was_released() -> None:
+    pool = world(2, {"1": 1, "2": 1}, release_after=timedelta(0))
+    pool.target = 1
+    pool.leave("n2")
+    assert pool.tick().release == ("2",)
+    pool.target = 2
+
+    actions = pool.tick()
+    assert (actions.launches.total, actions.request) == (0, 2)
+    assert pool.tick(after=30.0).launches.limits == {"2": 1}  # Spark has kept it, it seems
 
 
 def test_an_executor_that_never_had_a_node_is_not_released() -> None:
@@ -347,11 +378,24 @@ def test_an_executor_that_gets_a_node_again_is_not_released() -> None:
     pool.leave("n2")
     pool.tick()
     pool.target = 2
-    pool.tick()
-    pool.claim()
-    pool.join()
 
+    actions = pool.tick(after=100.0)
+    assert (actions.launches.limits, actions.release) == ({"2": 1}, ())
+    pool.claim()
+    assert pool.tick(after=10.0) == PoolActions()
+    pool.join()
     assert pool.tick(after=100.0) == PoolActions()
+
+
+def test_an_executor_whose_node_died_while_it_was_leaving_is_released() -> None:
+    pool = world(2, {"1": 1, "2": 1})
+    pool.target = 1
+    pool.members = [replace(member, leaving=member.node == "n2") for member in pool.members]
+    pool.tick()
+    pool.kill("n2")
+    pool.tick()
+
+    assert pool.tick(after=10.0).release == ("2",)
 
 
 @pytest.mark.parametrize("supply", [ExecutorSupply.LOCAL, ExecutorSupply.FIXED])

@@ -3,19 +3,19 @@
 It is shown the members, the executors and the nodes that are starting, and returns what to do, so
 that there are ``target`` nodes and some on standby. Which members are active, and which of them
 leave, is decided elsewhere. Where nodes are started is computed in
-:mod:`millstream.elastic.pool_plan`; :mod:`millstream.spark.node_pool` drives this machine.
+:mod:`millstream.elastic.pool_plan`, how many executors are needed in
+:mod:`millstream.elastic.executor_demand`; :mod:`millstream.spark.node_pool` drives this machine.
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import timedelta
-from enum import Enum
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
 
+from millstream.elastic.executor_demand import ExecutorDemand
+from millstream.elastic.pool_events import PoolEvent
+from millstream.elastic.pool_options import ExecutorSupply, PoolOptions
 from millstream.elastic.pool_plan import (
     Executor,
     LaunchPlan,
@@ -28,56 +28,6 @@ from millstream.ring.ring import NodeId
 _PICKY_TRIES = 3
 _STORM_SECONDS = 60.0
 _STORM_LOSSES = 3  # for each node that there should be
-
-EventKind = Literal[
-    "replaced",
-    "replacement-paused",
-    "not-started",
-    "launch-failed",
-    "executors-requested",
-    "executors-granted",
-    "executors-not-granted",
-    "executors-released",
-]
-
-
-@dataclass(frozen=True)
-class PoolEvent:
-    """Something that happened in the pool: its kind, a sentence, and the facts behind it."""
-
-    kind: EventKind
-    text: str
-    facts: Mapping[str, Any] = field(default_factory=dict)
-
-
-class ExecutorSupply(Enum):
-    """Whether the cluster manager grants executors."""
-
-    LOCAL = "local"
-    """There is one executor; any number of nodes are processes below it."""
-    FIXED = "fixed"
-    """Executors are replaced when they die, but their number does not change."""
-    ELASTIC = "elastic"
-    """Executors can be requested and released."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PoolOptions:
-    """What the pool keeps alive, and what it may do for it.
-
-    A node that died is replaced within ``replace_after`` (never, if None) as long as an executor
-    has room: ``nodes_per_core`` nodes for each core. If executors are missing for ``grant_within``,
-    they are taken as not granted: with ``overcommit`` the nodes are then started on the executors
-    that are there. An executor whose nodes left is released after ``release_after``.
-    """
-
-    supply: ExecutorSupply
-    standby: int = 0
-    replace_after: timedelta | None = timedelta(seconds=5)
-    nodes_per_core: float = 1.0
-    overcommit: bool = False
-    grant_within: timedelta = timedelta(seconds=30)
-    release_after: timedelta = timedelta(seconds=10)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,16 +68,6 @@ class _Lost:
     at: float
 
 
-@dataclass
-class _Shortage:
-    """Nodes do not fit on the executors, since when, and what was done about it."""
-
-    since: float
-    requested: int | None = None
-    before: int = 0
-    reported: bool = False
-
-
 class PoolState:
     """Decides what the pool does."""
 
@@ -139,14 +79,13 @@ class PoolState:
         self._dead: frozenset[NodeId] = frozenset()
         self._losses: list[float] = []
         self._was_paused = False
-        self._vacated: dict[str, float] = {}
-        self._shortage: _Shortage | None = None
-        self._aim = 0  # how many executors Spark tries to keep
+        self._demand = ExecutorDemand(options)
         self._per_executor = 1
         self._events: list[PoolEvent] = []
 
     def tick(self, view: PoolView) -> PoolActions:
         """What to do now."""
+        view = replace(view, executors=self._demand.usable(view.executors, view.now))
         self._compare(view)
         living = {executor.name for executor in view.executors}
         # What was starting on an executor that has died since does not come any more.
@@ -154,21 +93,25 @@ class PoolState:
         nodes = Counter(member.executor for member in view.members) + starting
         missing = self._missing(view, starting.total())
         room = self._room(view, nodes, missing)
-        request = self._supply(view, missing - sum(room.values()))
-        if self._may_overcommit:
+        short = missing - sum(room.values())
+        request = self._demand.request(view.executors, short, self._per_executor, view.now)
+        if self._options.overcommit and self._demand.is_denied:
             room = dict.fromkeys(living, missing)
         launches = self._launches(view, nodes, room, missing)
-        release = self._release(view, nodes + Counter(launches.limits))
-        if release:
-            request = self._aim
-        events, self._events = tuple(self._events), []
+        expected = nodes + Counter(launches.limits)
+        release, rest = self._demand.release(view.executors, expected, view.now)
         return PoolActions(
             launches=launches,
             drain=superfluous(view.members, view.target, self._options.standby),
-            request=request,
+            request=request if rest is None else rest,
             release=release,
-            events=events,
+            events=self._take_events(),
         )
+
+    def _take_events(self) -> tuple[PoolEvent, ...]:
+        events = (*self._events, *self._demand.events)
+        self._events, self._demand.events = [], []
+        return events
 
     # -- members -------------------------------------------------------------------------
 
@@ -179,7 +122,7 @@ class PoolState:
             if node in self._members:
                 continue
             if member.leaving or node not in view.dead:
-                self._vacated.setdefault(member.executor, view.now)
+                self._demand.vacate(member.executor, view.now)
             else:
                 self._lost.append(_Lost(node, member.executor, view.now))
         # Also those that joined and died since the last tick.
@@ -196,12 +139,12 @@ class PoolState:
         lost = next((lost for lost in self._lost if lost.executor == executor), self._lost[0])
         self._lost.remove(lost)
         seconds = now - lost.at
-        self._event(
-            "replaced",
+        text = (
             f"node {member.node[:8]} on executor {executor} replaces node {lost.node[:8]}, which "
-            f"died {seconds:.1f} s ago",
-            {"node": member.node, "executor": executor, "lost": lost.node, "seconds": seconds},
+            f"died {seconds:.1f} s ago"
         )
+        facts = {"node": member.node, "executor": executor, "lost": lost.node, "seconds": seconds}
+        self._events.append(PoolEvent("replaced", text, facts))
 
     def _missing(self, view: PoolView, starting: int) -> int:
         """How many nodes to start."""
@@ -220,12 +163,12 @@ class PoolState:
         self._losses = [at for at in self._losses if now - at < _STORM_SECONDS]
         before, self._was_paused = self._was_paused, len(self._losses) > _STORM_LOSSES * wanted
         if self._was_paused and not before:
-            self._event(
-                "replacement-paused",
+            text = (
                 f"{len(self._losses)} nodes died within {_STORM_SECONDS:.0f} s, and are not "
-                "replaced until that ends; see the executors' stderr for what ends them",
-                {"losses": len(self._losses)},
+                "replaced until that ends; see the executors' stderr for what ends them"
             )
+            facts = {"losses": len(self._losses)}
+            self._events.append(PoolEvent("replacement-paused", text, facts))
         return self._was_paused
 
     # -- launches ------------------------------------------------------------------------
@@ -262,82 +205,3 @@ class PoolState:
         return after is not None and any(
             now - lost.at > after.total_seconds() / 2 for lost in self._lost
         )
-
-    # -- executors -----------------------------------------------------------------------
-
-    @property
-    def _may_overcommit(self) -> bool:
-        """Whether nodes are started although there is no room for them."""
-        shortage = self._shortage
-        return self._options.overcommit and shortage is not None and shortage.reported
-
-    def _supply(self, view: PoolView, short: int) -> int | None:
-        """Keep track of nodes that do not fit; return how many executors to ask for."""
-        there = len(view.executors)
-        self._aim = max(self._aim, there)
-        if short <= 0:
-            return self._end_shortage(there)
-        shortage = self._shortage = self._shortage or _Shortage(view.now)
-        needed = there + math.ceil(short / self._per_executor)
-        # Spark replaces executors that died; it is asked only for more than it has in mind.
-        if self._options.supply is ExecutorSupply.ELASTIC and needed > self._aim:
-            if shortage.requested is None:
-                shortage.before = self._aim
-            shortage.requested = self._aim = needed
-            shortage.since, shortage.reported = view.now, False
-            facts = {"executors": there, "requested": needed, "short": short}
-            text = (
-                f"asked Spark for {needed} executors instead of {there}: {short} nodes do not fit"
-            )
-            self._event("executors-requested", text, facts)
-            return needed
-        waited = view.now - shortage.since
-        if waited >= self._options.grant_within.total_seconds() and not shortage.reported:
-            shortage.reported = True
-            then = (
-                "they are started on the executors that are there"
-                if self._options.overcommit
-                else "the run continues with fewer nodes until there are more executors"
-            )
-            self._event(
-                "executors-not-granted",
-                f"{short} nodes have no room on {there} executors since {waited:.0f} s; {then}",
-                {"executors": there, "needed": needed, "short": short, "waited": waited},
-            )
-        return None
-
-    def _end_shortage(self, there: int) -> int | None:
-        """All nodes fit: note what was granted, withdraw what is not needed any more."""
-        shortage, self._shortage = self._shortage, None
-        if shortage is None or shortage.requested is None:
-            return None
-        if there >= shortage.requested:
-            facts = {"executors": there}
-            self._event("executors-granted", f"there are {there} executors now", facts)
-            return None
-        self._aim = max(shortage.before, there)
-        return self._aim
-
-    def _release(self, view: PoolView, nodes: Counter[str]) -> tuple[str, ...]:
-        """The executors to release: their nodes left, and none are to come."""
-        living = {executor.name for executor in view.executors}
-        self._vacated = {
-            name: since
-            for name, since in self._vacated.items()
-            if name in living and nodes[name] == 0
-        }
-        if self._options.supply is not ExecutorSupply.ELASTIC or self._shortage is not None:
-            return ()
-        grace = self._options.release_after.total_seconds()
-        release = tuple(name for name, since in self._vacated.items() if view.now - since >= grace)
-        if release:
-            for name in release:
-                del self._vacated[name]
-            self._aim -= len(release)
-            names = ", ".join(release)
-            text = f"released executor {names}, whose nodes left"
-            self._event("executors-released", text, {"executors": release})
-        return release
-
-    def _event(self, kind: EventKind, text: str, facts: Mapping[str, Any]) -> None:
-        self._events.append(PoolEvent(kind, text, facts))

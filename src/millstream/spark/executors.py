@@ -8,8 +8,8 @@ from typing import Any
 from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 
+from millstream.elastic.pool_options import ExecutorSupply
 from millstream.elastic.pool_plan import Executor
-from millstream.elastic.pool_state import ExecutorSupply
 
 
 class Executors:

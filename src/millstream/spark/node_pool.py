@@ -18,8 +18,10 @@ from millstream.coordinator.launch_tickets import LaunchTickets, Ticket
 from millstream.coordinator.roster import Roster
 from millstream.coordinator.scaling import Scaling
 from millstream.elastic.events import EventLog
+from millstream.elastic.pool_events import PoolEvent
+from millstream.elastic.pool_options import PoolOptions
 from millstream.elastic.pool_plan import Executor, LaunchPlan, PoolMember
-from millstream.elastic.pool_state import PoolEvent, PoolOptions, PoolState, PoolView
+from millstream.elastic.pool_state import PoolState, PoolView
 from millstream.spark.executors import Executors
 from millstream.spark.node_launch import LaunchJobs, NodeTemplate
 from millstream.wire.net import Net
