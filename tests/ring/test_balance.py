@@ -128,7 +128,8 @@ def test_slots_move_from_nodes_above_to_nodes_below_their_share(
     before, share = loads(ring, weights), floored(weights).sum() / len(nodes)
     for move in moves:
         assert move.source not in nodes or before[move.source] > share
-        assert before.get(move.target, 0.0) < share
+        # A slot of a node that leaves may fill a gap in the arc of any other.
+        assert before.get(move.target, 0.0) < share or move.source not in nodes
 
 
 @untimed

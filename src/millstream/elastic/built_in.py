@@ -22,7 +22,7 @@ def policy_of(choice: str | Policy) -> Policy:
             return _BUILT_IN[choice]
         known = ", ".join(map(repr, _BUILT_IN))
         raise ConfigError(
-            f"there is no policy {choice!r}; choose one of {known}, or ms.policy(...)"
+            f"policy must be one of {known}, or from ms.policy(...), got {choice!r}"
         )
     if not callable(getattr(choice, "decide", None)) or not isinstance(
         getattr(choice, "name", None), str
