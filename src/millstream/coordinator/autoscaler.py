@@ -10,19 +10,22 @@ import logging
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from millstream.coordinator.roster import Roster
 from millstream.coordinator.run_context import RunContext
 from millstream.coordinator.scaling import Scaling
+from millstream.elastic.action_checks import problem_with
 from millstream.elastic.actions import Action, AddNodes, MoveSlots
 from millstream.elastic.cooldown import Cooldown, decide_calmly
 from millstream.elastic.decisions import Decision, decided, outcome
 from millstream.elastic.limits import Limits
 from millstream.elastic.load import Load
-from millstream.elastic.policy import Policy
+from millstream.elastic.policy import Policy, PolicyError
 from millstream.errors import MillstreamError
 
 log = logging.getLogger("millstream")
 
 _RETAINED = 64
+_PATIENCE = 30.0  # for nodes that were asked for
 
 
 class Autoscaler:
@@ -44,29 +47,51 @@ class Autoscaler:
         self._dry_run = dry_run
         self._past: list[Decision] = []
         self._open: Decision | None = None  # whose outcome is not known yet
+        self._short_since: float | None = None  # of the nodes that were asked for
 
     def consider(self, run: RunContext, scaling: Scaling, history: Sequence[Load]) -> None:
         """Let the policy decide, unless a change is under way; enact what it suggests."""
-        roster = run.roster
-        if roster.pending or roster.leaving or len(roster.active) < roster.target or not history:
+        if not history or not self._is_quiet(run.roster, history[-1]):
             return
-        self._report_outcome(run, history[-1])
-        limits = Limits(min_nodes=self._min, max_nodes=self._max, standby=len(roster.standby))
-        ring = roster.placement.ring
         try:
-            actions = decide_calmly(self._policy, history, ring, limits, self._past, self._cooldown)
-        except MillstreamError as problem:  # of a policy that a user wrote
+            actions = self._decide(run, history)
+        except Exception as problem:  # of a policy that a user wrote: the run does without
             log.warning("the policy %s failed; nothing changes: %s", self._policy.name, problem)
             run.events.add("policy-failed", str(problem), {"policy": self._policy.name})
             return
-        if not actions:
-            return
-        decision = decided(self._policy.name, actions, history[-1], ring, dry_run=self._dry_run)
-        self._past = [*self._past[-_RETAINED:], decision]
-        self._open = decision
-        self._report(run, decision)
         for action in () if self._dry_run else actions:
             self._enact(scaling, action, run)
+
+    def _is_quiet(self, roster: Roster, load: Load) -> bool:
+        """Whether no change is under way; nodes that do not come are not waited for for ever."""
+        if len(roster.active) >= roster.target:
+            self._short_since = None
+        elif self._short_since is None:
+            self._short_since = load.time
+        is_waiting = self._short_since is not None and load.time - self._short_since < _PATIENCE
+        return not (roster.pending or roster.leaving or is_waiting)
+
+    def _decide(self, run: RunContext, history: Sequence[Load]) -> list[Action]:
+        roster, ring = run.roster, run.roster.placement.ring
+        self._report_outcome(run, history[-1])
+        # Never so few that a slot would have no replica, unless there are as few now.
+        least = max(self._min, min(roster.replicas + 1, len(roster.active)))
+        limits = Limits(
+            min_nodes=min(least, self._max), max_nodes=self._max, standby=len(roster.standby)
+        )
+        actions = decide_calmly(self._policy, history, ring, limits, self._past, self._cooldown)
+        if self._short_since is not None:  # more nodes were asked for, and did not come
+            actions = [action for action in actions if isinstance(action, MoveSlots)]
+        impossible = problem_with(actions, ring, limits)
+        if impossible is not None:
+            raise PolicyError(self._policy.name, None, impossible.what, impossible.fix)
+        if actions:
+            newest = history[-1]
+            decision = decided(self._policy.name, actions, newest, ring, dry_run=self._dry_run)
+            self._past = [*self._past[-_RETAINED:], decision]
+            self._open = decision
+            self._report(run, decision)
+        return actions
 
     def _enact(self, scaling: Scaling, action: Action, run: RunContext) -> None:
         try:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from millstream.errors import ConfigError
 from millstream.ring.ring import NodeId, Ring
 
 
@@ -29,10 +30,11 @@ class Layout:
 
     @classmethod
     def from_manifest(cls, recorded: Mapping[str, Any]) -> Layout | None:
-        """Read what ``to_manifest`` wrote; None if a manifest has no layout."""
-        if not recorded:
+        """Read what ``to_manifest`` wrote; None if a manifest has no layout, or a damaged one."""
+        try:
+            return cls(recorded["nodes"], tuple((start, at) for start, at in recorded["arcs"]))
+        except (KeyError, TypeError, ValueError):
             return None
-        return cls(recorded["nodes"], tuple((start, at) for start, at in recorded["arcs"]))
 
     def to_manifest(self) -> dict[str, Any]:
         """The layout as plain values."""
@@ -40,6 +42,9 @@ class Layout:
 
     def ring(self, nodes: Sequence[NodeId], slots: int) -> Ring | None:
         """The first ring of these nodes in this layout; None if it is of another number."""
-        if len({at for _, at in self.arcs}) != len(nodes) or self.arcs[-1][0] >= slots:
+        if {at for _, at in self.arcs} != set(range(len(nodes))):
             return None
-        return Ring(0, slots, tuple((start, nodes[at]) for start, at in self.arcs))
+        try:
+            return Ring(0, slots, tuple((start, nodes[at]) for start, at in self.arcs))
+        except ConfigError:  # of another number of slots, or damaged: not worth a failed start
+            return None

@@ -46,20 +46,38 @@ class ReceiptCollector:
         """
         for _ in range(_ROUNDS):
             reports = self._collect()
-            if not self._run.ledger.missing():
+            if not self._missing():
                 break
             if self._run.ledger.taken_over:
                 # Sinks may have read outputs of the dead owner; to evaluate the rest again would
                 # not prove that the state has the same input.
-                self._run.ledger.require_complete()
+                self._require_complete()
             evaluate()
         else:
             reports = self._collect()
-            self._run.ledger.require_complete()
+            self._require_complete()
         if self._resend():
             reports = self._collect()
             reports = self._await_copies() or reports
         return reports
+
+    # Under the lock: copies that are completed in the background mint placements meanwhile.
+
+    def _missing(self) -> bool:
+        with self._lock:
+            return bool(self._run.ledger.missing())
+
+    def _lagging(self) -> list[tuple[NodeId, NodeId]]:
+        with self._lock:
+            return self._run.ledger.lagging()
+
+    def _leaves_single_copies(self) -> bool:
+        with self._lock:
+            return self._run.ledger.leaves_single_copies()
+
+    def _require_complete(self) -> None:
+        with self._lock:
+            self._run.ledger.require_complete()
 
     def _collect(self) -> dict[NodeId, NodeReport]:
         """Collect the receipts of the epoch under way from every node."""
@@ -97,7 +115,7 @@ class ReceiptCollector:
         """Have owners resend what backups lack; return whether there was anything."""
         record = self._run.ledger.record
         assert record is not None
-        lagging = self._run.ledger.lagging()
+        lagging = self._lagging()
         call, living = self._run.rpc.call_living, self._run.roster.domains
         self._net.gather(
             [
@@ -117,8 +135,8 @@ class ReceiptCollector:
         deadline = self._net.now() + _COPIES_PATIENCE * self._patience.silence
         pause = RETRY_PAUSE
         with self._run.waits.wait("a commit") as wait:
-            while not self._run.ledger.missing() and self._run.ledger.leaves_single_copies():
-                late = ", ".join(sorted({backup[:8] for _, backup in self._run.ledger.lagging()}))
+            while not self._missing() and self._leaves_single_copies():
+                late = ", ".join(sorted({backup[:8] for _, backup in self._lagging()}))
                 if self._net.now() > deadline:
                     log.warning("nodes %s have no copies of the epoch that is committed now", late)
                     break

@@ -10,6 +10,7 @@ enacted together.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from functools import partial
@@ -28,6 +29,7 @@ log = logging.getLogger("millstream")
 # A donor answers after a second or so; a copy that is under way then may take longer.
 _COPY_TIMEOUT = 60.0
 _AVOID_SECONDS = 30.0
+_HOPELESS = 20
 _SETTLE_SECONDS = 0.5
 _REACH_ONLY = CollectReceipts(epoch=-1, try_=0, ring=-1)
 
@@ -42,6 +44,7 @@ class Rereplication:
         self._copied: set[NodeId] = set()  # receivers of orders that have ended
         self._is_settling = False
         self._avoid: dict[Pair, float] = {}
+        self._failures: Counter[NodeId] = Counter()  # in a row, of copies to a node
         self.spare_owners = True
 
     def begin(self) -> None:
@@ -71,8 +74,10 @@ class Rereplication:
         done = False
         try:
             done = self._copy(order)
+            self._failures.pop(order.to, None)
         except MillstreamError as problem:
             log.info("copying slots from %s to %s: %s", order.donor[:8], order.to[:8], problem)
+            self._add_failure(order.to, problem)
         finally:
             with self._lock:
                 self._under_way.discard(pair)
@@ -80,6 +85,18 @@ class Rereplication:
                 if not done:
                     self._avoid[pair] = self._run.net.now()
         self._settle()
+
+    def _add_failure(self, node: NodeId, problem: MillstreamError) -> None:
+        """Report a node that cannot take copies, and abandon the moves to it."""
+        with self._lock:
+            self._failures[node] += 1
+            hopeless = self._failures[node] == _HOPELESS and node in self._run.roster.domains
+            if hopeless:
+                self._run.roster.give_up(node)
+        if hopeless:
+            text = f"node {node[:8]} cannot take copies, and gets no more slots: {problem}"
+            log.warning("%s", text)
+            self._run.events.add("copy-failed", text, {"node": node})
 
     def _copy(self, order: MissingCopy) -> bool:
         """Order copies while there is progress; return whether all slots were copied."""

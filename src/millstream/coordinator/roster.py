@@ -101,18 +101,29 @@ class Roster:
         owners = np.array([self._numbers[node] for node in ring.nodes], np.int32)[ring.table]
         self._wanted = self._chosen(owners, np.full((slots, replicas), NOBODY, np.int32))
         self.placement = Placement.of_table(ring, self._members, self._wanted)
-        self.holders = Holders(self.placement, self._numbers)
+        holders = Holders(self.placement, self._numbers)
         # Before the first commit every slot is empty, and so every copy is complete.
         self._empty = empty
-        self._synced: Cells = self.holders.table != NOBODY
+        synced: Cells = holders.table != NOBODY
         if not empty:
-            self._synced[:, 1:] = False
+            synced[:, 1:] = False
+        # The holders and which of them are in sync, replaced in one step: others read both.
+        self._copies = (holders, synced)
         # The version since which owners are as they are; later ones differ in copies alone.
         self.owners_since = 0
         self._goal = owners
         # The former owner of a slot retains it until an epoch has committed under the new one.
         self._former = np.full(slots, NOBODY, np.int32)
         self._is_changed = False  # in a way that may need another placement
+
+    @property
+    def holders(self) -> Holders:
+        """Who holds each slot under the placement in force."""
+        return self._copies[0]
+
+    @property
+    def _synced(self) -> Cells:
+        return self._copies[1]
 
     # -- members -------------------------------------------------------------------------
 
@@ -124,7 +135,9 @@ class Roster:
     @property
     def active(self) -> tuple[NodeId, ...]:
         """The members that shall hold slots: neither on standby nor leaving."""
-        return tuple(n for n in self.domains if n not in self.standby and n not in self.leaving)
+        # A copy, made in one step: other threads may add members meanwhile.
+        members = tuple(self.domains)
+        return tuple(n for n in members if n not in self.standby and n not in self.leaving)
 
     @property
     def holding(self) -> tuple[NodeId, ...]:
@@ -186,6 +199,13 @@ class Roster:
         self._released |= self.leaving.intersection(nodes)
         self._is_changed = True
 
+    def release_former(self) -> None:
+        """Let former owners go of slots whose owner and backups are in sync."""
+        complete = ~self._lacking.any(axis=1)
+        if (self._former[complete] != NOBODY).any():
+            self._former[complete] = NOBODY
+            self._is_changed = True
+
     def depart(self) -> list[NodeId]:
         """Remove the leaving members that hold nothing any more."""
         holding = set(self.holding)
@@ -243,7 +263,7 @@ class Roster:
         retained = self._former != NOBODY
         self._is_changed |= bool(retained.any()) or not np.array_equal(now, self._synced)
         self._former[:] = NOBODY
-        self._synced = now
+        self._copies = (self.holders, now)
 
     def report_reach(self, node: NodeId, reach: Runs, committed: int) -> None:
         """Update the copies of a node between two commits."""
@@ -257,7 +277,9 @@ class Roster:
         excluded = set(dead)
         if self._empty:
             return not excluded.issuperset(self.domains)
-        return bool((self._synced & ~self._cells_of(excluded)).any(axis=1).all())
+        holders, synced = self._copies
+        dead_cells = holders.among(self._numbers[n] for n in excluded if n in self._numbers)
+        return bool((synced & ~dead_cells).any(axis=1).all())
 
     def _cells_of(self, nodes: Iterable[NodeId]) -> Cells:
         return self.holders.among(self._numbers[n] for n in nodes if n in self._numbers)
@@ -291,6 +313,13 @@ class Roster:
         """Whether slots shall stay with nodes that shall not own any."""
         owners = {self._members[number] for number in np.unique(self._goal).tolist()}
         return not owners.issubset(self.active)
+
+    def give_up(self, node: NodeId) -> None:
+        """Abandon the moves to a node; what it owns it retains."""
+        self._goal = np.where(
+            self._goal == self._numbers[node], self.holders.owners, self._goal
+        ).astype(np.int32)
+        self._is_changed = True
 
     def _check_receivers(self, nodes: Iterable[NodeId]) -> None:
         active = self.active
@@ -392,16 +421,16 @@ class Roster:
             return
         if ring.tokens != self.placement.ring.tokens:
             self.owners_since = version + 1
-        before, synced = self.holders, self._synced
-        self.placement = after.at(version + 1)
-        self.holders = Holders(self.placement, self._numbers)
-        columns = [before.found(column, synced) for column in self.holders.table.T]
-        self._synced = np.stack(columns, axis=1)
+        placement = after.at(version + 1)
+        holders = Holders(placement, self._numbers)
+        columns = [self.holders.found(column, self._synced) for column in holders.table.T]
+        synced = np.stack(columns, axis=1)
         if restored is not None:
-            self._synced[restored, 0] = True
+            synced[restored, 0] = True
         if self._empty:
-            self._synced[:] = True
-        self._synced &= self.holders.table != NOBODY
+            synced[:] = True
+        synced &= holders.table != NOBODY
+        self.placement, self._copies = placement, (holders, synced)
 
     def _chosen(self, owners: npt.NDArray[np.int32], current: NodeTable) -> NodeTable:
         """The backups that each slot shall have."""
@@ -436,7 +465,8 @@ class Roster:
     @property
     def _lacking(self) -> Cells:
         """The cells of nodes that are fed a slot and have no complete copy of it."""
-        return np.asarray(~self._synced & (self.holders.table != NOBODY))
+        holders, synced = self._copies
+        return np.asarray(~synced & (holders.table != NOBODY))
 
     @property
     def is_under_replicated(self) -> bool:

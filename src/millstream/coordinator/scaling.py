@@ -57,6 +57,7 @@ class Scaling:
         self._lock = lock
         self._changing = changing
         self._members: dict[NodeId, Member] = {}
+        self._surplus: set[NodeId] = set()  # leave because there were too many
         self._is_due = False  # the goal has to be computed anew
         self._is_joined = False  # members have joined, and will soon be given slots
         self.weights: Weights | None = None
@@ -91,10 +92,11 @@ class Scaling:
     def join(self, member: Member) -> None:
         """Add a member; it gets slots from the next epoch on if the run has too few."""
         with self._changing, self._lock:
-            self._run.roster.add(member.node, member.domain)
-            self._members[member.node] = member
-            # Replaced, never changed: other threads read it without a lock.
+            # Replaced, never changed: other threads read it without a lock. Before the member is
+            # in the roster, because who finds it there calls it.
             self._run.rpc.addresses = {**self._run.rpc.addresses, member.node: member.address}
+            self._members[member.node] = member
+            self._run.roster.add(member.node, member.domain)
         where = f"{member.domain.host}, executor {member.domain.executor}"
         self._events.add("join", f"node {member.node[:8]} joined ({where})", {"node": member.node})
         self._enact_soon()
@@ -122,7 +124,7 @@ class Scaling:
             before, roster.target = roster.target, nodes
             surplus = len(roster.active) - nodes
             if surplus > 0:
-                self._retire(self._least_useful(surplus))
+                self._retire_surplus(surplus)
         self._events.add("scale", f"from {before} to {nodes} nodes", {"nodes": nodes})
         self.enact_if_idle()
 
@@ -136,6 +138,15 @@ class Scaling:
             roster.target = max(1, roster.target - sum(node in active for node in leaving))
         for node in leaving:
             self._events.add("drain", f"node {node[:8]} is leaving", {"node": node})
+        self.enact_if_idle()
+
+    def dismiss(self, nodes: Iterable[NodeId]) -> None:
+        """Let members leave that are on standby; those that were activated meanwhile stay."""
+        with self._changing, self._lock:
+            roster = self._run.roster
+            surplus = [node for node in nodes if node in roster.standby]
+            if surplus:
+                roster.retire(surplus)
         self.enact_if_idle()
 
     def rebalance(self) -> None:
@@ -156,10 +167,15 @@ class Scaling:
         """Update members and goals; the caller holds the locks and enacts them."""
         roster = self._run.roster
         lacking = roster.target - len(roster.active)
-        if lacking > 0 and roster.standby:
-            chosen = [node for node in roster.domains if node in roster.standby][:lacking]
-            roster.activate(chosen)
+        # Those that were to leave because there were too many have their slots still.
+        spare = [n for n in roster.domains if n in roster.standby or n in self._surplus]
+        if lacking > 0 and spare:
+            spare.sort(key=lambda node: node in roster.standby)
+            roster.activate(spare[:lacking])
             self._is_due = True
+        elif lacking < 0 and not roster.is_under_replicated:  # leavers had to stay for others
+            self._retire_surplus(-lacking)
+        self._surplus &= roster.leaving
         if self._is_due or roster.needs_goal:
             self._is_due = False
             roster.aim(self._target_ring())
@@ -167,12 +183,18 @@ class Scaling:
             self._events.add("leave", f"node {node[:8]} left", {"node": node})
             self._run.rpc.notify([node], Stop())
 
-    def release_leavers(self, silent: Collection[NodeId]) -> None:
-        """Let leaving members go of the last spare copies, if no active member is ``silent``."""
+    def release_copies(self, silent: Collection[NodeId]) -> None:
+        """Let former owners, and members that leave, go of copies that are no longer needed.
+
+        Only if no active member is ``silent``. If no epoch commits, because there is no input,
+        nothing else releases them.
+        """
         with self._changing, self._lock:
             roster = self._run.roster
             if not any(node in silent for node in roster.active):
                 roster.release(roster.releasable())
+                if self._run.ledger.record is None:
+                    roster.release_former()
 
     def enact_if_idle(self) -> None:
         """Enact changes now if no epoch is under way; else the next admission does."""
@@ -203,6 +225,11 @@ class Scaling:
             roster.active,
             in_sync=roster.in_sync,
         )
+
+    def _retire_surplus(self, count: int) -> None:
+        surplus = self._least_useful(count)
+        self._retire(surplus)
+        self._surplus.update(surplus)
 
     def _retire(self, nodes: list[NodeId]) -> None:
         self._run.roster.retire(nodes)

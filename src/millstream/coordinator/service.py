@@ -259,8 +259,7 @@ class Coordinator:
             record = self.ledger.admit(epoch, now)
         if minted:
             self.publish_placement()
-            if self.roster.is_under_replicated:
-                self._rereplication.begin()
+            self._replicate()
         return record
 
     def advance(self, to: int) -> None:
@@ -306,9 +305,15 @@ class Coordinator:
         """Notify the nodes of the commit, and begin to make missing copies."""
         # Without waiting: the next feed carries the commit and implies the seal.
         self.rpc.notify(self.roster.holding, Seal(self.ledger.committed))
-        if self.roster.is_under_replicated:
-            self._rereplication.begin()
+        self._replicate()
         self.commits.after_commit()
+
+    def _replicate(self) -> None:
+        """Begin to make copies, if any is missing."""
+        with self._lock:
+            is_missing = self.roster.is_under_replicated
+        if is_missing:
+            self._rereplication.begin()
 
     def observe(self, epoch: int, reports: Mapping[NodeId, NodeReport]) -> None:
         """Add the load of an epoch, and let the policy decide what to change."""
@@ -388,11 +393,9 @@ class Coordinator:
         for node in silent:
             if not self._fencing.is_investigating(node):
                 self.net.spawn(partial(self._investigate_quietly, node), "investigate")
-        if self.roster.leaving:
-            self.scaling.release_leavers(silent)
+        self.scaling.release_copies(silent)
         self.scaling.enact_if_idle()
-        if self.roster.is_under_replicated:
-            self._rereplication.begin()
+        self._replicate()
         self.commits.poll()
 
     def _investigate_quietly(self, node: NodeId) -> None:

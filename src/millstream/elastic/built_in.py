@@ -21,9 +21,7 @@ def policy_of(choice: str | Policy) -> Policy:
         if choice in _BUILT_IN:
             return _BUILT_IN[choice]
         known = ", ".join(map(repr, _BUILT_IN))
-        raise ConfigError(
-            f"policy must be one of {known}, or from ms.policy(...), got {choice!r}"
-        )
+        raise ConfigError(f"policy must be one of {known}, or from ms.policy(...), got {choice!r}")
     if not callable(getattr(choice, "decide", None)) or not isinstance(
         getattr(choice, "name", None), str
     ):

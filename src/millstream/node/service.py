@@ -358,6 +358,7 @@ class NodeService:
         self._catch_up(request.ring, self._machine.committed)
         with self._locks.both():
             self._machine.install(request.snapshot)
+        free_discarded()
 
     # -- the store -----------------------------------------------------------------------
 

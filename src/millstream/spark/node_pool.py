@@ -147,7 +147,7 @@ class NodePool:
         if actions.request is not None:
             self._executors.request(actions.request)
         if actions.drain:
-            self._run.scaling.drain(actions.drain)
+            self._run.scaling.dismiss(actions.drain)
         if actions.launches.total and not self._launcher.is_busy and not self._closed.is_set():
             self._launching = True
             cores = sum(executor.cores for executor in executors)

@@ -109,6 +109,10 @@ class RunConfig:
             raise ConfigError(f"dry_run must be True or False, got {self.dry_run!r}")
         if not isinstance(self.cooldown, Cooldown):
             raise ConfigError(f"cooldown must be an ms.Cooldown(...), got {self.cooldown!r}")
+        if self.nodes is not None and self.nodes < self.min_nodes:
+            raise ConfigError(
+                f"min_nodes must be at most nodes ({self.nodes}), got {self.min_nodes}"
+            )
         if self.max_nodes is not None and self.max_nodes < max(self.min_nodes, self.nodes or 1):
             raise ConfigError(
                 f"max_nodes must be at least min_nodes ({self.min_nodes}) and nodes, "

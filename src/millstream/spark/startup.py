@@ -110,7 +110,9 @@ class Startup:
         self._checkpoint = checkpoint = claim_checkpoint(
             planned, config, spark, admitted.frame, named, self._cleanup
         )
-        nodes = config.nodes or checkpoint.nodes or min(cores, config.slots)
+        most = config.max_nodes or max(cores, config.nodes or 1)
+        before = checkpoint.nodes and min(max(checkpoint.nodes, config.min_nodes), most)
+        nodes = config.nodes or before or min(max(cores, config.min_nodes), most, config.slots)
         identity = new_identity() if config.encrypted else None
         coordinator, endpoint = self._coordinator(folder, identity)
         launch = Launch(
@@ -164,7 +166,7 @@ class Startup:
             autoscaler=Autoscaler(
                 policy_of(config.policy),
                 min_nodes=config.min_nodes,
-                max_nodes=config.max_nodes or max(cores, nodes),
+                max_nodes=max(most, nodes),
                 cooldown=config.cooldown,
                 dry_run=config.dry_run,
             ),

@@ -206,9 +206,10 @@ class KeyedState:
     def drop(self, slots: SlotMask) -> None:
         """Remove all keys of some slots."""
         for slot in np.flatnonzero(slots).tolist():
-            discard(self._masters.pop(slot, None))
             self._slow_path.pop(slot, None)
-            discard(self._seen.pop(slot, None))
+            for tables in (self._masters, self._seen):
+                if slot in tables:
+                    discard(tables.pop(slot))
 
     def get(self, slot: int, key: Any) -> Any:
         """What a user reads for a key, or None."""
