@@ -34,7 +34,6 @@ from benchmarks.modelled_work import Processor, play
 from benchmarks.plots import Line, Panel, plot
 from benchmarks.words import SLOTS, counts_of, text_of, uniform
 from millstream.elastic.bottleneck_policy import BottleneckOptions, BottleneckPolicy
-from millstream.elastic.cooldown import Cooldown
 from millstream.elastic.latency_policy import LatencyOptions, LatencyPolicy
 from millstream.elastic.policy import ManualPolicy, Policy
 from millstream.elastic.ring_policy import RingPolicy
@@ -52,7 +51,7 @@ POLICIES: dict[str, Policy] = {
 }
 
 
-COOLDOWN = Cooldown(
+COOLDOWN = ms.Cooldown(
     after_scaling=timedelta(seconds=4),
     scale_in_after=timedelta(seconds=8),
     no_return=timedelta(seconds=8),
