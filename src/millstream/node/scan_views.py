@@ -72,7 +72,10 @@ class Views:
         """An open view, of which the slots before ``start`` were read."""
         view = self._views.get(scan)
         if view is None:
-            raise ScanBrokenError("its view expired, because it was not read for three minutes")
+            raise ScanBrokenError(
+                "slots have moved to a node that joined since, or its view expired, because it was "
+                "not read for three minutes"
+            )
         view.last_read = now
         view.unchanged[:start] = False
         view.snapshots = [(run, part) for run, part in view.snapshots if run.stop > start]
