@@ -132,7 +132,14 @@ class Cluster:
 
     def _watch_driver(self, net: SimNet) -> None:
         """End a node that was fenced, or whose driver has ended."""
-        node = NodeId(net.process.name)
+        node, coordinator = NodeId(net.process.name), self.coordinator
+        # A node sends heartbeats when it has joined; before, it would be rejected.
+        while (
+            coordinator.has_begun
+            and node not in (*coordinator.roster.nodes, *coordinator.roster.dead_nodes)
+            and self.world.alive(self.name)
+        ):
+            net.sleep(0.1)
         await_driver_lost(net, self.name, node)
         self.world.at(0.0, lambda: self.world.crash(node))
 
