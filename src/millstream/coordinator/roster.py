@@ -247,6 +247,11 @@ class Roster:
             for node in self.domains
         }
 
+    def wanted(self, node: NodeId) -> SlotMask:
+        """The slots that a node shall hold, as owner or as backup; it may hold more for a while."""
+        number = self._numbers[node]
+        return np.asarray((self.holders.owners == number) | (self._wanted == number).any(axis=1))
+
     @property
     def synced(self) -> Cells:
         """The cells of the table of holders whose copies are complete; read-only."""

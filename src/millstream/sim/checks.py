@@ -390,13 +390,14 @@ class Checks:
     def survivors(self, without: set[str]) -> npt.NDArray[np.int64]:
         """How many complete copies of each slot are left without some nodes.
 
-        Those of nodes that leave do not count: they may give them up at any moment.
+        Those of nodes that leave, and of former owners and backups, do not count: they may give
+        them up at any moment.
         """
         found = np.zeros(self._slots, dtype=np.int64)
         roster, commit = self._coordinator.roster, self._coordinator.ledger.committed
         for node in roster.active:
             if node not in without and self._cluster.world.alive(node):
-                found += self._complete(self._cluster.machines[node], commit)
+                found += self._complete(self._cluster.machines[node], commit) & roster.wanted(node)
         return found
 
     def _complete(self, machine: NodeMachine, commit: Commit) -> SlotMask:
