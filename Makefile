@@ -24,23 +24,28 @@ setup: ## make .venv and find (or install) Java
 demo: setup ## see it run
 	@$(with_java) $(BIN)/millstream demo $(ARGS)
 
-# The suites with targets of their own: servers that are started, processes that are killed, and
-# pages and examples that run as they stand.
+# The suites with targets of their own: servers that are started, processes that are killed, pages
+# and examples that run as they stand, and Spark's own stateful queries, which are slow.
 stores := tests/contract tests/stores
 chaos := tests/chaos tests/spark/test_kills.py tests/spark/test_speculation.py \
 	tests/spark/test_window_kills.py
 docs := tests/test_docs.py tests/test_examples.py
+processors := tests/spark/test_processors.py
 side_by_side := -n 2 --dist worksteal
 
 .PHONY: test
 test: setup ## run the tests; ARGS="-m 'not spark and not cluster'" for the quick ones
 	@tools/setup servers
 	@$(with_java) $(BIN)/pytest $(side_by_side) \
-		$(addprefix --ignore=,$(stores) $(chaos) $(docs)) $(ARGS)
+		$(addprefix --ignore=,$(stores) $(chaos) $(docs) $(processors)) $(ARGS)
 
 .PHONY: test-docs
 test-docs: setup ## run the examples, and what the docs show
 	@$(with_java) $(BIN)/pytest $(side_by_side) $(docs) $(ARGS)
+
+.PHONY: test-processors
+test-processors: setup ## run Spark's stateful processors on Spark and on nodes, and compare
+	@$(with_java) $(BIN)/pytest $(processors) $(ARGS)
 
 .PHONY: test-stores
 test-stores: setup ## hold all stores to their contract, against real servers
@@ -98,6 +103,10 @@ bench-durability: setup ## see what durable epochs cost, beside Spark's own stat
 .PHONY: bench-windows
 bench-windows: setup ## see what sliding windows cost, recomputed and from shared panes
 	@$(with_java) $(BIN)/python benchmarks/windows.py $(ARGS)
+
+.PHONY: bench-processor
+bench-processor: setup ## run one of Spark's processors on Spark and here; ARGS="--part row" for one form
+	@$(with_java) $(BIN)/python benchmarks/processor.py $(ARGS)
 
 .PHONY: bench-rescale
 bench-rescale: setup ## change the number of nodes of a run, live and otherwise

@@ -53,6 +53,14 @@ def test_the_script_about_elasticity_runs(tmp_path: Path) -> None:
     run_blocks(ROOT / "docs" / "elasticity.md", tmp_path)
 
 
+def test_the_script_about_timers_runs(tmp_path: Path) -> None:
+    run_blocks(ROOT / "docs" / "timers.md", tmp_path)
+
+
+def test_the_script_about_processors_of_spark_runs(tmp_path: Path) -> None:
+    run_blocks(ROOT / "docs" / "transform-with-state.md", tmp_path)
+
+
 def test_the_script_about_windows_runs(tmp_path: Path) -> None:
     run_blocks(ROOT / "docs" / "windows.md", tmp_path)
 

@@ -48,6 +48,7 @@ from millstream.elastic.ring_policy import RingOptions, RingPolicy
 from millstream.errors import ConfigError, DataError, MillstreamError, WorkflowError
 from millstream.flow import read, write
 from millstream.flow.functions import arrow, dataframe, sql
+from millstream.flow.reducer_class import Reducer, ReducerContext
 from millstream.flow.reducers import Combinable, combinable
 from millstream.flow.streams import JobStream, KeyedStream, Stream, WindowedStream
 from millstream.flow.windows import (
@@ -80,6 +81,7 @@ from millstream.state.aggregates.errors import (
     SumOverflowError,
     UnsupportedValueError,
 )
+from millstream.state.timers import Timer, TimerError, Timers
 from millstream.stores.store import (
     CorruptRecordError,
     StoreError,
@@ -90,6 +92,8 @@ from millstream.wire.calls import InternalError
 from millstream.wire.feed import NotDeterministicError
 from millstream.wire.state_reads import ScanBrokenError
 from millstream.work.failures import RecordError, UserFunctionError
+from millstream.work.timer_operator import TimerLoopError
+from millstream.work.typed_state import StateTypeError
 from millstream.work.windows.forms import CountedWindow, EndlessWindow, Window
 
 if TYPE_CHECKING:
@@ -99,6 +103,7 @@ if TYPE_CHECKING:
     from millstream.spark.engine import EpochFailedError
     from millstream.spark.gateway import SparkLostError
     from millstream.spark.handle import Run
+    from millstream.spark.processors import apply_in_pandas_with_state, transform_with_state
     from millstream.spark.query_log_files import QueryLogDamagedError, SourcesChangedError
     from millstream.spark.run import run, start
     from millstream.spark.sink_writers import UnsupportedColumnError
@@ -116,9 +121,11 @@ _LAZY = {
     "SparkLostError": "spark.gateway",
     "StoreWriteError": "node.durability.write_queue",
     "UnsupportedColumnError": "spark.sink_writers",
+    "apply_in_pandas_with_state": "spark.processors",
     "read_state": "spark.state_frame",
     "run": "spark.run",
     "start": "spark.run",
+    "transform_with_state": "spark.processors",
 }
 
 __all__ = [
@@ -158,6 +165,8 @@ __all__ = [
     "PolicyError",
     "QueryLogDamagedError",
     "RecordError",
+    "Reducer",
+    "ReducerContext",
     "RemoveNodes",
     "RingOptions",
     "RingPolicy",
@@ -169,6 +178,7 @@ __all__ = [
     "SourcesChangedError",
     "SparkLostError",
     "StateLostError",
+    "StateTypeError",
     "StoreError",
     "StoreFullError",
     "StoreUnavailableError",
@@ -176,6 +186,10 @@ __all__ = [
     "Stream",
     "SumOverflowError",
     "SupersededError",
+    "Timer",
+    "TimerError",
+    "TimerLoopError",
+    "Timers",
     "TypeConflictError",
     "UnreadableStateError",
     "UnsupportedColumnError",
@@ -188,6 +202,7 @@ __all__ = [
     "WorkflowChangedError",
     "WorkflowError",
     "aggregate",
+    "apply_in_pandas_with_state",
     "approx_distinct",
     "arrow",
     "changes",
@@ -215,6 +230,7 @@ __all__ = [
     "start",
     "sum",
     "top_k",
+    "transform_with_state",
     "tumbling",
     "write",
 ]

@@ -266,3 +266,18 @@ def test_the_windows_of_a_state_cannot_change() -> None:
     assert differences(stored(one), workflow(other)) == (
         "the state of job 'a' is for windows tumbling 1m, which are 2m now",
     )
+
+
+FUNCTION = "a function (key, values, state)"
+WITH_TIMERS = "a function (key, values, state) with timers"
+
+
+def test_a_function_may_get_timers() -> None:
+    evolved = evolve(stored(job("n", FUNCTION)), workflow(job("n", WITH_TIMERS)), Changes(), 2)
+
+    assert [one.id for one in evolved.jobs] == [new_id("n", 1)]
+
+
+def test_a_function_may_not_lose_its_timers() -> None:
+    with pytest.raises(WorkflowChangedError, match="may have timers, which would never fire"):
+        evolve(stored(job("n", WITH_TIMERS)), workflow(job("n", FUNCTION)), Changes(), 2)

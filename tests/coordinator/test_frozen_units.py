@@ -16,8 +16,8 @@ JOBS = (3, 5)
 NODES = [NodeId(name) for name in "abcd"]
 COMMITTED = 6
 
-bounds = st.tuples(st.integers(0, SLOTS), st.integers(0, SLOTS))
-runs = st.one_of(st.just(range(SLOTS)), bounds.map(lambda b: range(min(b), max(b))))
+bounds = st.tuples(st.integers(0, SLOTS - 1), st.integers(0, SLOTS - 1))
+runs = st.one_of(st.just(range(SLOTS)), bounds.map(lambda b: range(min(b), max(b) + 1)))
 digests = st.sampled_from(["x", "x", "x", "y"])
 
 

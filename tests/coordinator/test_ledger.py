@@ -15,7 +15,7 @@ from millstream.coordinator.ledger import (
     TypeConflictError,
 )
 from millstream.ring.ring import NodeId
-from millstream.wire.commit import NOTHING_COMMITTED, Commit, CommittedUnit
+from millstream.wire.commit import NOTHING_COMMITTED, Commit, CommittedUnit, fingerprint
 from millstream.wire.receipts import CopyReceipt, Receipt, Receipts
 from tests.coordinator.receipts import (
     HIGH,
@@ -179,18 +179,18 @@ def test_a_commit_names_the_units_of_present_owners() -> None:
     prepared = ledger.prepare()
 
     assert prepared.commit.units == (
-        CommittedUnit(WORDS, 0, 4, "x"),
-        CommittedUnit(WORDS, 4, 6, "y"),
-        CommittedUnit(WORDS, 6, 8, "z"),
-        CommittedUnit(PAIRS, 0, 4, "v"),
-        CommittedUnit(PAIRS, 4, 8, "w"),
+        CommittedUnit(WORDS, 0, 4, fingerprint("x")),
+        CommittedUnit(WORDS, 4, 6, fingerprint("y")),
+        CommittedUnit(WORDS, 6, 8, fingerprint("z")),
+        CommittedUnit(PAIRS, 0, 4, fingerprint("v")),
+        CommittedUnit(PAIRS, 4, 8, fingerprint("w")),
     )
     ledger.commit(prepared)
-    assert ledger.admit(1, 0).committed.units == prepared.units
+    assert ledger.admit(1, 0).committed.units == prepared.commit.units
 
 
-def test_the_units_of_a_commit_are_pickled_once_and_not_with_every_message() -> None:
-    unit = CommittedUnit(WORDS, 0, SLOTS, "x")
+def test_the_units_of_a_commit_are_packed_once_and_not_with_every_message() -> None:
+    unit = CommittedUnit(WORDS, 0, SLOTS, fingerprint("x"))
     commit = Commit.of(3, 1, [unit])
 
     travelled = pickle.loads(pickle.dumps(commit))

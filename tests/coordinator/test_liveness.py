@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
 from millstream.coordinator.failure_evidence import Patience
 from millstream.ring.ring import NodeId
 from millstream.sim import World
+from millstream.sim.cluster import DRIVER
 from millstream.wire.replication import ReplicateUnit
 from tests.coordinator.clusters import N0, N1, SLOTS, Run
 
@@ -65,5 +67,23 @@ def test_of_two_nodes_that_cannot_reach_each_other_one_is_fenced(world: World) -
         assert run.coordinator.roster.dead_nodes[0] in (N0, N1)
         assert run.coordinator.roster.copy_counts().tolist() == [2] * SLOTS
         assert run.states() == run.expected()
+
+    run.main(main, until=2000.0)
+
+
+def test_a_node_that_answers_another_ping_during_its_investigation_is_not_fenced(
+    world: World,
+) -> None:
+    run = Run(world, nodes=3, replicas=1)
+
+    def main() -> None:
+        run.epoch()
+        coordinator = run.coordinator
+        world.cut(DRIVER, N1)
+        coordinator.net.spawn(partial(coordinator.investigate, N1), "investigate")
+        run.rest(SILENCE / 2 + 1.0)  # the last ping is lost, but has half of the patience
+        world.mend(DRIVER, N1)
+        run.rest(SILENCE)
+        assert coordinator.roster.dead_nodes == ()
 
     run.main(main, until=2000.0)

@@ -248,6 +248,18 @@ def test_an_epoch_takes_from_its_admission_to_its_commit() -> None:
     assert (load.epoch, load.time) == (2, 109.0)
 
 
+def test_pressure_is_the_time_of_an_epoch_over_that_in_which_its_input_arrived() -> None:
+    monitored = Monitored()
+    first = monitored.add({}, seconds=1.0)
+    second = monitored.add({}, seconds=2.0)  # twice the input, which arrived during the first
+    monitored.now += 1000.0
+    idle = monitored.add({}, seconds=1.0)
+
+    assert first.pressure == 1.0
+    assert second.pressure == pytest.approx((2.0 + DECAY * 1.0) / (1.0 + DECAY * 1.0))
+    assert idle.pressure < 0.1
+
+
 def test_waits_are_added_up_over_nodes_by_the_names_of_jobs() -> None:
     waits = [{(WORDS, PAIRS): 1.0}, {(WORDS, PAIRS): 2.0, (WORDS, WORDS): 4.0}]
     loads = [NodeReport(load=ReportedLoad(waits=found)) for found in waits]

@@ -733,10 +733,11 @@ def test_tasks_get_the_record_of_the_try_under_way_only(run: Run) -> None:
             answer(FetchRecord(0, 0))
         record = run.coordinator.admit(0, 5)
         assert answer(FetchRecord(0, 0)) is record
+        assert answer(FetchRecord(0, 0, record.routing)) is record.update
         run.coordinator.retry()
         with pytest.raises(StaleTaskError):
             answer(FetchRecord(0, 0))
-        assert answer(FetchRecord(0, 1)).try_ == 1
+        assert answer(FetchRecord(0, 1, record.routing)).try_ == 1
 
     run.main(main)
 

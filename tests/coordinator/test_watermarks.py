@@ -279,6 +279,37 @@ def test_after_the_end_a_job_rests_where_older_results_still_count() -> None:
     assert second == TUMBLING.last_end(first - 3600 * SECOND - 1) < first
 
 
+def test_after_the_end_a_job_without_windows_still_takes_values_within_the_lateness() -> None:
+    story = Story(timing(tracked(LEFT, lateness=10 * SECOND), windowing=None))
+    story.epoch(0, seen(LEFT, 100))
+    assert story.watermark(1, seen(LEFT, 105)) == 90
+    assert story.epoch(2, asked=END).watermark == END
+    story.restart()
+
+    assert story.epoch(3, seen(LEFT, 101)) == JobClock(
+        95 * SECOND, 95 * SECOND, {LEFT: 3 * SECOND + AHEAD}, timed=True
+    )
+
+
+def test_after_the_end_a_job_without_windows_waits_for_the_slower_origin() -> None:
+    origins = (tracked(LEFT, lateness=10 * SECOND), tracked(RIGHT, lateness=0))
+    story = Story(timing(*origins, windowing=None))
+    story.epoch(0, seen(LEFT, 105), seen(RIGHT, 70))
+    story.epoch(1, asked=END)
+
+    assert story.epoch(2).closed == 70 * SECOND
+
+
+def test_after_the_end_a_job_without_windows_rests_with_the_windows_upstream() -> None:
+    timers = timing(job=SECOND_JOB, windowing=None, inherited=(FIRST,), delays={FIRST: SECOND})
+    story = Story(timing(tracked(LEFT)), timers)
+    story.epoch(0, seen(LEFT, 101))
+    story.epoch(1, asked=END)
+
+    first, second = (story.clocks.jobs[job].watermark for job in (FIRST, SECOND_JOB))
+    assert (first, second) == (110 * SECOND, 109 * SECOND)
+
+
 def test_a_watermark_is_delayed_by_results_older_than_the_upstream_watermark() -> None:
     late = timing(job=SECOND_JOB, inherited=(FIRST,), delays={FIRST: 30 * SECOND})
     story = Story(timing(tracked(LEFT)), late)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 import numpy as np
@@ -64,6 +64,23 @@ def test_a_balanced_load_that_is_neither_high_nor_low_changes_nothing(
     assert policy.decide(history, ring, Limits(max_nodes=100)) == []
 
 
+@pytest.mark.parametrize("policy", [RingPolicy(), BottleneckPolicy()], ids=lambda p: p.name)
+@pytest.mark.parametrize(("pressure", "count"), [(0.5, 1), (1.0, 1), (2.0, 3), (100.0, 7)])
+def test_nodes_are_added_for_all_the_input_that_arrives(
+    policy: Policy, pressure: float, count: int
+) -> None:
+    """A node that uses all of its core cannot show how much more there is to do."""
+    ring = Ring.even(node_ids(1), 64)
+    loads = [
+        load_of(ring, {ring.nodes[0]: 1.0}, epoch=n, time=5.0 * n, queue=1.0) for n in range(3)
+    ]
+
+    history = [replace(load, pressure=pressure) for load in loads]
+    [action] = policy.decide(history, ring, Limits(max_nodes=8, standby=8))
+
+    assert isinstance(action, AddNodes) and action.count == count
+
+
 @dataclass(frozen=True)
 class Skew:
     nodes: int
@@ -94,7 +111,9 @@ def test_a_skewed_load_is_balanced_within_ten_rounds(policy: Policy, skew: Skew)
     for _ in range(10):
         loop.decide(policy, limits)
 
-    assert imbalance(loop.run_epoch(), loop.ring) < 1.25
+    # A slot is not divided: with one that is a fifth of a node's load, a little more remains.
+    heaviest = float(demand.max() / demand.sum()) * skew.nodes
+    assert imbalance(loop.run_epoch(), loop.ring) < max(1.25, 1.1 + heaviest)
     assert len(loop.ring.nodes) == skew.nodes
 
 

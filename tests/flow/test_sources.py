@@ -31,6 +31,16 @@ def test_clocks_and_sockets_never_end() -> None:
     assert not read.socket("localhost", 9999).bounded
 
 
+def test_sources_that_forget_committed_rows_are_known() -> None:
+    kept = [read.text("in"), read.rate(5), read.replay([{"n": 1}]), read.kafka("h:1", "topic")]
+    cleaned = read.parquet("in", options={"cleanSource": "archive"})
+    forgetting = [read.socket("h", 1), read.dataframe(Frame(streaming=True)), cleaned]
+
+    assert not any(source.forgets for source in kept)
+    assert not read.parquet("in", options={"CLEANSOURCE": "OFF"}).forgets
+    assert all(source.forgets for source in forgetting)
+
+
 def test_a_path_object_is_kept_as_text() -> None:
     assert read.text(Path("some") / "folder").path == "some/folder"
     assert read.replay(Path("some") / "file.csv").recording == "some/file.csv"

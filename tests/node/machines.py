@@ -21,7 +21,7 @@ from millstream.ring.ring import NodeId, Ring
 from millstream.state.blocks import Origin, slices, to_bytes
 from millstream.state.records import decode_records
 from millstream.state.spill import Spilling
-from millstream.wire.commit import Commit, CommittedUnit
+from millstream.wire.commit import Commit, CommittedUnit, fingerprint
 from millstream.wire.feed import End, Feed
 from millstream.wire.membership import Assign
 from millstream.wire.receipts import NodeReport, Receipts
@@ -73,7 +73,7 @@ def placed(owners: Ring | Sequence[NodeId], version: int = 0, **copies: range) -
 def commit_of(machines: Iterable[NodeMachine], epoch: int, try_: int = 0) -> Commit:
     """The commit of all that machines have of an epoch under way."""
     units = {
-        CommittedUnit(unit.job, unit.slots.start, unit.slots.stop, unit.digest)
+        CommittedUnit(unit.job, unit.slots.start, unit.slots.stop, fingerprint(unit.digest))
         for machine in machines
         for unit in machine.current.units
         if unit.receipt.epoch == epoch

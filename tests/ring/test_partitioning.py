@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections import Counter
 from itertools import pairwise
 
 import pytest
@@ -7,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.errors import ConfigError
-from millstream.ring.partitioning import partition_starts
+from millstream.ring.partitioning import partition_starts, tasks_of
 from millstream.ring.placement import Placement
 from millstream.ring.ring import NodeId, Ring, partition_slots
 from tests.ring.key_strategies import untimed
@@ -123,6 +124,37 @@ def test_scattered_slots_are_joined_with_their_neighbours() -> None:
     assert partition_starts(placement, 1, 4) == (0, 50, 54, 84)
     assert partition_starts(placement, 4, 5) == (0, 50, 53, 54, 84)
     assert partition_starts(placement, 1, 1) == (0,)
+
+
+def test_partitions_of_one_owner_share_a_task() -> None:
+    placement = placed((A, 50), (B, 10), (A, 2), (B, 1), (A, 30), (C, 40))
+    starts = partition_starts(placement, 1, MANY)
+
+    assert tasks_of(placement, starts, 1) == (0, 1, 0, 1, 0, 2)
+    assert tasks_of(placement, starts, 3) == (0, 1, 0, 1, 0, 2)
+
+
+def test_with_few_owners_their_partitions_are_dealt_out_to_several_tasks() -> None:
+    placement = placed((A, 50), (B, 10), (A, 2), (B, 1), (A, 30))
+    starts = partition_starts(placement, 4, MANY)
+
+    assert tasks_of(placement, starts, 4) == (0, 1, 2, 3, 0)
+
+
+@untimed
+@given(placements(), st.integers(1, 20))
+def test_there_are_as_many_tasks_as_asked_for_or_partitions_allow(
+    placement: Placement, least: int
+) -> None:
+    starts = partition_starts(placement, least, MANY)
+    tasks = tasks_of(placement, starts, least)
+
+    owners = [placement.owner(start) for start in starts]
+    pairs = set(zip(tasks, owners, strict=True))
+    assert sorted(task for task, _ in pairs) == list(range(max(tasks) + 1))  # one owner each
+    most = -(-least // len(set(owners)))
+    expected = {owner: min(most, owners.count(owner)) for owner in owners}
+    assert Counter(owner for _, owner in pairs) == expected
 
 
 def test_there_are_no_more_partitions_than_slots() -> None:

@@ -160,6 +160,28 @@ def no_touches_with_copies(patch: Patch) -> None:
     patch.setattr(KeyedState, "encode", without)
 
 
+def no_timers_of_copies(patch: Patch) -> None:
+    """When timers are due, only the one that has reduced their keys knows."""
+    decode, apply = KeyedState.decode, KeyedState.apply
+
+    class Copied(KeyedFragment):
+        pass
+
+    def decoded(state: KeyedState, data: bytes | pa.Buffer) -> KeyedFragment:
+        found = decode(state, data)
+        return Copied(found.plain, found.other, found.visits)
+
+    def applied(state: KeyedState, fragment: KeyedFragment, slots: SlotMask | None = None) -> None:
+        timers = state._timers
+        if isinstance(fragment, Copied):
+            state._timers = None
+        apply(state, fragment, slots)
+        state._timers = timers
+
+    patch.setattr(KeyedState, "decode", decoded)
+    patch.setattr(KeyedState, "apply", applied)
+
+
 def no_voiding_of_cold_keys(patch: Patch) -> None:
     """What could not be removed from a full disk is read again."""
     patch.setattr(SpillingState, "_make_void", lambda state, keys: None)
@@ -398,6 +420,7 @@ _MOVING: dict[str, Any] = {
     "changes": 0.9,
     "node_faults": 0,
 }
+TIMERS = in_memory("timers", size={"replicas": 1, **_FEW}, epochs=9, **_MOVING)
 EXPIRY = in_memory("expiring", size={"replicas": 1, **_FEW}, epochs=7, **_MOVING)
 FULL_SPILL_DISKS = in_memory(
     size={"replicas": 1, **_FEW, "disk": ScratchDisk(keys=500, outputs=0, full=0.3)},
@@ -487,6 +510,7 @@ def moving_windows(variant: int, epochs: int = 9) -> Kind:
         (no_replay_order, LOGS),
         (no_tombstones, MOVES),
         (no_touches_with_copies, EXPIRY),
+        (no_timers_of_copies, TIMERS),
         (no_voiding_of_cold_keys, FULL_SPILL_DISKS),
         (no_private_copies, MOVES),
         (no_retention, MOVES),

@@ -111,7 +111,7 @@ def test_every_third_seed_has_a_store_and_drivers_that_are_replaced() -> None:
 
 
 def test_every_workload_is_among_the_seeds_with_and_without_a_store() -> None:
-    drawn = [draw(seed) for seed in range(SEEDS)]
+    drawn = [draw(seed) for seed in range(2 * SEEDS)]
 
     for kind in (Scenario, DurableScenario):
         names = {scenario.workload for scenario in drawn if isinstance(scenario, kind)}

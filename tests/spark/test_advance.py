@@ -60,6 +60,6 @@ def test_a_moment_without_a_zone_is_rejected(to: Any) -> None:
     assert coordinator.asked == []
 
 
-def test_without_windows_there_is_nothing_to_advance() -> None:
-    with pytest.raises(ConfigError, match="windows"):
+def test_without_windows_and_timers_there_is_nothing_to_advance() -> None:
+    with pytest.raises(ConfigError, match="windows or timers"):
         run_of(Coordinator()).advance(None)

@@ -52,9 +52,7 @@ def nothing(run: Run, epoch: int) -> None:
     return
 
 
-def test_a_shuffle_has_a_partition_for_every_run_of_slots_of_an_owner(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_shuffle_has_a_task_for_every_owner(spark: SparkSession, tmp_path: Path) -> None:
     counting = Counting(tmp_path, nothing)
 
     counting.run(spark)
@@ -62,7 +60,7 @@ def test_a_shuffle_has_a_partition_for_every_run_of_slots_of_an_owner(
     assert counting.partitions == [3, 3, 3]
 
 
-def test_runs_are_cut_further_up_to_the_least_number_of_partitions(
+def test_there_are_more_tasks_if_more_partitions_are_asked_for(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     counting = Counting(tmp_path, nothing)
@@ -72,7 +70,7 @@ def test_runs_are_cut_further_up_to_the_least_number_of_partitions(
     assert counting.partitions == [5, 5, 5]
 
 
-def test_the_partitions_of_the_next_epoch_follow_slots_that_were_moved(
+def test_slots_that_were_moved_are_reduced_by_the_task_of_their_new_owner(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     def move(run: Run, epoch: int) -> None:
@@ -84,4 +82,4 @@ def test_the_partitions_of_the_next_epoch_follow_slots_that_were_moved(
 
     counting.run(spark)
 
-    assert counting.partitions == [3, 4, 4]
+    assert counting.partitions == [3, 3, 3]

@@ -41,6 +41,7 @@ class Flow:
     """A workflow as the executors see it, and where its parts are."""
 
     def __init__(self, flow: ms.Workflow) -> None:
+        self.tasks = (0, 1)
         planned = plan(flow)
         self.program: Program = program_of(planned, 16)
         self.at = {getattr(v, "name", ""): at for at, v in enumerate(planned.vertices)}
@@ -64,6 +65,7 @@ class Flow:
             addresses={},
             clocks={self.at[job]: clock for job, clock in clocks.items()},
             partitions=(0, 8),
+            tasks=self.tasks,
         )
         return _Stage(task, self.program, record)
 
@@ -267,6 +269,27 @@ def test_a_stage_feeds_the_slots_that_its_rows_name_whatever_task_runs_it(
 
     slots = range(8) if route % 2 == 0 else range(8, 16)
     assert fed == [(job, slots, [1, 2, 3])]
+
+
+def test_a_task_feeds_all_of_its_partitions_each_with_its_own_blocks(
+    fed: list[tuple[int, range, list[int]]],
+) -> None:
+    made = two_jobs()
+    made.tasks = (0, 0)
+    job = made.at["second"]
+    batch = rows_of(1, (1, job), (0, MARK), (2, job), (3, job))
+    parts = pa.array([1, 0, 1, 0], pa.int32())
+    mixed = batch.set_column(BLOCK_SCHEMA.get_field_index("part"), "part", parts)
+
+    list(made.stage(1, after=CLOCK).feed(iter([mixed])))
+    list(made.stage(1, after=CLOCK).feed(iter([rows_of(1, (0, MARK))])))
+
+    assert fed == [
+        (job, range(8), [3]),
+        (job, range(8, 16), [1, 2]),
+        (job, range(8), []),
+        (job, range(8, 16), []),
+    ]
 
 
 def test_blocks_for_later_stages_pass_and_marks_do_not(

@@ -5,6 +5,15 @@ from __future__ import annotations
 import pickle
 from dataclasses import dataclass, replace
 
+import pytest
+
+from millstream.wire.auth import (
+    UnprovedPeerError,
+    new_nonce,
+    new_secret,
+    proved_answer,
+    verified,
+)
 from millstream.wire.pickled_once import PickledOnce
 
 
@@ -39,3 +48,16 @@ def test_a_changed_message_is_pickled_again() -> None:
     pickle.dumps(message, 5)
 
     assert pickle.loads(pickle.dumps(replace(message, number=8), 5)).number == 8
+
+
+def test_an_answer_that_many_get_is_serialised_once_and_proved_for_each() -> None:
+    secret, message = new_secret(), Message(7, Counted())
+    Counted.pickles = 0
+
+    for nonce in (new_nonce(), new_nonce()):
+        answer = proved_answer(secret, "address", nonce, message)
+        assert pickle.loads(verified(secret, "address", nonce, answer)) == message
+        with pytest.raises(UnprovedPeerError):
+            verified(secret, "address", new_nonce(), answer)
+
+    assert Counted.pickles == 1

@@ -144,7 +144,7 @@ class Scene:
         if isinstance(request, ReportSlow):
             self.slow.append(request)
             return None
-        assert request == FetchRecord(4, 2)
+        assert isinstance(request, FetchRecord) and (request.epoch, request.try_) == (4, 2)
         if self.record is None:
             raise StaleTaskError("over")
         return self.record

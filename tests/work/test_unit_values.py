@@ -10,7 +10,7 @@ from millstream.state.records import decode_records
 from millstream.work import unit_values
 from millstream.work.operators import operator_for
 from millstream.work.unit import UnitContext
-from millstream.work.unit_values import gathered
+from millstream.work.unit_values import gather, shares
 from tests.work.running import ALL, SLOTS, blocks_of_pairs, job_of
 
 TTL = 10
@@ -39,7 +39,7 @@ def blocks() -> list[Any]:
 
 @pytest.mark.usefixtures("small_shares")
 def test_a_share_has_few_slots_and_all_values_of_their_keys() -> None:
-    found = list(gathered(JOB, blocks()))
+    found = list(map(gather, shares(JOB, blocks())))
 
     assert len(found) > 5
     assert max(len(groups) for groups, _ in found) <= 40
@@ -53,7 +53,7 @@ def test_a_share_has_few_slots_and_all_values_of_their_keys() -> None:
 def test_a_million_keys_are_never_gathered_in_one_table() -> None:
     block = blocks_of_pairs(job_of(remember), [(number, 0) for number in range(200_000)])
 
-    sizes = [len(groups) for groups, _ in gathered(JOB, block)]
+    sizes = [len(groups) for groups, _ in map(gather, shares(JOB, block))]
 
     assert sum(sizes) == 200_000
     assert max(sizes) < 2 * max(200_000 // SLOTS, unit_values._LEAST)

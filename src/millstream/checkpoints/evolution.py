@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from millstream.checkpoints.manifest import JobMetadata, WorkflowMetadata
 from millstream.errors import ConfigError, MillstreamError
+from millstream.flow.identity import gains_timers, loses_timers
 
 
 @dataclass(frozen=True)
@@ -177,7 +178,12 @@ def _absent(name: str, fused: Mapping[str, str], where: str) -> str:
 
 def _of_a_job(old: JobMetadata, new: JobMetadata) -> Iterator[str]:
     called = repr(new.name) if old.name == new.name else f"{new.name!r} (formerly {old.name!r})"
-    if old.reducer != new.reducer:
+    if loses_timers(old.reducer, new.reducer):
+        yield (
+            f"keys of job {called} may have timers, which would never fire without on_timer=: give "
+            "it one, such as a function that returns nothing"
+        )
+    elif old.reducer != new.reducer and not gains_timers(old.reducer, new.reducer):
         yield f"the state of job {called} is of {old.reducer}, and the reducer is {new.reducer} now"
     elif old.windows != new.windows:
         yield (

@@ -44,6 +44,7 @@ from millstream.state.column_fragments import decode_columns
 from millstream.state.columns import ColumnState
 from millstream.state.keyed import KeyedState
 from millstream.state.keyed_fragments import decode_keyed
+from millstream.state.timers import read_entries
 from millstream.stores.store import Store
 
 R = TypeVar("R", BaseRecord, DeltaRecord)
@@ -184,7 +185,7 @@ class StoredState:
         if self._is_windowed:
             yield from self._readable(self._windowed(slots).rows(mask_of(slots, self.slots)))
             return
-        state = KeyedState()
+        state = KeyedState(read_entries)
         self._load(state, decode_keyed, slots)
         yield from self._readable(state.items(mask_of(slots, self.slots)))
 

@@ -2,7 +2,8 @@
 
 The first column is ``key``; a tuple is a struct. Then follows a column for every entry, or for
 every column of state: in a plain Arrow type (or a list of one) if all values fit it, else as text
-in JSON, with the ``repr`` of what JSON does not have. An entry that a key lacks is null.
+in JSON, with the ``repr`` of what JSON does not have. An entry that a key lacks is null. The timers
+of keys are the column ``timers``, as text in JSON.
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ from millstream.checkpoints.stored_state import StoredState
 from millstream.ring.keys import encode_keys, infer_type
 from millstream.state.blocks import KEY
 from millstream.state.column_fragments import cast_column
+from millstream.state.timers import KeyEntries
 from millstream.state.values import unify, unify_nulls
 
 ROWS_AT_ONCE = 16384
+TIMERS = "timers"
 JSON = {b"millstream": b"json"}
 _PLAIN: dict[type, pa.DataType] = {
     int: pa.int64(),
@@ -76,7 +79,15 @@ class StateTable:
             return
         entries = self.state.entries(slots)
         while chunk := list(islice(entries, ROWS_AT_ONCE)):
-            yield [key for key, _ in chunk], [row for _, row in chunk]
+            yield [key for key, _ in chunk], [with_timers(row) for _, row in chunk]
+
+
+def with_timers(entries: Mapping[Any, Any]) -> Mapping[Any, Any]:
+    """The entries of a key, and its timers as one more: ``timers``, or ``timers_``."""
+    if not isinstance(entries, KeyEntries) or not entries.timers:
+        return entries
+    timers = [{"name": t.name, "at": t.at, "time": t.time} for t in entries.timers]
+    return {**entries, f"{TIMERS}_" if TIMERS in entries else TIMERS: timers}
 
 
 def union(schemas: Iterable[pa.Schema]) -> pa.Schema:
@@ -108,6 +119,7 @@ def jsonable(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else repr(value)
     if isinstance(value, Mapping):
+        value = with_timers(value)
         return {n if isinstance(n, str) else repr(n): jsonable(v) for n, v in value.items()}
     if isinstance(value, list | tuple):
         return [jsonable(item) for item in value]
@@ -145,7 +157,7 @@ def _one_type(kinds: Iterable[pa.DataType]) -> pa.DataType | None:
     return unify(seen)
 
 
-def _fields(rows: Sequence[dict[Any, Any]]) -> list[pa.Field]:
+def _fields(rows: Sequence[Mapping[Any, Any]]) -> list[pa.Field]:
     values: dict[str, list[Any]] = {}
     for row in rows:
         for name, value in row.items():

@@ -6,7 +6,7 @@ Whether the node is fenced is decided in ``fencing``.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -31,6 +31,7 @@ class FailureDetector:
         self._evidence = FailureEvidence(patience)
         self._lock = self._net.lock()
         self._looked = -math.inf  # when all nodes were looked at last
+        self._heard: dict[NodeId, float] = {}  # when a node answered another ping of ours
         self._locks: dict[NodeId, Any] = {}
         self._investigated: set[NodeId] = set()
 
@@ -50,10 +51,17 @@ class FailureDetector:
         """Whether an investigation of a node is under way."""
         return node in self._investigated
 
+    def hear(self, nodes: Iterable[NodeId]) -> None:
+        """Note that nodes have answered the coordinator's regular pings."""
+        now = self._net.now()
+        with self._lock:
+            self._heard.update(dict.fromkeys(nodes, now))
+
     def forget(self, node: NodeId) -> None:
         """Drop the evidence against a node that is out of the run."""
         with self._lock:
             self._evidence.forget(node)
+            self._heard.pop(node, None)
 
     def silent(self) -> list[NodeId]:
         """The nodes that do not answer at present."""
@@ -87,6 +95,9 @@ class FailureDetector:
         # At most the timeout: the coordinator itself may have been paused meanwhile.
         waited = min(self._net.now() - began, timeout + RETRY_PAUSE)
         with self._lock:
+            # A ping may be lost, and a paused node may answer another one first.
+            if not answer.refused and self._heard.get(node, -math.inf) > began:
+                return self._evidence.answered(node)
             return self._evidence.failed(node, answer.refused, waited)
 
     def is_cut_off(self, node: NodeId, by: Reporter, rounds: int) -> bool:

@@ -14,7 +14,7 @@ The decision is made here. ``FailureDetector`` pings nodes and gives a verdict a
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -81,6 +81,10 @@ class Fencing:
     def is_investigating(self, node: NodeId) -> bool:
         """Whether an investigation of a node is under way."""
         return self._detector.is_investigating(node)
+
+    def hear(self, nodes: Iterable[NodeId]) -> None:
+        """Note that nodes have answered the coordinator's regular pings."""
+        self._detector.hear(nodes)
 
     def _await_answer_or_fence(self, node: NodeId) -> bool:
         """Ping a node until it answers (True), or fence it (False)."""

@@ -6,14 +6,14 @@ of them sends receipts in every epoch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from millstream.coordinator.holders import Holders
-from millstream.ring.masks import equal_runs, expanded
-from millstream.wire.commit import CommittedUnit
+from millstream.ring.masks import expanded
+from millstream.wire.commit import UNITS, fingerprint
 from millstream.wire.receipts import Receipt, Receipts
 
 Numbers = npt.NDArray[np.int64]
@@ -111,12 +111,18 @@ class Frozen:
         keys = self.holders.keys
         return np.searchsorted(keys, starts), np.searchsorted(keys, stops)
 
-    def units(self) -> Iterator[CommittedUnit]:
-        """The units, if every slot of every job has one."""
-        digests = list(self._numbers)
+    def packed_units(self) -> bytes:
+        """The units as packed in a commit, if every slot of every job has one."""
+        fingerprints = np.array([fingerprint(digest) for digest in self._numbers], np.uint64)
+        tables = []
         for job, numbers in self.by_job.items():
-            for run in equal_runs(range(len(numbers)), numbers):
-                yield CommittedUnit(job, run.start, run.stop, digests[numbers[run.start]])
+            starts = np.append(0, np.flatnonzero(numbers[1:] != numbers[:-1]) + 1)
+            table = np.empty(len(starts), UNITS)
+            table["job"], table["start"] = job, starts
+            table["stop"] = np.append(starts[1:], len(numbers))
+            table["fingerprint"] = fingerprints[numbers[starts]]
+            tables.append(table)
+        return b"".join(table.tobytes() for table in tables)
 
 
 def _bounds(slots: Iterable[range]) -> tuple[Numbers, Numbers]:

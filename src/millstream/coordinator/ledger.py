@@ -6,7 +6,7 @@ slot now; that Spark reports a task as finished proves nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -20,12 +20,13 @@ from millstream.coordinator.watermarks import Counted, Watermarks
 from millstream.errors import MillstreamError
 from millstream.ring.key_types import describe
 from millstream.ring.keys import canonical_type
-from millstream.ring.partitioning import partition_starts
+from millstream.ring.partitioning import partition_starts, tasks_of
+from millstream.ring.placement import Placement
 from millstream.ring.ring import NodeId
 from millstream.state.blocks import KEY
 from millstream.state.values import may_mix_types, unify, unify_nulls
 from millstream.times import BEGINNING
-from millstream.wire.commit import NOTHING_COMMITTED, Commit, CommittedUnit
+from millstream.wire.commit import NOTHING_COMMITTED, Commit
 from millstream.wire.epoch_record import EpochRecord, JobTypes
 from millstream.wire.receipts import Receipt, Receipts
 from millstream.work.job_clock import summed
@@ -88,13 +89,13 @@ class PreparedEpoch:
     in_sync: Cells
     clocks: Watermarks = field(default_factory=Watermarks)
     counted: Mapping[int, Counted] = field(default_factory=dict)
-    units: tuple[CommittedUnit, ...] = ()
+    units: bytes = b""  # as packed in a commit
     layout: Layout | None = None
 
     @property
     def commit(self) -> Commit:
         """The commit that nodes get; it names the units with which their copies must agree."""
-        return Commit.of(*self.record.at, self.units)
+        return Commit(*self.record.at, self.units)
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,15 @@ class _Comparison:
 
     frozen: Frozen
     in_sync: Cells
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """The partitions of a placement by their first slots, and the reduce task of each."""
+
+    placement: Placement
+    partitions: tuple[int, ...]
+    tasks: tuple[int, ...]
 
 
 class Ledger:
@@ -136,6 +146,7 @@ class Ledger:
         self._received: dict[NodeId, Receipts] = {}
         self._ring_of: dict[NodeId, int] = {}  # the ring version of each node's receipts
         self._compared: _Comparison | None = None
+        self._newest_cut: _Cut | None = None
         # Whether slots were reassigned during this try, and whether that cut units in two.
         self.taken_over = self.recut = False
 
@@ -165,8 +176,10 @@ class Ledger:
             types=dict(self._types),
             logs=self._logs,
             clocks=self.clocks.at(time, self.incarnation, requested),
-            cuts=self._roster.placement.cuts,
-            partitions=self._partition_starts(),
+            cuts=(cut := self._cut()).placement.cuts,
+            partitions=cut.partitions,
+            tasks=cut.tasks,
+            cut_from=cut.placement.version,
         )
         self._begin_try()
         return self._record
@@ -180,18 +193,23 @@ class Ledger:
             try_=self._record.try_ + 1,
             placement=placement,
             addresses=self._addresses(),
-            cuts=placement.cuts,
-            partitions=self._partition_starts(),
+            cuts=(cut := self._cut()).placement.cuts,
+            partitions=cut.partitions,
+            tasks=cut.tasks,
+            cut_from=cut.placement.version,
         )
         self._begin_try()
         return self._record
 
-    def _partition_starts(self) -> tuple[int, ...]:
-        """The first slot of each partition of a try that begins now."""
+    def _cut(self) -> _Cut:
+        """The partitions of a try that begins now; cut once for each placement."""
         placement, least = self._roster.placement, self._partitions
-        # A bound for slots that are scattered: every partition is a task of Spark.
-        most = max(least, _PARTITIONS_PER_OWNER * len(placement.ring.nodes))
-        return partition_starts(placement, least, most)
+        if self._newest_cut is None or self._newest_cut.placement is not placement:
+            # A bound for slots that are scattered: every partition is a unit of its own.
+            most = max(least, _PARTITIONS_PER_OWNER * len(placement.ring.nodes))
+            starts = partition_starts(placement, least, most)
+            self._newest_cut = _Cut(placement, starts, tasks_of(placement, starts, least))
+        return self._newest_cut
 
     def _begin_try(self) -> None:
         self._received, self._ring_of, self._compared = {}, {}, None
@@ -294,7 +312,7 @@ class Ledger:
             self.in_sync(),
             self.clocks.commit(self._record, counted),
             counted,
-            tuple(self._frozen.units()),
+            self._frozen.packed_units(),
             Layout.of(self._roster.goal, self._roster.target),
         )
 
@@ -324,7 +342,7 @@ class Ledger:
         inferred = {}
         for job, name in self._jobs.items():
             known = self._types.get(job, JobTypes())
-            mine = [receipt for receipt in receipts if receipt.job == job]
+            mine = _of_different_types(receipt for receipt in receipts if receipt.job == job)
             key = self._key(name, known.key, mine)
             output = self._output(name, mine) if known.output is None else known.output
             inferred[job] = JobTypes(key, output)
@@ -362,3 +380,11 @@ class Ledger:
                 return None
             fields.append(pa.field(column, kind))
         return pa.schema(fields, metadata=schemas[0].metadata)
+
+
+def _of_different_types(receipts: Iterable[Receipt]) -> list[Receipt]:
+    """The first receipt with each pair of types; most of thousands share the same objects."""
+    different: dict[tuple[int, int], Receipt] = {}
+    for receipt in receipts:
+        different.setdefault((id(receipt.key_type), id(receipt.output)), receipt)
+    return list(different.values())

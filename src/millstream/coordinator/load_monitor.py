@@ -33,6 +33,7 @@ _HISTORY_BYTES = 64 * 2**20
 _LEAST_HISTORY = 8
 _OWN_FIGURES = 6
 _EPOCH = "epoch"
+_ARRIVAL = "arrival"
 
 _Field = Literal["tuples", "seconds", "state_bytes"]
 _F = TypeVar("_F", bound=np.floating[Any])
@@ -82,14 +83,16 @@ class LoadMonitor:
         self._seconds: NamedAverages[str] = NamedAverages(decay)
         self._waits: NamedAverages[tuple[int, int]] = NamedAverages(decay)
         self._hot = {job: HotKeyMonitor(decay, self._options.hot_share) for job in jobs}
-        self._admitted = self._now()
+        self._admitted: float | None = None
+        self._arrival: float | None = None
         size = slots * (3 * 8 + len(jobs) * 2 * FIGURE.itemsize)
         most = max(_LEAST_HISTORY, _HISTORY_BYTES // max(1, size))
         self._retained = min(self._options.history, most)
 
     def admit(self) -> None:
         """Note that an epoch begins."""
-        self._admitted = self._now()
+        before, self._admitted = self._admitted, self._now()
+        self._arrival = None if before is None else self._admitted - before
 
     def add(self, epoch: int, reports: Mapping[NodeId, NodeReport]) -> Load:
         """Add the reports of a committed epoch; return the load after it."""
@@ -97,7 +100,10 @@ class LoadMonitor:
         loads = {node: report.load for node, report in reports.items() if report.load is not None}
         index = _Index([load.slots for load in loads.values()])
         reduced = self._add_slots(index, list(loads.values()))
-        self._seconds.add({_EPOCH: now - self._admitted})
+        took = 0.0 if self._admitted is None else now - self._admitted
+        # Nobody knows how long the input of the first epoch took to arrive.
+        arrival = took if self._arrival is None else self._arrival
+        self._seconds.add({_EPOCH: took, _ARRIVAL: arrival})
         self._waits.add(_summed(load.waits for load in loads.values()))
         of_slots = self._slots.values
         load = Load(
@@ -107,7 +113,8 @@ class LoadMonitor:
             tuples=_frozen(of_slots[0::2].sum(axis=0)),
             seconds=_frozen(of_slots[1::2].sum(axis=0)),
             state_bytes=_frozen(self._state_bytes.copy()),
-            epoch_seconds=self._seconds.values[_EPOCH],
+            epoch_seconds=(seconds := self._seconds.values[_EPOCH]),
+            pressure=seconds / arrived if (arrived := self._seconds.values[_ARRIVAL]) > 0 else 1.0,
             waits={
                 (self._jobs[waiting], self._jobs[other]): seconds
                 for (waiting, other), seconds in self._waits.values.items()

@@ -12,7 +12,7 @@ from millstream.coordinator.scaling import Member, Scaling
 from millstream.coordinator.task_failures import TaskFailures
 from millstream.errors import MillstreamError
 from millstream.ring.ring import NodeId
-from millstream.wire.epoch_record import EpochRecord, FetchRecord, ReportFailure
+from millstream.wire.epoch_record import EpochRecord, FetchRecord, RecordUpdate, ReportFailure
 from millstream.wire.membership import (
     Assign,
     ClaimLaunch,
@@ -87,7 +87,7 @@ class RequestService:
         self._require_member(request.node)
         return self._run.restore_plan()
 
-    def _record(self, request: FetchRecord) -> EpochRecord:
+    def _record(self, request: FetchRecord) -> EpochRecord | RecordUpdate:
         if self._fencing.state_lost is not None:
             raise self._fencing.state_lost
         record = self._run.ledger.record
@@ -96,7 +96,7 @@ class RequestService:
                 f"epoch {request.epoch}, try {request.try_} is over: the DataFrame given to a sink "
                 "can be read only until the sink's function returns"
             )
-        return record
+        return record.update if request.known == record.routing else record
 
     def _unreachable(self, request: ReportUnreachable) -> None:
         self._reject_fenced(request.reporter)

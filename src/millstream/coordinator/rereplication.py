@@ -1,10 +1,11 @@
 """Re-replication: copies that are missing are made in the background.
 
 A pair of a donor and a receiver has one order at a time; orders do not wait for each other.
-A donor copies for about a second and answers with what remains, so that an order lasts as long as
-it makes progress, and ends with its donor or receiver. What fails is ordered again, from another
-donor if there is one. Many orders end at about the same time: what came of them is asked for and
-enacted together.
+A donor copies for a tenth of a second and answers with what remains, so that an order lasts as long
+as it makes progress, and ends with its donor or receiver. Copies take processors from epochs: the
+next part is copied between two epochs, or, if they follow each other closely, after a pause. What
+fails is ordered again, from another donor if there is one. Many orders end at about the same time:
+what came of them is asked for and enacted together.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ from millstream.wire.timeouts import RETRY_PAUSE
 
 log = logging.getLogger("millstream")
 
-# A donor answers after a second or so; a copy that is under way then may take longer.
+# A donor answers soon; a copy that is under way then may take longer.
 _COPY_TIMEOUT = 60.0
+_LONGEST_PAUSE = 0.3
 _AVOID_SECONDS = 30.0
 _HOPELESS = 20
 _SETTLE_SECONDS = 0.5
@@ -103,6 +105,7 @@ class Rereplication:
         run, remaining = self._run, order.slots
         pair = (order.donor, order.to)
         while remaining and pair in self._under_way and not run.is_over:
+            self._await_end_of_epoch()
             with self._lock:
                 committed, incarnation = run.ledger.committed, run.ledger.incarnation
             request = CopySlots(incarnation, order.to, remaining, committed)
@@ -111,6 +114,17 @@ class Rereplication:
                 return False  # the donor makes no progress
             remaining = answer
         return not remaining
+
+    def _await_end_of_epoch(self) -> None:
+        """Wait until no epoch is under way, but not for long."""
+        run = self._run
+        until, pause = run.net.now() + _LONGEST_PAUSE, RETRY_PAUSE
+        while run.ledger.record is not None and not run.is_over:
+            left = until - run.net.now()
+            if left <= 0:
+                return
+            run.net.sleep(min(pause, left))
+            pause *= 2  # there may be thousands of orders
 
     def _settle(self) -> None:
         """See what came of orders, and enact it, together with those that end soon."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,7 @@ import numpy.typing as npt
 from millstream.coordinator.holders import Holders, Slots
 from millstream.coordinator.layout import Layout
 from millstream.errors import MillstreamError
-from millstream.ring.masks import SlotMask, equal_runs
+from millstream.ring.masks import SlotMask
 from millstream.ring.placement import NOBODY, NodeTable, Placement
 from millstream.ring.replicas import choose_replicas
 from millstream.ring.ring import NodeId, Ring, RingError
@@ -196,8 +197,9 @@ class Roster:
 
     def release(self, nodes: Iterable[NodeId]) -> None:
         """Let leaving members give up copies that nobody else can take."""
-        self._released |= self.leaving.intersection(nodes)
-        self._is_changed = True
+        released = self.leaving.intersection(nodes) - self._released
+        self._released |= released
+        self._is_changed |= bool(released)
 
     def release_former(self) -> None:
         """Let former owners go of slots whose owner and backups are in sync."""
@@ -274,8 +276,9 @@ class Roster:
         """Update the copies of a node between two commits."""
         if node in self.domains:
             slots, columns = self.holders.of(self._numbers[node])
-            self._synced[slots, columns] |= values_at(reach, slots) >= committed
-            self._is_changed = True
+            reached = (values_at(reach, slots) >= committed) & ~self._synced[slots, columns]
+            self._synced[slots[reached], columns[reached]] = True
+            self._is_changed |= bool(reached.any())
 
     def survives_without(self, dead: Iterable[NodeId]) -> bool:
         """Whether every slot has a complete copy besides those of some nodes."""
@@ -500,14 +503,23 @@ class Roster:
         wanted = (donors != NOBODY) & ~np.isin(pairs, self._codes(without))
         order = np.flatnonzero(wanted)[np.argsort(pairs[wanted], kind="stable")]
         pairs, slots = pairs[order], slots[order]
-        missing = []
-        for part in equal_runs(range(len(order)), pairs) if len(order) else ():
-            mine = slots[part.start : part.stop]
-            receiver, donor = divmod(int(pairs[part.start]), len(self._members))
-            runs = equal_runs(range(len(mine)), mine - np.arange(len(mine)))
-            parts = tuple(range(int(mine[run.start]), int(mine[run.stop - 1]) + 1) for run in runs)
-            missing.append(MissingCopy(self._members[donor], self._members[receiver], parts))
-        return missing
+        if not len(order):
+            return []
+        begins = np.append(True, pairs[1:] != pairs[:-1])
+        firsts = np.flatnonzero(begins | np.append(True, slots[1:] != slots[:-1] + 1))
+        lasts = np.append(firsts[1:], len(slots)) - 1
+        runs = [
+            range(a, b + 1)
+            for a, b in zip(slots[firsts].tolist(), slots[lasts].tolist(), strict=True)
+        ]
+        bounds = np.append(np.flatnonzero(begins[firsts]), len(runs)).tolist()
+        receivers, donors = np.divmod(pairs[begins], len(self._members))
+        return [
+            MissingCopy(self._members[donor], self._members[receiver], tuple(runs[start:stop]))
+            for donor, receiver, (start, stop) in zip(
+                donors.tolist(), receivers.tolist(), pairwise(bounds), strict=True
+            )
+        ]
 
     def _donors(
         self, to: npt.NDArray[np.int32], slots: Slots, spare_owners: bool, avoid: Iterable[Pair]

@@ -83,6 +83,7 @@ class Coordinator:
         self._autoscaler: Autoscaler | None = None
         self._roster: Roster | None = None
         self._ledger: Ledger | None = None
+        self._assignment: Assign | None = None
         self.commits: CommitMode = InMemoryCommits()
         self.scan_numbers = count()
         self.is_closed = False
@@ -338,13 +339,21 @@ class Coordinator:
     def assignment(self) -> Assign:
         """The placement in force, as nodes get it."""
         with self._lock:
-            return Assign(
-                self.ledger.incarnation,
-                self.roster.placement,
-                self.scaling.addresses(),
-                self.ledger.committed,
-                self.roster.owners_since,
-            )
+            placement, committed = self.roster.placement, self.ledger.committed
+            newest = self._assignment
+            if (
+                newest is None
+                or newest.placement is not placement
+                or newest.committed is not committed
+            ):
+                newest = self._assignment = Assign(
+                    self.ledger.incarnation,
+                    placement,
+                    self.scaling.addresses(),
+                    committed,
+                    self.roster.owners_since,
+                )
+            return newest
 
     def restore_plan(self) -> RestorePlan:
         """The records from which slots are restored."""
@@ -390,6 +399,7 @@ class Coordinator:
     def _check_nodes(self) -> None:
         answers = self.rpc.call_all(self.roster.nodes, Ping(), PING_TIMEOUT)
         silent = [node for node, answer in answers.items() if isinstance(answer, UnreachableError)]
+        self._fencing.hear(answers.keys() - silent)
         for node in silent:
             if not self._fencing.is_investigating(node):
                 self.net.spawn(partial(self._investigate_quietly, node), "investigate")

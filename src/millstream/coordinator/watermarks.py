@@ -23,7 +23,7 @@ _MOVED_ON: Final = 2
 
 @dataclass(frozen=True)
 class Counted:
-    """What one epoch counted of a windowed job."""
+    """What one epoch counted of a job that reads event times."""
 
     tallies: tuple[Tally, ...] = ()
     keys: int = 0
@@ -97,7 +97,7 @@ class JobTime:
 
 @dataclass(frozen=True)
 class Watermarks:
-    """The time of all windowed jobs after the newest committed epoch."""
+    """The time of all jobs that read event times, after the newest committed epoch."""
 
     timings: tuple[JobTiming, ...] = ()
     jobs: Mapping[int, JobTime] = field(default_factory=dict)
@@ -117,7 +117,7 @@ class Watermarks:
         at_least: dict[int, int] = {}
         for timing in self.timings:
             known = self.jobs.get(timing.job, JobTime())
-            if timing.windowing.processing_time:
+            if timing.by_arrival:
                 mark, limits = time, {}
             else:
                 inherited = [
@@ -136,6 +136,7 @@ class Watermarks:
                 limits,
                 _folding(timing, known),
                 _is_early(timing, known, time),
+                _is_timed(timing, known),
             )
         return clocks
 
@@ -175,9 +176,9 @@ class Watermarks:
         if clock.early or after.early is None:
             after = replace(after, early=time)
         # A window of processing time that was closed early, on demand, may open again.
-        watermark = time if timing.windowing.processing_time else clock.watermark
+        watermark = time if timing.by_arrival else clock.watermark
         if watermark >= END:
-            watermark = max(before.watermark, _rest(timing, after, upstream))
+            watermark = max(before.watermark, _rest(timing, after, time, upstream))
         return _measured(timing, before, replace(after, watermark=watermark), counted)
 
     # -- in manifests --------------------------------------------------------------------
@@ -219,7 +220,12 @@ def _folding(timing: JobTiming, known: JobTime) -> bool:
     """Whether values are aggregated into panes."""
     if timing.is_measured:
         return known.folding
-    return not timing.foldable or timing.windowing.panes is not False
+    return timing.always_folds
+
+
+def _is_timed(timing: JobTiming, known: JobTime) -> bool:
+    """Whether a job with timers has had event times."""
+    return timing.windowing is None and (known.newest is not None or bool(timing.inherited))
 
 
 def _is_early(timing: JobTiming, known: JobTime, time: int) -> bool:
@@ -256,11 +262,19 @@ def _marks(timing: JobTiming, known: JobTime, time: int, observed: int | None) -
     return active or ([max(silent)] if silent and not timing.inherited else [])
 
 
-def _rest(timing: JobTiming, after: JobTime, upstream: Mapping[int, JobTime]) -> int:
-    """The watermark of a job all of whose windows were closed: the end of the last of them."""
+def _rest(timing: JobTiming, after: JobTime, time: int, upstream: Mapping[int, JobTime]) -> int:
+    """The watermark of a job after the end of its input, should there be more later on.
+
+    All windows were closed: it is the end of the last of them. Without windows, values within the
+    lateness are still on time, as in an epoch that does not end the input.
+    """
     delays = timing.delays
-    times = [upstream[job].watermark - delays.get(job, 0) - 1 for job in timing.inherited]
-    newest = max([*times, BEGINNING if after.newest is None else after.newest])
+    marks = [upstream[job].watermark - delays.get(job, 0) for job in timing.inherited]
+    if timing.windowing is None:
+        return min([*_marks(timing, after, time, None), *marks], default=BEGINNING)
+    newest = max(
+        [*(mark - 1 for mark in marks), BEGINNING if after.newest is None else after.newest]
+    )
     return BEGINNING if newest <= BEGINNING else timing.windowing.last_end(newest)
 
 
@@ -270,8 +284,7 @@ def _measured(timing: JobTiming, before: JobTime, after: JobTime, counted: Count
     if not timing.is_measured or not rows or before.newest is None or after.newest is None:
         return after
     rate = before.rate.plus(rows, after.newest - before.newest, counted.keys)
-    windowing = timing.windowing
-    decided = folds(rate.per_key, windowing.paying_rate, before.folding)
+    decided = folds(rate.per_key, timing.paying_rate, before.folding)
     return replace(after, rate=rate, folding=decided)
 
 

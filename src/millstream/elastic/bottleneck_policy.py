@@ -25,7 +25,6 @@ from millstream.elastic.node_table import (
     NodeTable,
     check_between,
     check_thresholds,
-    missing_nodes,
     names,
     node_table,
     percent,
@@ -125,9 +124,9 @@ class BottleneckPolicy:
             f"{self.options.reports} reports ({nodes[0]}: {percent(table.cpu[first])}), and no "
             "node has room for half of the load"
         )
-        grown = len(table.nodes) + len(nodes)
+        grown = len(table.nodes) + split.added
         predicted = {"nodes": grown, "mean_cpu": float(np.nansum(table.cpu)) / grown}
-        return [AddNodes(count=len(nodes), relieve=nodes, reason=reason, predicted=predicted)]
+        return [AddNodes(count=split.added, relieve=nodes, reason=reason, predicted=predicted)]
 
     def _removed(self, low: Flags, table: NodeTable, ring: Ring, limits: Limits) -> list[Action]:
         idlest = np.flatnonzero(low)
@@ -175,7 +174,8 @@ class _Split:
         self.unrelieved: list[int] = []
         self._table, self._values, self._cpu_high = table, weights_of(load), cpu_high
         self._owned = OwnedSlots(ring)
-        self._addable = limits.addable(ring, missing_nodes(table.cpu, cpu_high))
+        everyone = list(range(len(table.nodes)))
+        self._addable = limits.addable(ring, table.missing(everyone, len(everyone), cpu_high))
         able = np.flatnonzero(~np.isnan(table.cpu))
         # The least loaded first; each receives once, and so from a node with more load than all
         # that received before it: nobody receives and gives.
@@ -190,6 +190,11 @@ class _Split:
         elif found is not None:
             self.transfers.append(found)
             self._receivers.popleft()
+
+    @property
+    def added(self) -> int:
+        """How many nodes are asked for: one for each that is split, more under pressure."""
+        return self._addable if self._table.pressure > 1 else len(self.unrelieved)
 
     def _transfer(self, node: int) -> Transfer | None:
         if not self._receivers:

@@ -91,7 +91,7 @@ class LatencyPolicy:
             return _added(queues, tuples, target, nodes, limits.addable(ring, len(nodes)))
         if limits.removable(ring) == 0 or len(nodes) < 2:
             return []
-        slowest = int(np.argmax(queues.wait))
+        slowest = int(np.argmax(queues.costs))
         expected = queues.without(slowest).at_best(total)
         if expected > self.options.low * target:
             return []
@@ -151,7 +151,7 @@ def _added(
     queues: WaitQueues, tuples: Values, target: float, nodes: list[NodeId], addable: int
 ) -> list[Action]:
     total = float(tuples.sum())
-    missing = float((total / target - (1 / queues.wait).sum()) * queues.wait.mean())
+    missing = float((total / target - (1 / queues.costs).sum()) * queues.costs.mean())
     count = min(int(np.ceil(missing)), addable)
     if count == 0:
         return []

@@ -70,7 +70,9 @@ class Load:
     ``seconds`` and ``tuples`` are per slot and epoch, over all ``jobs``, by whose names it is
     divided. Tuples are counted as they reach nodes, after the combine. ``waits`` is, for a pair of
     jobs, how long feeds of the first waited while nodes reduced units of the second (seconds per
-    epoch). ``epoch_seconds`` is how long an epoch takes. ``time`` is in seconds, of the
+    epoch). ``epoch_seconds`` is how long an epoch takes, and ``pressure`` is that over the time
+    since the epoch before it was admitted, in which its input arrived: above 1 the input grows
+    faster than it is processed, whatever CPU the nodes use. ``time`` is in seconds, of the
     coordinator's clock.
     """
 
@@ -81,6 +83,7 @@ class Load:
     tuples: Seconds
     state_bytes: Seconds
     epoch_seconds: float = 0.0
+    pressure: float = 1.0
     waits: Mapping[tuple[str, str], float] = field(default_factory=dict)
     hot_keys: tuple[HotKey, ...] = ()
     jobs: Mapping[str, JobLoad] = field(default_factory=dict)

@@ -28,18 +28,30 @@ class NodeTable:
 
     ``cpu`` and ``feeds`` are NaN for a node that has not reported: it meets no threshold. ``feeds``
     is the mean number of feeds that wait for a node or are being reduced: seconds of waiting and
-    reducing per second (Little's law).
+    reducing per second (Little's law). ``pressure`` is that of the load, and at least 1: CPU shows
+    what nodes do, and not how much more they would have to do.
     """
 
     nodes: tuple[NodeId, ...]
     seconds: Values
     cpu: Values
     feeds: Values
+    pressure: float = 1.0
 
     def uneven(self, most: float, min_cpu: float) -> Flags:
         """Nodes with more than ``most`` times the mean seconds, unless they are hardly busy."""
         flags: Flags = (self.seconds > most * self.seconds.mean()) & (self.cpu >= min_cpu)
         return flags
+
+    def missing(self, nodes: list[int], overloaded: int, cpu_high: float) -> int:
+        """How many nodes to add for some nodes to come well below the threshold.
+
+        At least one, and at most as many as are overloaded, unless input arrives faster than it is
+        processed.
+        """
+        needed = ceil(float(np.nansum(self.cpu[nodes])) * self.pressure / (HEADROOM * cpu_high))
+        missing = max(1, needed - len(nodes))
+        return missing if self.pressure > 1 else min(missing, overloaded)
 
 
 def node_table(load: Load, ring: Ring) -> NodeTable:
@@ -49,12 +61,8 @@ def node_table(load: Load, ring: Ring) -> NodeTable:
     cpu = np.array([np.nan if node is None else node.cpu for node in reported])
     queue = np.array([np.nan if node is None else node.queue for node in reported])
     length = load.epoch_seconds if load.epoch_seconds > 0 else np.nan
-    return NodeTable(ring.nodes, seconds, cpu, (queue + seconds) / length)
-
-
-def missing_nodes(cpu: Values, cpu_high: float) -> int:
-    """How many nodes to add, at least one, for these to come well below the threshold."""
-    return max(1, ceil(float(np.nansum(cpu)) / (HEADROOM * cpu_high)) - len(cpu))
+    pressure = max(1.0, load.pressure)
+    return NodeTable(ring.nodes, seconds, cpu, (queue + seconds) / length, pressure)
 
 
 def check_thresholds(cpu_low: float, cpu_high: float) -> None:

@@ -23,7 +23,6 @@ from millstream.elastic.node_table import (
     NodeTable,
     check_between,
     check_thresholds,
-    missing_nodes,
     names,
     node_table,
     percent,
@@ -125,11 +124,12 @@ class RingPolicy:
     ) -> list[Action]:
         if not crowds:
             return []
-        missing = missing_nodes(table.cpu[crowds], self.options.cpu_high)
         overloaded = sorted(
             (node for node in crowds if high[node]), key=lambda n: -table.seconds[n]
         )
-        relieved = overloaded[: limits.addable(ring, missing)]
+        missing = table.missing(crowds, len(overloaded), self.options.cpu_high)
+        count = limits.addable(ring, missing)
+        relieved = overloaded[:count]
         nodes = tuple(table.nodes[node] for node in relieved)
         busiest = relieved[0]
         reason = (
@@ -138,9 +138,9 @@ class RingPolicy:
             f"and all of them {percent(float(table.cpu[crowds].mean()))} on average "
             f"(threshold {percent(self.options.cpu_high)})"
         )
-        grown = len(table.nodes) + len(nodes)
+        grown = len(table.nodes) + count
         predicted = {"nodes": grown, "mean_cpu": float(np.nansum(table.cpu)) / grown}
-        return [AddNodes(count=len(nodes), relieve=nodes, reason=reason, predicted=predicted)]
+        return [AddNodes(count=count, relieve=nodes, reason=reason, predicted=predicted)]
 
     def _removed(self, table: NodeTable, ring: Ring, limits: Limits) -> list[Action]:
         most = limits.removable(ring)

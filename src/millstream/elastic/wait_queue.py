@@ -25,18 +25,18 @@ _SHORTEST = 1e-9
 
 @dataclass(frozen=True)
 class WaitQueues:
-    """What a tuple costs on each node.
+    """What a tuple costs on each node: the time to process it.
 
-    ``processing`` is the time to process a tuple (P in C-MR); ``wait`` is how long a tuple waits
-    for each tuple that the node gets in an epoch (W).
+    An epoch ends when all of its feeds are reduced, so a tuple waits for every other one that its
+    node gets in the epoch, and C-MR's wait for a tuple (W) is the time to process it (P). Not the
+    queue that nodes report: that is the waits of all feeds, and grows with their number.
     """
 
-    processing: Values
-    wait: Values
+    costs: Values
 
     def latencies(self, tuples: Values) -> Values:
         """The mean latency on each node, given its tuples per epoch (4.1, and 4.2 after a move)."""
-        return self.processing + self.wait * tuples
+        return self.costs * (1 + tuples)
 
     def mean_latency(self, tuples: Values) -> float:
         """The mean latency of all tuples."""
@@ -48,34 +48,30 @@ class WaitQueues:
 
         The right side of 4.5 is a parabola in the tuples that move; this is its vertex.
         """
-        pull = 2 * (self.wait[donor] * tuples[donor] - self.wait[receiver] * tuples[receiver])
-        pull += self.processing[donor] - self.processing[receiver]
-        both = 2 * (self.wait[donor] + self.wait[receiver])
+        of_donor, of_receiver = self.costs[donor], self.costs[receiver]
+        pull = of_donor * (2 * tuples[donor] + 1) - of_receiver * (2 * tuples[receiver] + 1)
+        both = 2 * (of_donor + of_receiver)
         return float(pull / both) if both > 0 else 0.0
 
     def gain(self, donor: int, receiver: int, tuples: Values, moved: float) -> float:
         """By which part the mean latency of two nodes falls if tuples move between them (4.5)."""
         pair = [donor, receiver]
-        queues = WaitQueues(self.processing[pair], self.wait[pair])
+        queues = WaitQueues(self.costs[pair])
         before = queues.mean_latency(tuples[pair])
         later = queues.mean_latency(tuples[pair] + np.array([-moved, moved]))
         return 1 - later / before if before > 0 else 0.0
 
     def at_best(self, tuples: float) -> float:
         """The latency if tuples were spread over the nodes in the best way, which is by speed."""
-        return tuples / float((1 / self.wait).sum())
+        return tuples / float((1 / self.costs).sum())
 
     def without(self, node: int) -> WaitQueues:
         """The model without a node."""
-        return WaitQueues(np.delete(self.processing, node), np.delete(self.wait, node))
+        return WaitQueues(np.delete(self.costs, node))
 
     def with_average(self, count: int) -> WaitQueues:
         """The model with more nodes, each an average one."""
-        more = np.full(count, 1.0)
-        return WaitQueues(
-            np.concatenate([self.processing, more * self.processing.mean()]),
-            np.concatenate([self.wait, more * self.wait.mean()]),
-        )
+        return WaitQueues(np.append(self.costs, np.full(count, self.costs.mean())))
 
 
 def wait_queues(load: Load, nodes: Sequence[NodeId]) -> WaitQueues | None:
@@ -84,39 +80,32 @@ def wait_queues(load: Load, nodes: Sequence[NodeId]) -> WaitQueues | None:
     A node without figures of its own is taken for an average one of its kind, or of all if there
     is no other of its kind.
     """
-    own = {name: costs for name, node in load.nodes.items() if (costs := _costs(node)) is not None}
+    own = {name: cost for name, node in load.nodes.items() if (cost := _cost(node)) is not None}
     if not own or not nodes:
         return None
-    kinds: dict[str, list[tuple[float, float]]] = {}
-    for name, costs in own.items():
-        kinds.setdefault(load.nodes[name].kind, []).append(costs)
-    averages = {kind: _average(costs) for kind, costs in kinds.items()}
-    anyone = _average(list(own.values()))
+    kinds: dict[str, list[float]] = {}
+    for name, cost in own.items():
+        kinds.setdefault(load.nodes[name].kind, []).append(cost)
+    averages = {kind: fmean(costs) for kind, costs in kinds.items()}
+    anyone = fmean(own.values())
 
-    def costs_of(name: NodeId) -> tuple[float, float]:
+    def cost_of(name: NodeId) -> float:
         kind = load.nodes[name].kind if name in load.nodes else None
         return own.get(name) or averages.get(kind or "", anyone)
 
-    processing, wait = zip(*map(costs_of, nodes), strict=True)
-    return WaitQueues(np.array(processing), np.array(wait))
+    return WaitQueues(np.array([cost_of(name) for name in nodes]))
 
 
 def mean_latency(load: Load) -> float:
     """The mean latency of the tuples of an epoch, as measured."""
-    measured = [node for node in load.nodes.values() if _costs(node) is not None]
+    measured = [node for node in load.nodes.values() if _cost(node) is not None]
     queues = wait_queues(load, [node.node for node in measured])
     if queues is None:
         return 0.0
     return queues.mean_latency(np.array([node.tuples for node in measured]))
 
 
-def _costs(node: NodeLoad) -> tuple[float, float] | None:
+def _cost(node: NodeLoad) -> float | None:
     if node.tuples < _FEWEST or node.reduce_seconds < _SHORTEST:
         return None
-    # Results leave a node when a feed is reduced, so a tuple waits for all others as well.
-    waited = node.queue + node.reduce_seconds
-    return node.reduce_seconds / node.tuples, waited / node.tuples
-
-
-def _average(costs: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    return fmean(each[0] for each in costs), fmean(each[1] for each in costs)
+    return node.reduce_seconds / node.tuples

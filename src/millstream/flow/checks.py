@@ -28,10 +28,11 @@ from millstream.flow.functions import (
 from millstream.flow.reducers import (
     AggregateReducer,
     ArrowReducer,
-    Reducer,
+    ReducerForm,
     StatefulReducer,
     WindowReducer,
 )
+from millstream.flow.row_reducer import RowReducer
 from millstream.flow.sources import DataFrameSource, Source
 from millstream.flow.windows import (
     CountWindow,
@@ -152,7 +153,7 @@ def check_columns(key: object, time: object, map: object, name: str, place: Plac
         )
 
 
-def check_combine(combine: Function, reducer: Reducer, name: str, place: Place) -> None:
+def check_combine(combine: Function, reducer: ReducerForm, name: str, place: Place) -> None:
     check_callable(combine, f"combine of job {name!r}", place)
     check_arguments(combine, 2, f"combine of job {name!r}", "(key, values)")
     check_picklable(combine, f"combine of job {name!r}")
@@ -182,6 +183,10 @@ def as_span(name: str, length: object, place: Place, *, zero: bool = False) -> i
             f"{name} is {value_text(length)}", f"give a datetime.timedelta {what}", place
         )
     return micros(length)
+
+
+def lateness_of(lateness: timedelta | None, place: Place) -> int | None:
+    return None if lateness is None else as_span("lateness", lateness, place, zero=True)
 
 
 def windowing_of(
@@ -223,7 +228,7 @@ def windowing_of(
     return Windowing(
         windows,
         processing_time,
-        None if lateness is None else as_span("lateness", lateness, place, zero=True),
+        lateness_of(lateness, place),
         None if early_every is None else as_span("early_every", early_every, place),
         ordered,
         panes,
@@ -231,7 +236,12 @@ def windowing_of(
 
 
 def check_windowed(
-    windowing: Windowing, reducer: Reducer, ttl: object, combine: object, name: str, place: Place
+    windowing: Windowing,
+    reducer: ReducerForm,
+    ttl: object,
+    combine: object,
+    name: str,
+    place: Place,
 ) -> None:
     stateful = isinstance(reducer, WindowReducer) and reducer.takes_state
     endless = isinstance(windowing.windows[0], CountWindow | GlobalWindow)
@@ -295,9 +305,11 @@ def key_type_of(
     return None
 
 
-def output_of(declared: Declared | None, reducer: Reducer, place: Place) -> pa.Schema | None:
+def output_of(declared: Declared | None, reducer: ReducerForm, place: Place) -> pa.Schema | None:
     if declared is not None:
         return hints.declared_schema(declared, place)
+    if isinstance(reducer, StatefulReducer) and isinstance(reducer.instance, RowReducer):
+        return reducer.instance.output
     if isinstance(reducer, StatefulReducer):
         return hints.record_schema(hints.yielded(reducer.function))
     return None

@@ -12,6 +12,7 @@ from millstream.flow.labels import (
     sink_text,
     source_text,
     step_text,
+    timer_text,
 )
 from millstream.flow.plan import Plan
 from millstream.flow.reducers import AggregateReducer, ArrowReducer, CombiningReducer, JoinReducer
@@ -133,20 +134,21 @@ class _Explained:
         if job.combine is not None:
             yield _line("combine", map_text(job.combine))
         yield _line("reduce", reduce_text(job.reducer))
-        timing = self._timings.get(at)
-        if timing is None:
+        timing, windowing = self._timings.get(at), job.windowing
+        if timing is not None and job.has_timers:
+            yield _line("on_timer", timer_text(job.reducer))
+            yield _line("time", self._time(job, timing))
+        if timing is None or windowing is None:
             yield from _lines("state", [_kept(job), *_store(job)])
             return
-        yield _line("window", str(job.windowing))
+        yield _line("window", str(windowing))
         yield _line("time", self._time(job, timing))
-        if timing.windowing.early is not None:
-            yield _line(
-                "early", f"results of open windows every {length_text(timing.windowing.early)}"
-            )
-        if timing.windowing.time_windows and not isinstance(job.reducer, JoinReducer):
-            yield from _lines("panes", _panes(timing))
-        yield from _lines("state", [_window_state(job, timing), *_store(job)])
-        yield from _lines("fused", self._fused(at, timing.windowing))
+        if windowing.early is not None:
+            yield _line("early", f"results of open windows every {length_text(windowing.early)}")
+        if windowing.time_windows and not isinstance(job.reducer, JoinReducer):
+            yield from _lines("panes", _panes(timing, windowing))
+        yield from _lines("state", [_window_state(job, timing, windowing), *_store(job)])
+        yield from _lines("fused", self._fused(at, windowing))
         sides = [c for c in self._plan.consumers[at] if c not in self._readers(at)]
         if sides:
             yield _line("sides", ", ".join(dict.fromkeys(self._texts[side] for side in sides)))
@@ -159,7 +161,7 @@ class _Explained:
         return ""
 
     def _time(self, job: JobVertex, timing: JobTiming) -> str:
-        if timing.windowing.processing_time:
+        if timing.by_arrival:
             return "of processing"
         time = f"event time{'' if job.time is None else f' in column {job.time}'}"
         origins = [f"{o.name} less {length_text(o.lateness)}" for o in timing.tracked]
@@ -188,8 +190,7 @@ class _Explained:
         return ["shared", *lines] if lines else []
 
 
-def _panes(timing: JobTiming) -> Iterator[str]:
-    windowing = timing.windowing
+def _panes(timing: JobTiming, windowing: Windowing) -> Iterator[str]:
     count = len(windowing.windows)
     shared = f", shared by {count} windows" if count > 1 else ""
     yield f"of {length_text(windowing.pane)}{shared}"
@@ -218,8 +219,8 @@ def _kept(job: JobVertex) -> str:
     return f"{what}, {_until_idle(job)}"
 
 
-def _window_state(job: JobVertex, timing: JobTiming) -> str:
-    folds = job.reducer.merges and timing.windowing.panes is not False
+def _window_state(job: JobVertex, timing: JobTiming, windowing: Windowing) -> str:
+    folds = job.reducer.merges and windowing.panes is not False
     what = "a partial result per key" if folds else "all values per key"
     lateness = max((origin.lateness for origin in timing.tracked), default=0)
     wait = f" and the lateness of {length_text(lateness)}" if lateness else ""
@@ -227,9 +228,9 @@ def _window_state(job: JobVertex, timing: JobTiming) -> str:
         # Values without a match are matched again when they expire.
         longest = job.reducer.reach * (2 if job.reducer.kept_sides else 1)
         return f"all values of both sides, for {length_text(longest)}{wait}"
-    match timing.windowing.windows[0]:
+    match windowing.windows[0]:
         case TimeWindow():
-            longest = max(window.size for window in timing.windowing.time_windows)
+            longest = max(window.size for window in windowing.time_windows)
             return f"{what} and pane, for {length_text(longest)}{wait}"
         case SessionWindow(gap):
             return f"{what} and open session, until {length_text(gap)} after it{wait}"

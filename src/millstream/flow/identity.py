@@ -10,7 +10,7 @@ from millstream.flow.reducers import (
     ArrowReducer,
     CombiningReducer,
     JoinReducer,
-    Reducer,
+    ReducerForm,
     StatefulReducer,
     WindowReducer,
 )
@@ -18,6 +18,8 @@ from millstream.flow.vertices import JobVertex, SourceVertex
 from millstream.flow.windows import SLIDING, TUMBLING
 from millstream.state.aggregates.naming import text_of
 
+_FUNCTION = "a function (key, values, state)"
+_TIMERS = "a function (key, values, state) with timers"
 _WINDOWS = "a function (key, values) of windows"
 _STATEFUL_WINDOWS = "a function (key, values, state) of windows"
 Form = Literal["stateful", "combining", "aggregate", "arrow", "windowed", "join"]
@@ -30,7 +32,7 @@ def form_of(job: JobVertex) -> Form:
     return _form_of(job.reducer)
 
 
-def _form_of(reducer: Reducer) -> Form:
+def _form_of(reducer: ReducerForm) -> Form:
     match reducer:
         case StatefulReducer() | WindowReducer():
             return "stateful"
@@ -48,7 +50,7 @@ def reducer_text(job: JobVertex) -> str:
     """A text that differs for reducers whose state differs; functions of one form may change."""
     match job.reducer:
         case StatefulReducer():
-            return "a function (key, values, state)"
+            return _TIMERS if job.has_timers else _FUNCTION
         case WindowReducer():
             return _STATEFUL_WINDOWS if job.reducer.takes_state else _WINDOWS
         case CombiningReducer():
@@ -67,6 +69,16 @@ def windows_text(job: JobVertex) -> str:
         return ""
     by_clock = ", by processing time" if job.windowing.processing_time else ""
     return f"{job.windowing}{by_clock}"
+
+
+def gains_timers(before: str, now: str) -> bool:
+    """Whether a function has got timers, by the ``reducer_text`` of its job: its state is valid."""
+    return (before, now) == (_FUNCTION, _TIMERS)
+
+
+def loses_timers(before: str, now: str) -> bool:
+    """Whether a function has no timers any more, by the ``reducer_text`` of its job."""
+    return (before, now) == (_TIMERS, _FUNCTION)
 
 
 def has_window_state(reducer: str) -> bool:

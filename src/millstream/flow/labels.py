@@ -13,10 +13,11 @@ from millstream.flow.reducers import (
     ArrowReducer,
     CombiningReducer,
     JoinReducer,
-    Reducer,
+    ReducerForm,
     StatefulReducer,
     WindowReducer,
 )
+from millstream.flow.row_reducer import RowReducer
 from millstream.flow.sinks import CallbackSink, FileSink, ForeachBatchSink, Sink
 from millstream.flow.sources import (
     FilesSource,
@@ -127,20 +128,31 @@ def sink_text(sink: Sink) -> str:
             return kind
 
 
-def reduce_text(reducer: Reducer) -> str:
+def reduce_text(reducer: ReducerForm) -> str:
     """A reducer as text."""
     match reducer:
         case AggregateReducer(aggregates):
             return text_of(aggregates)
         case CombiningReducer(combinable):
             return _combinable_text(combinable)
-        case StatefulReducer(function) | WindowReducer(function):
-            return function_text(function)
+        case (
+            StatefulReducer(function=function, instance=instance)
+            | WindowReducer(function=function, instance=instance)
+        ):
+            if isinstance(instance, RowReducer):
+                return instance.title
+            return function_text(function if instance is None else type(instance))
         case ArrowReducer(function):
             return f"{function_text(function)} (Arrow)"
         case JoinReducer():
             made = "" if reducer.on_match is None else f", {function_text(reducer.on_match)}"
             return f"{reducer.label}{made}"
+
+
+def timer_text(reducer: ReducerForm) -> str:
+    """The function that timers of a job call, as text."""
+    assert isinstance(reducer, StatefulReducer) and reducer.on_timer is not None
+    return function_text(reducer.on_timer)
 
 
 def _combinable_text(combinable: object) -> str:

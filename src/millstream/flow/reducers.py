@@ -7,7 +7,7 @@ Arrow reducer. ``reducer_of`` recognises the form of ``reduce=``.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 from millstream.errors import WorkflowError
@@ -21,6 +21,7 @@ from millstream.flow.functions import (
     name_of,
     window_arguments,
 )
+from millstream.flow.reducer_class import Reducer, check_reducer, state_type_of
 from millstream.state.aggregates import Aggregate, AggregateSet, as_set, count
 from millstream.state.blocks import KEY
 from millstream.state.values import value_text
@@ -87,9 +88,16 @@ class _Reducer:
 
 @dataclass(frozen=True)
 class StatefulReducer(_Reducer):
-    """``reduce(key, values, state)``, called once per key and epoch."""
+    """``reduce(key, values, state)``, called once per key and epoch.
+
+    With ``on_timer(key, timer, state)``, called for every timer that fires, keys have timers. Both
+    are functions, or methods of an ``instance``. A ``state_type`` is a dataclass.
+    """
 
     function: Function
+    on_timer: Function | None = None
+    instance: Reducer | None = None
+    state_type: type | None = None
 
 
 @dataclass(frozen=True)
@@ -103,6 +111,8 @@ class WindowReducer(_Reducer):
     function: Function
     takes_window: bool = True
     takes_state: bool = False
+    instance: Reducer | None = None
+    state_type: type | None = None
 
 
 @dataclass(frozen=True)
@@ -157,7 +167,7 @@ class JoinReducer(_Reducer):
         return max(self.reach // 4, 1_000_000)
 
 
-Reducer = (
+ReducerForm = (
     StatefulReducer
     | WindowReducer
     | CombiningReducer
@@ -167,10 +177,54 @@ Reducer = (
 )
 
 
-def reducer_of(given: object, job: str, *, windowed: bool = False) -> Reducer:
-    """Recognise the form of ``reduce=`` and check it."""
+def reducer_of(
+    given: object, job: str, *, windowed: bool = False, on_timer: object | None = None
+) -> ReducerForm:
+    """Recognise the form of ``reduce=`` and check it; ``on_timer`` is for functions with state."""
+    reducer = _reducer_of(given, job, windowed=windowed)
+    if isinstance(given, Reducer):
+        on_timer = _own_on_timer(given, job, on_timer)
+    return reducer if on_timer is None else _with_timers(reducer, on_timer, job)
+
+
+def _own_on_timer(given: Reducer, job: str, on_timer: object | None) -> object | None:
+    """The ``on_timer`` of a class, which is not given beside it."""
+    if on_timer is not None:
+        raise WorkflowError(
+            f"job {job!r} has on_timer= beside a {type(given).__qualname__}",
+            "define on_timer(self, key, timer, state) in the class",
+            caller(),
+        )
+    return getattr(given, "on_timer", None)
+
+
+def _with_timers(reducer: ReducerForm, on_timer: object, job: str) -> StatefulReducer:
+    role = f"on_timer of job {job!r}"
+    if not isinstance(reducer, StatefulReducer):
+        kind = "windows" if isinstance(reducer, WindowReducer | JoinReducer) else "such a reducer"
+        raise WorkflowError(
+            f"job {job!r} has on_timer= beside {kind}, whose keys have no timers",
+            "leave on_timer= out, or reduce without windows, with a function (key, values, state)",
+            caller(),
+        )
+    if isinstance(on_timer, type) or not callable(on_timer):
+        raise WorkflowError(
+            f"{role} got {value_text(on_timer)}, which cannot be called",
+            "pass a function (key, timer, state)",
+            caller(),
+        )
+    check_arguments(on_timer, 3, role, "(key, timer, state)")
+    check_picklable(on_timer, role)
+    return replace(reducer, on_timer=on_timer)
+
+
+def _reducer_of(given: object, job: str, *, windowed: bool) -> ReducerForm:
     role = f"reducer of job {job!r}"
     shape = "(key, values, *, window, state)" if windowed else "(key, values, state)"
+    if isinstance(given, Reducer):
+        check_reducer(given, job)
+        check_picklable(given, role)
+        return _function_reducer(given.reduce, given, job, windowed=windowed)
     if isinstance(given, AggregateSet | Aggregate) and not isinstance(given, type):
         aggregates = as_set(given)
         if KEY in aggregates.names:
@@ -199,8 +253,8 @@ def reducer_of(given: object, job: str, *, windowed: bool = False) -> Reducer:
     if isinstance(given, type) or not callable(given):
         raise WorkflowError(
             f"job {job!r} got reduce={value_text(given)}, which is not a reducer",
-            f"pass a function {shape}, an object with zero, add, merge and result, "
-            "a built-in such as ms.count(), or ms.arrow(function)",
+            f"pass a function {shape}, an instance of a subclass of ms.Reducer, an object with "
+            "zero, add, merge and result, a built-in such as ms.count(), or ms.arrow(function)",
             caller(),
         )
     if getattr(given, "__module__", None) == count.__module__:
@@ -210,10 +264,19 @@ def reducer_of(given: object, job: str, *, windowed: bool = False) -> Reducer:
             f"call it, as in reduce=ms.{name}(...)",
             caller(),
         )
+    return _function_reducer(given, None, job, windowed=windowed)
+
+
+def _function_reducer(
+    function: Function, instance: Reducer | None, job: str, *, windowed: bool
+) -> StatefulReducer | WindowReducer:
+    role = f"reducer of job {job!r}"
     if windowed:
-        taken = window_arguments(given, 2, role, "(key, values", ("window", "state"))
-        check_picklable(given, role)
-        return WindowReducer(given, "window" in taken, "state" in taken)
-    check_arguments(given, 3, role, "(key, values, state)")
-    check_picklable(given, role)
-    return StatefulReducer(given)
+        taken = window_arguments(function, 2, role, "(key, values", ("window", "state"))
+        check_picklable(function, role)
+        kind = state_type_of(function, instance, job) if "state" in taken else None
+        return WindowReducer(function, "window" in taken, "state" in taken, instance, kind)
+    check_arguments(function, 3, role, "(key, values, state)")
+    check_picklable(function, role)
+    kind = state_type_of(function, instance, job)
+    return StatefulReducer(function, instance=instance, state_type=kind)

@@ -35,6 +35,11 @@ class Source:
         """Whether the run ends by itself when everything has been read."""
         return False
 
+    @property
+    def forgets(self) -> bool:
+        """Whether rows may be gone when Spark has committed their epoch to the source."""
+        return False
+
 
 @dataclass(frozen=True, kw_only=True)
 class FolderSource(Source):
@@ -83,6 +88,11 @@ class FilesSource(FolderSource):
             raise ConfigError(f"schema must be a DDL string or a pyarrow schema: {self.schema!r}")
         _check_options(self.options)
 
+    @property
+    def forgets(self) -> bool:
+        chosen = {name.lower(): value.lower() for name, value in self.options}
+        return chosen.get("cleansource", "off") != "off"
+
 
 @dataclass(frozen=True, kw_only=True)
 class RateSource(Source):
@@ -108,6 +118,10 @@ class SocketSource(Source):
             raise ConfigError(f"host must be a name or an address, got {self.host!r}")
         if not _is_int(self.port) or not 0 < self.port < 65536:
             raise ConfigError(f"port must be between 1 and 65535, got {self.port!r}")
+
+    @property
+    def forgets(self) -> bool:
+        return True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,6 +230,10 @@ class DataFrameSource(Source):
     @property
     def bounded(self) -> bool:
         return self.ends
+
+    @property
+    def forgets(self) -> bool:
+        return True  # it may be any source
 
 
 def check_column(names: Sequence[str], wanted: str) -> None:

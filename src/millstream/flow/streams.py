@@ -140,6 +140,7 @@ class Stream:
         reduce: object,
         map: Form | None = None,
         combine: Function | None = None,
+        on_timer: Function | None = None,
         key: Key | None = None,
         window: object | None = None,
         time: str | ProcessingTime | None = None,
@@ -170,6 +171,7 @@ class Stream:
                 reduce=reduce,
                 map=map,
                 combine=combine,
+                on_timer=on_timer,
                 key=key,
                 window=window,
                 time=time,
@@ -371,6 +373,9 @@ class KeyedStream:
         reduce: object,
         *,
         combine: Function | None = None,
+        on_timer: Function | None = None,
+        time: str | None = None,
+        lateness: timedelta | None = None,
         ttl: timedelta | None = None,
         output: Declared | None = None,
         durable: bool = True,
@@ -384,6 +389,10 @@ class KeyedStream:
         the first epoch. With ``durable=False`` the state is replicated to peers but not written to
         the store: after a restart it is empty.
 
+        With ``on_timer(key, timer, state)``, which yields results as ``reduce`` does, functions set
+        timers with ``state.timers`` (see ``ms.Timers``). ``time`` names the column of event times,
+        for timers in event time, and ``lateness`` is as in ``window``.
+
         >>> def longest(user, orders, state):
         ...     state["most"] = max(state.get("most", 0), *(order.amount for order in orders))
         ...     yield user, state["most"]
@@ -392,7 +401,15 @@ class KeyedStream:
         >>> most = orders.key_by("user").reduce("most", longest)
         """
         options = replace(
-            self._options, reduce=reduce, combine=combine, ttl=ttl, output=output, durable=durable
+            self._options,
+            reduce=reduce,
+            combine=combine,
+            on_timer=on_timer,
+            time=time,
+            lateness=lateness,
+            ttl=ttl,
+            output=output,
+            durable=durable,
         )
         return self._stream._job(name, options)
 

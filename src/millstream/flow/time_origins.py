@@ -1,6 +1,6 @@
-"""The origins of the event times of windowed jobs in a plan.
+"""The origins of the event times of windowed jobs, and of jobs with timers, in a plan.
 
-Upstream of a windowed job, through steps and unions, are its origins. A source, or a job without
+Upstream of such a job, through steps and unions, are its origins. A source, or a job without
 windows, is *tracked*: map tasks measure the event times of its records. A windowed job has a
 watermark already, which is *inherited*.
 """
@@ -30,7 +30,7 @@ class Tracked:
 
 @dataclass(frozen=True)
 class JobTiming:
-    """The inputs of the watermark of a windowed job.
+    """The inputs of the watermark of a job; one with timers has no windows.
 
     Results of an inherited job may be older than its watermark by its delay. ``foldable`` are
     jobs whose values can be aggregated in panes: windows of time, and a reducer that merges
@@ -38,15 +38,29 @@ class JobTiming:
     """
 
     job: int
-    windowing: Windowing
+    windowing: Windowing | None
     tracked: tuple[Tracked, ...] = ()
     inherited: tuple[int, ...] = ()
     foldable: bool = False
     delays: Mapping[int, int] = field(default_factory=dict, hash=False)
 
     @property
+    def by_arrival(self) -> bool:
+        """Whether windows are of processing time, which the time of epochs closes."""
+        return self.windowing is not None and self.windowing.processing_time
+
+    @property
+    def always_folds(self) -> bool:
+        """Whether values are aggregated in panes, where rates do not decide."""
+        if not self.foldable or self.windowing is None:
+            return True
+        return self.windowing.panes is not False
+
+    @property
     def early(self) -> int | None:
         """The interval of results of open windows, by the clock."""
+        if self.windowing is None:
+            return None
         for window in self.windowing.windows:
             if isinstance(window, GlobalWindow) and isinstance(window.trigger, EveryTime):
                 return window.trigger.length
@@ -55,25 +69,31 @@ class JobTiming:
     @property
     def is_measured(self) -> bool:
         """Whether measured rates decide if values are aggregated in panes."""
-        windowing = self.windowing
-        return self.foldable and windowing.panes is None and windowing.paying_rate is not None
+        return self.paying_rate is not None
+
+    @property
+    def paying_rate(self) -> float | None:
+        """The rate above which panes pay off, if measured rates decide."""
+        if not self.foldable or self.windowing is None or self.windowing.panes is not None:
+            return None
+        return self.windowing.paying_rate
 
 
 def timings_of(plan: Plan) -> tuple[JobTiming, ...]:
-    """The timing of every windowed job, each after those that it inherits from."""
-    return tuple(
-        _timing(plan, at, job, job.windowing) for at, job in plan.jobs if job.windowing is not None
-    )
+    """The timing of every job that reads event times, each after those that it inherits from."""
+    return tuple(_timing(plan, at, job) for at, job in plan.jobs if job.reads_event_time)
 
 
-def _timing(plan: Plan, at: int, job: JobVertex, windowing: Windowing) -> JobTiming:
+def _timing(plan: Plan, at: int, job: JobVertex) -> JobTiming:
+    windowing = job.windowing
+    own = job.lateness if windowing is None else windowing.lateness
     tracked: list[Tracked] = []
     inherited: list[int] = []
     for origin in origins_of(plan, at):
         vertex = plan.vertices[origin]
         if isinstance(vertex, SourceVertex):
             known = vertex.timing
-            lateness = known.lateness if windowing.lateness is None else windowing.lateness
+            lateness = known.lateness if own is None else own
             tracked.append(
                 Tracked(
                     origin,
@@ -84,9 +104,7 @@ def _timing(plan: Plan, at: int, job: JobVertex, windowing: Windowing) -> JobTim
                 )
             )
         elif isinstance(vertex, JobVertex) and vertex.windowing is None:
-            tracked.append(
-                Tracked(origin, vertex.name, is_job=True, lateness=windowing.lateness or 0)
-            )
+            tracked.append(Tracked(origin, vertex.name, is_job=True, lateness=own or 0))
         else:
             inherited.append(origin)
     return JobTiming(
@@ -94,7 +112,7 @@ def _timing(plan: Plan, at: int, job: JobVertex, windowing: Windowing) -> JobTim
         windowing,
         tuple(tracked),
         tuple(inherited),
-        job.reducer.merges and bool(windowing.time_windows),
+        job.reducer.merges and windowing is not None and bool(windowing.time_windows),
         {origin: _delay(plan.vertices[origin]) for origin in inherited},
     )
 

@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from millstream.errors import Place
 from millstream.flow.functions import ArrowFunction, FrameStep, Function, SqlStep
-from millstream.flow.reducers import Reducer, StatefulReducer
+from millstream.flow.reducers import ReducerForm, StatefulReducer
+from millstream.flow.row_reducer import RowReducer
 from millstream.flow.sinks import Sink
 from millstream.flow.sources import Source
 from millstream.flow.windows import Windowing
@@ -103,20 +104,40 @@ class NamedVertex(Vertex):
 
 @dataclass(frozen=True, eq=False)
 class JobVertex(Vertex):
-    """One map → combine → reduce step with its keyed state."""
+    """One map → combine → reduce step with its keyed state.
+
+    ``lateness`` is that of a job with timers; windows have their own.
+    """
 
     name: str = ""
     map: Function | ArrowFunction | None = None
     combine: Function | None = None
-    reducer: Reducer = field(default_factory=lambda: StatefulReducer(_nothing))
+    reducer: ReducerForm = field(default_factory=lambda: StatefulReducer(_nothing))
     key: str | tuple[str, ...] | Function | None = None
     time: str | None = None
+    lateness: int | None = None
     ttl: timedelta | None = None
     key_type: pa.DataType | None = None
     output: pa.Schema | None = None
     durable: bool = True
     windowing: Windowing | None = None
     share: bool = True
+
+    @property
+    def has_timers(self) -> bool:
+        """Whether its keys have timers."""
+        return isinstance(self.reducer, StatefulReducer) and self.reducer.on_timer is not None
+
+    @property
+    def row_reducer(self) -> RowReducer | None:
+        """Its reducer, if that reduces rows."""
+        instance = self.reducer.instance if isinstance(self.reducer, StatefulReducer) else None
+        return instance if isinstance(instance, RowReducer) else None
+
+    @property
+    def reads_event_time(self) -> bool:
+        """Whether the event times of its values matter, for windows or timers."""
+        return self.windowing is not None or self.has_timers
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from millstream.ring.masks import SlotMask, common, runs_of
 from millstream.state.blocks import Origin, from_bytes, slices, to_bytes
-from millstream.wire.commit import Commit
+from millstream.wire.commit import Commit, fingerprint
 from millstream.wire.feed import Feed
 from millstream.wire.receipts import CopyReceipt, Receipt
 
@@ -111,11 +111,12 @@ def receipts_of(units: Iterable[Unit], owned: SlotMask) -> Iterator[Receipt]:
 
 def committed_units(units: Iterable[Unit], commit: Commit) -> Iterator[Unit]:
     """The units that a commit names, each with the slots for which it is named."""
-    named: dict[tuple[int, str], list[range]] = {}
-    for job, start, stop, digest in commit.units:
-        named.setdefault((job, digest), []).append(range(start, stop))
-    for unit in units:
-        for run in named.get((unit.job, unit.digest), ()):
+    held = list(units)
+    named: dict[tuple[int, int], list[range]] = {}
+    for job, start, stop, number in commit.naming(unit.digest for unit in held):
+        named.setdefault((job, number), []).append(range(start, stop))
+    for unit in held:
+        for run in named.get((unit.job, fingerprint(unit.digest)), ()):
             slots = common(run, unit.slots)
             if slots == unit.slots:
                 yield unit

@@ -43,6 +43,7 @@ from millstream.wire.replication import (
 )
 from millstream.work.job_clock import summed
 from millstream.work.late_outputs import results_in
+from millstream.work.reducer_lifecycle import OpenReducers
 from millstream.work.unit import Reduced, UnitContext
 
 Durability = Literal["epoch", "interval"]
@@ -73,6 +74,7 @@ class NodeMachine:
         self.store = SlotStore(
             node, jobs, slots, retain=durability == "interval", spilling=spilling
         )
+        self.reducers = OpenReducers(node, jobs, slots)
         self.current = CurrentEpoch(jobs)
         self.replays = TupleReplay(self.store, self.current)
         self.meter = meter or LoadMeter(jobs, slots, clock)
@@ -158,6 +160,7 @@ class NodeMachine:
     def reduce(self, work: Work) -> tuple[Reduced[Any], Receipt]:
         """Reduce over the committed state into a private fragment; changes nothing."""
         feed, started = work.feed, self._clock()
+        self.reducers.open(feed.job)
         batches, tallies = opened(work.blocks)
         unit = UnitContext(feed.slots, feed.time, feed.output, feed.read, feed.clock, feed.epoch)
         with without_collector():

@@ -46,6 +46,7 @@ from millstream.wire.tls import Identity
 
 _READY = b"ready "
 _START_TIMEOUT = 60.0
+_CLOSE_TIMEOUT = 2.0
 
 
 @dataclass(frozen=True)
@@ -206,11 +207,19 @@ def main() -> None:
     if not end.is_set():
         net.spawn(lambda: _watch_driver(config, net, end), "driver")
     end.wait()
+    _close_reducers(machine)
     socket.unlink(missing_ok=True)
     if scratch is not None:
         shutil.rmtree(scratch, ignore_errors=True)
     # Not sys.exit(): handlers may still wait for feeders that have ended.
     os._exit(0)
+
+
+def _close_reducers(machine: NodeMachine) -> None:
+    """Close users' reducers; one that hangs does not keep the node alive."""
+    closing = threading.Thread(target=machine.reducers.close, daemon=True)
+    closing.start()
+    closing.join(_CLOSE_TIMEOUT)
 
 
 def _announce(

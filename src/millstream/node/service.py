@@ -54,7 +54,7 @@ from millstream.wire.state_reads import CloseScan, GetState, OpenScan, ReadScan
 from millstream.wire.timeouts import CALL_TIMEOUT
 
 A = TypeVar("A")
-_COPY_SECONDS = 1.0
+_COPY_SECONDS = 0.1
 _FLUSH_SECONDS = 1.0
 _MERGE_PAUSE = 0.0002
 

@@ -20,7 +20,8 @@ class JobProgress:
     """One job in one epoch: values fed, keys touched, outputs emitted, time in reduce.
 
     A windowed job also reports the values that its windows rejected, its watermark, and the ``lag``
-    of that behind the clock; both are None before the first event time, and after the end.
+    of that behind the clock; both are None before the first event time, and after the end. A
+    processor of Spark by event time reports the rows that it dropped as ``late``.
     ``panes`` tells whether windows share aggregated panes or have raw rows, as ``rate``, the values
     of a key per second, suggests. The jobs that are ``fused`` into it read the same values: their
     windows are reduced along with its own, and counted here.

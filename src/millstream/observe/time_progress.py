@@ -19,7 +19,7 @@ def moment(time: int) -> datetime | None:
 
 
 def time_progress(result: EpochResult, job: int) -> dict[str, Any]:
-    """The fields of ``JobProgress`` about event time; none for a job without windows."""
+    """The fields of ``JobProgress`` about event time; none for a job that reads none."""
     clock = result.record.clocks.get(job)
     if clock is None:
         return {}

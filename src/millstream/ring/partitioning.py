@@ -1,12 +1,14 @@
 """Shuffle partitions: runs of slots, cut from a placement.
 
-A partition whose slots have one owner is one unit of work for one node, and with a partition for
-every owner there are as many reduce tasks as nodes that can reduce. When an epoch is cut, and what
-a partition's task does, is decided by others.
+A partition whose slots have one owner is one unit of work for one node. An owner whose slots are in
+several runs has several partitions, but reduces one at a time: so they share a reduce task, and
+there are as many tasks as nodes that can reduce. When an epoch is cut, and what a task does, is
+decided by others.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush, heapreplace
 from itertools import pairwise
@@ -30,6 +32,23 @@ def partition_starts(placement: Placement, least: int, most: int) -> tuple[int, 
         return _joined(runs, slots, most)
     count = min(least, slots)
     return _divided(runs, slots, count) if len(runs) < count else runs
+
+
+def tasks_of(placement: Placement, starts: Sequence[int], least: int) -> tuple[int, ...]:
+    """Return the reduce task of each partition, numbered from 0 in the order of first slots.
+
+    Partitions of one owner share a task. With fewer owners than ``least``, each has several tasks,
+    as far as it has partitions, which are dealt out to them in turn.
+    """
+    owners = placement.ring.table[list(starts)].tolist()
+    each = -(-least // len(set(owners)))
+    seen: Counter[int] = Counter()
+    numbers: dict[tuple[int, int], int] = {}
+    found: list[int] = []
+    for owner in owners:
+        found.append(numbers.setdefault((owner, seen[owner] % each), len(numbers)))
+        seen[owner] += 1
+    return tuple(found)
 
 
 def _divided(runs: Sequence[int], slots: int, count: int) -> tuple[int, ...]:

@@ -91,12 +91,12 @@ class Placement:
         change = (copies[1:] != copies[:-1]).any(axis=1) | (ring.table[1:] != ring.table[:-1])
         starts = np.concatenate([[0], np.flatnonzero(change) + 1])
         rows = np.where(copies[starts] == owners[starts, None], NOBODY, copies[starts])
-        ordered = _clockwise(ring, nodes, ring.table[starts], rows)
-        arcs: list[tuple[int, tuple[NodeId, ...]]] = []
-        for start, row in zip(starts.tolist(), ordered.tolist(), strict=True):
-            run = tuple(dict.fromkeys(nodes[at] for at in row if at != NOBODY))
-            if not arcs or arcs[-1][1] != run:
-                arcs.append((start, run))
+        ordered = _without_repeats(_clockwise(ring, nodes, ring.table[starts], rows))
+        differs = np.append(True, (ordered[1:] != ordered[:-1]).any(axis=1))
+        arcs = [
+            (start, tuple([nodes[at] for at in row if at != NOBODY]))
+            for start, row in zip(starts[differs].tolist(), ordered[differs].tolist(), strict=True)
+        ]
         return cls._made(ring, tuple(arcs))
 
     @classmethod
@@ -220,3 +220,13 @@ def _clockwise(
     found = places[rows]
     distance = np.where(found < size, (found - owners[:, None]) % size, found)
     return np.asarray(np.take_along_axis(rows, np.argsort(distance, axis=1), axis=1))
+
+
+def _without_repeats(rows: NodeTable) -> NodeTable:
+    """Each row of nodes, in which the same are side by side, with each once and gaps at its end."""
+    again = np.zeros(rows.shape, np.bool_)
+    again[:, 1:] = rows[:, 1:] == rows[:, :-1]
+    once = np.where(again, NOBODY, rows)
+    return np.asarray(
+        np.take_along_axis(once, np.argsort(once == NOBODY, axis=1, kind="stable"), 1)
+    )

@@ -8,7 +8,7 @@ with the holders, and of these to the nearest clockwise that has not too many co
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TypeAlias
 
 import numpy as np
@@ -69,7 +69,7 @@ class _Choice:
         self._owners, self._nodes = owners, nodes
         self._able = np.array([at for at, node in enumerate(nodes) if node in eligible])
         domains = [eligible[nodes[at]] for at in self._able.tolist()]
-        self._cost, self._least = _costs(domains, current.shape[1])
+        self._cost, self._least = _costs(tuple(domains), current.shape[1])
         numbers = np.full(len(nodes) + 1, NOBODY)
         numbers[self._able] = np.arange(len(self._able))
         rows, owned = numbers[current], numbers[owners]
@@ -248,7 +248,8 @@ class _Choice:
         self._size[run] = size
 
 
-def _costs(domains: Sequence[Domain], replicas: int) -> tuple[_Costs, int]:
+@lru_cache(maxsize=2)  # of many nodes it is large, and most choices have the same
+def _costs(domains: tuple[Domain, ...], replicas: int) -> tuple[_Costs, int]:
     """What sharing costs each pair of nodes, and the least cost of any pair.
 
     One shared executor is worse than any number of shared hosts, and so on: sums of costs compare
@@ -265,4 +266,5 @@ def _costs(domains: Sequence[Domain], replicas: int) -> tuple[_Costs, int]:
     costs = np.zeros((len(domains) + 1, len(domains) + 1), np.int32)
     costs[:-1, :-1] = prices[shared]
     np.fill_diagonal(costs, 0)
+    costs.setflags(write=False)
     return costs, int(prices[in_common])

@@ -11,6 +11,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable
 from functools import lru_cache
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,19 @@ def conversion(kind: type) -> _Convert | None:
     if kind.__module__.partition(".")[0] == "pandas":
         return _PANDAS.get(kind.__name__)
     return None
+
+
+def plain_types(kind: type) -> tuple[type, ...]:
+    """The types of the plain values that scalars of this type become; none for plain types."""
+    if issubclass(kind, np.generic):
+        for base, found in _PLAIN_NUMPY:
+            if issubclass(kind, base):
+                return found
+        # A class of several kinds of scalars, such as np.number.
+        return tuple(p for base, found in _PLAIN_NUMPY if issubclass(base, kind) for p in found)
+    if kind.__module__.partition(".")[0] == "pandas":
+        return _PLAIN_PANDAS.get(kind.__name__, ())
+    return ()
 
 
 def _datetime64(value: np.datetime64) -> object:
@@ -89,6 +103,22 @@ _NUMPY: tuple[tuple[type, _Convert | None], ...] = (
     (np.bool_, bool),
     (np.number, lambda value: value.item()),
 )
+_PLAIN_NUMPY: tuple[tuple[type, tuple[type, ...]], ...] = (
+    (np.timedelta64, (dt.timedelta, NoneType)),
+    (np.datetime64, (dt.date, NoneType)),
+    (np.str_, (str,)),
+    (np.bytes_, (bytes,)),
+    (np.bool_, (bool,)),
+    (np.integer, (int,)),
+    (np.floating, (float,)),
+    (np.complexfloating, (complex,)),
+)
+_PLAIN_PANDAS: dict[str, tuple[type, ...]] = {
+    "Timestamp": (dt.datetime, NoneType),
+    "Timedelta": (dt.timedelta, NoneType),
+    "NaTType": (NoneType,),
+    "NAType": (NoneType,),
+}
 _PANDAS: dict[str, _Convert] = {
     "Timestamp": _timestamp,
     "Timedelta": _timedelta,

@@ -6,7 +6,7 @@ decisions are made by the code of production.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -37,6 +37,7 @@ from millstream.sim.workload import SECOND, Answer, Moment, Pair, Workload, spli
 from millstream.times import BEGINNING, END
 
 _RETAINED_INCARNATIONS = 3
+_POLL = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +53,7 @@ class DriverOptions:
     queue: WriteQueueOptions
     bases: BaseOptions
     changes: float
+    overlap: bool = False
 
 
 @dataclass(frozen=True)
@@ -178,11 +180,40 @@ class Driver:
         if place.reads is not None and self.is_exact:
             reader = Reader(self.cluster, self.reference, lambda: self.is_over)
             net.spawn(partial(reader.read_always, place.reads), "reader")
-        for cut in logs.query(self.journal.incarnation):
+        cuts = logs.query(self.journal.incarnation)
+        for cut in self._one_ahead(cuts) if options.overlap else cuts:
             self._epoch(self.cluster, cut, sink)
         self.checks.await_copies(lambda: place.injector.until)
         if self.is_exact:
             self._examine(self.cluster)
+
+    def _one_ahead(self, cuts: Iterator[Cut]) -> Iterator[Cut]:
+        """Epochs that Spark hands over: it logs their commits, and plans the next, while they run.
+
+        As in ``millstream.spark.engine`` with ``overlap``.
+        """
+        handed_over: list[Cut] = []  # until it has run
+        ended: list[MillstreamError | None] = []
+
+        def plan() -> None:
+            problem = None
+            try:
+                for cut in cuts:
+                    while handed_over:
+                        self._net.sleep(_POLL)
+                    handed_over.append(cut)
+            except MillstreamError as found:
+                problem = found
+            ended.append(problem)
+
+        self._net.spawn(plan, "query")
+        while not ended or handed_over:
+            if handed_over:
+                yield handed_over[0]
+                handed_over.clear()
+            self._net.sleep(_POLL)
+        if ended[0] is not None:
+            raise ended[0]
 
     def _take_up(self, claimed: Claimed) -> None:
         """Copy the history of the epochs so far from the driver that committed them."""

@@ -85,6 +85,7 @@ class DurableScenario:
                 record=rng.choice((100, 2**20)),
             ),
             changes=rng.choice((0.0, 0.4)),
+            overlap=random.Random(f"durable scenario {seed}, overlap").random() < 0.7,
         )
         bad = rng.choice((0.0, 0.0, 0.0, 0.01))
         return cls(

@@ -162,7 +162,7 @@ class EventTimeAnswer:
             history = [epoch.facts[job.at] for epoch in self._epochs]
             closed = history[-1].after if history else BEGINNING
             if job.follows is None:
-                mark = _mark(job, history, now, is_first)
+                mark = watermark_of(job.origins, history, now, is_first)
                 held = before.open[job.at] if before is not None else ()
                 taken, sides, tallies = _admit(job, history, records, now, closed, held)
                 for side, at in job.sides.items():
@@ -226,14 +226,16 @@ class EventTimeAnswer:
 # -- watermarks ------------------------------------------------------------------------------
 
 
-def _mark(job: Job, history: list[Facts], now: int, is_first: bool) -> int:
+def watermark_of(
+    origins: Mapping[int, Origin], history: list[Facts], now: int, is_first: bool
+) -> int:
     """How far the origins let the watermark go."""
     with_time = [facts for facts in history if any(t.rows for t in facts.origins.values())]
     heard = history[-1].time if history else now
     resumed = max((facts.time for facts in history if facts.is_first), default=now)
     active: list[int] = []
     silent: list[int] = []
-    for at, origin in job.origins.items():
+    for at, origin in origins.items():
         came = [facts for facts in history if at in facts.origins]
         took = [facts for facts in came if facts.origins[at].rows]
         if not took:
@@ -264,7 +266,7 @@ def _timed(tally: Tally | None) -> int:
     return 0 if tally is None else tally.rows + tally.late + tally.ahead
 
 
-def _limit(origin: Origin, at: int, history: list[Facts], now: int) -> int:
+def time_limit(origin: Origin, at: int, history: list[Facts], now: int) -> int:
     """The largest event time that is believed."""
     came = [facts.origins[at] for facts in history if _timed(facts.origins.get(at))]
     if len(came) >= 2 and all(t.ahead and not t.rows and not t.late for t in came[-2:]):
@@ -288,7 +290,7 @@ def _admit(
     taken: list[Value] = []
     sides: dict[str, list[Any]] = {"late": [], "ahead": [], "untimed": []}
     tallies: dict[int, Tally] = {}
-    limits = {at: _limit(origin, at, history, now) for at, origin in job.origins.items()}
+    limits = {at: time_limit(origin, at, history, now) for at, origin in job.origins.items()}
     is_late = _lateness(job, records, limits, closed, held)
     for at, (source, found, value, time, given) in enumerate(records):
         if source not in job.origins:

@@ -184,8 +184,9 @@ class SparkAttempt:
 
     def _may_differ(self) -> bool:
         """Whether frozen units may be lost with their owner, and maps may differ when run again."""
-        now = fetch_record(self._driver, self._coordinator, *self._record.at)
-        return self._faults.flaky > 0 and now.placement.version != self._record.placement.version
+        record = self._record
+        now = fetch_record(self._driver, self._coordinator, *record.at, known=record)
+        return self._faults.flaky > 0 and now.placement.version != record.placement.version
 
     def _sources(self) -> tuple[list[Row], Outputs]:
         """The blocks of the tasks that read the sources."""
@@ -283,7 +284,7 @@ class SparkAttempt:
     def _feed(self, net: SimNet, attempt: int, job: int, part: int, blocks: list[Row]) -> Given:
         record = self._record
         if not self._world.maybe(0.5):  # else a stale closure: the ring as it was at admission
-            record = fetch_record(net, self._coordinator, *record.at)
+            record = fetch_record(net, self._coordinator, *record.at, known=record)
         rows = pa.Table.from_pylist(
             [dict(zip(BLOCK_SCHEMA.names, block, strict=True)) for block in blocks],
             schema=BLOCK_SCHEMA,

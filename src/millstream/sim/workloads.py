@@ -6,6 +6,7 @@ from millstream.sim.counted import COUNTED, GLOBAL
 from millstream.sim.expiring import EXPIRING
 from millstream.sim.joined import NEAR, TOGETHER
 from millstream.sim.ordered import ORDERED
+from millstream.sim.timed_keys import TIMERS
 from millstream.sim.windowed import VARIANTS, windowed
 from millstream.sim.workload import PLAIN, Workload
 
@@ -18,9 +19,10 @@ _OTHERS = {
     "global": GLOBAL,
     "near": NEAR,
     "together": TOGETHER,
+    "timers": TIMERS,
 }
 UNTIMED = ("plain", "ordered", "expiring")
-EVENT_TIME = (*_WINDOWS, "counted", "global", "near", "together")
+EVENT_TIME = (*_WINDOWS, "counted", "global", "near", "together", "timers")
 WORKLOADS = (*UNTIMED, *EVENT_TIME)
 """All of them, by name."""
 CONSISTENT = ("plain", "ordered")

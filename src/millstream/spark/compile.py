@@ -199,7 +199,7 @@ class EpochFrames:
             frame = frame.repartition(1)  # of empty files only: a task must run, to send marks
         for stage in range(last + 1):
             if stage:
-                width = self._program.width(stage, len(record.partitions))
+                width = self._program.width(stage, record.task_count)
                 frame = frame.repartitionById(width, sf.col("route"))
             of_stage = replace(
                 task,

@@ -1,7 +1,8 @@
 """The callback of ``foreachBatch``: Spark's part in an epoch, and the errors of a failed one.
 
-:func:`millstream.coordinator.epochs.run_epoch` has the order of steps within an epoch; the callback
-returns after it, and Spark continues with the next epoch.
+:func:`millstream.coordinator.epochs.run_epoch` has the order of steps within an epoch. The callback
+returns after it, or, with *overlap*, shortly before its end: Spark then plans the next epoch
+meanwhile (``epoch_thread``).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
+from functools import partial
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
@@ -25,6 +27,7 @@ from millstream.flow.plan import Plan
 from millstream.observe.progress import EpochProgress, JobProgress, Progress, StoreProgress
 from millstream.observe.time_progress import time_progress
 from millstream.spark.compile import EpochFrames, Frames
+from millstream.spark.epoch_thread import EpochThread, ReturnTimes, ThreadContext
 from millstream.spark.gateway import SparkLostError
 from millstream.spark.sink_writers import ForeachBatchWriter, SinkWriter
 from millstream.spark.spark_log import SparkLog
@@ -65,11 +68,15 @@ class Engine:
         successor: Callable[[BaseException], SupersededError | None] = lambda _: None,
         spark_lost: Callable[[], SparkLostError | None] = lambda: None,
         log: SparkLog | None = None,
+        overlap: bool = False,
     ) -> None:
         """``successor`` and ``spark_lost`` explain a failure: a newer driver, or a lost JVM.
 
-        ``log`` is the log of Spark, if it is a session of ours.
+        ``log`` is the log of Spark, if it is a session of ours. With ``overlap``, Spark plans the
+        next epoch while one runs.
         """
+        self._overlap = EpochThread() if overlap else None
+        self._returns = ReturnTimes()
         self._plan = plan
         self._frames = frames
         self._coordinator = coordinator
@@ -90,21 +97,53 @@ class Engine:
         self.query: StreamingQuery | None = None
 
     def __call__(self, frame: DataFrame, epoch: int) -> None:
-        """Run one epoch; raises a short exception for Spark if it fails."""
+        """Run one epoch, or hand it over; raises a short exception for Spark if it fails."""
+        self._returns.called(time.perf_counter())
+        self._idle.wait()  # for the epoch before, if that was handed over
         self._idle.clear()
+        if self.stopping.is_set() or self.error is not None:
+            self._idle.set()
+            raise RunStoppedError("stopped")
+        if self._overlap is not None:
+            stay, context = self._returns.stay, ThreadContext.of_caller(frame.sparkSession)
+            self._overlap.hand_over(partial(self._run_handed_over, context, frame, epoch))
+            self._idle.wait(stay)
+            self._returns.returned(time.perf_counter())
+            return
+        self._run_or_fail(frame, epoch)
+        if self.error is not None:
+            raise RunStoppedError(type(self.error).__name__)
+
+    def _run_handed_over(self, context: ThreadContext, frame: DataFrame, epoch: int) -> None:
+        started = time.perf_counter()
+        self._run_or_fail(frame, epoch, context)
+        self._returns.ended(time.perf_counter() - started)
+        if self.error is not None:
+            self.give_up()
+
+    def _run_or_fail(
+        self, frame: DataFrame, epoch: int, context: ThreadContext | None = None
+    ) -> None:
         self._thread = threading.get_ident()
         try:
-            if self.stopping.is_set():
-                raise RunStoppedError("stopped")
+            if context is not None:
+                context.enter()
             self._run(frame, epoch)
-        except RunStoppedError:
-            raise
         except BaseException as problem:
             self.fail(problem, epoch)
-            raise RunStoppedError(type(self.error).__name__) from None
         finally:
             self._thread = None
             self._idle.set()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no epoch runs."""
+        return self._idle.is_set()
+
+    def close(self) -> None:
+        """End the thread of epochs."""
+        if self._overlap is not None:
+            self._overlap.close()
 
     def fail(self, problem: BaseException, epoch: int | None = None) -> None:
         """Record why the run failed: the first reason, as the user's error."""
@@ -135,7 +174,7 @@ class Engine:
         self._coordinator.advance(END)
 
     def give_up(self) -> None:
-        """End the query at once: state was lost."""
+        """End the query at once: an epoch failed, or state was lost."""
         if self.query is not None:
             with contextlib.suppress(Exception):
                 self.query.stop()

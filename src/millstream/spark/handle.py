@@ -134,9 +134,9 @@ class Run:
         return "running" if self._is_active() else "finished"
 
     def _is_active(self) -> bool:
-        """Whether Spark runs the query; if Spark was lost, the run has failed."""
+        """Whether Spark runs the query, or an epoch; if Spark was lost, the run has failed."""
         try:
-            return bool(self._query.isActive)
+            return bool(self._query.isActive) or not self._engine.is_idle
         except BROKEN as problem:
             self._engine.fail(problem)
             return False
@@ -206,10 +206,13 @@ class Run:
     def advance(self, to: datetime | None = None) -> None:
         """Advance the watermark at least to a time with the next epoch; None closes all windows.
 
-        For input that marks when it is complete. Older values are late afterwards.
+        For input that marks when it is complete. Older values are late afterwards. Timers in event
+        time up to the watermark fire; with None, all that wait.
         """
-        if all(job.windowing is None for _, job in self._plan.jobs):
-            raise ConfigError("advance() is for workflows with windows, and this one has none")
+        if not any(job.reads_event_time for _, job in self._plan.jobs):
+            raise ConfigError(
+                "advance() is for workflows with windows or timers, and this one has none"
+            )
         if to is not None and (not isinstance(to, datetime) or to.tzinfo is None):
             raise ConfigError(
                 f"advance() takes a datetime with a time zone (or None), got {to!r}; pass for "

@@ -37,6 +37,7 @@ _COUNTS = (
     ("max_nodes", 1, 4096),
     ("standby", 0, 4096),
     ("partitions", 1, 65536),
+    ("overlap", 0, 1),
     ("slots", 1, 65536),
     ("replicas", 0, 16),
     ("retain", 1, 100_000),
@@ -70,6 +71,7 @@ class RunConfig:
     replace_after: timedelta | None = timedelta(seconds=5)
     master: str | None = None
     partitions: int | None = None
+    overlap: int = 0
     slots: int = 4096
     replicas: int = 1
     policy: str | Policy = "manual"

@@ -5,10 +5,9 @@ the steps after them, so that feed(n) and map(n + 1) share one Python stage. Wha
 are blocks for later stages and for sinks; with a single sink of known type, the last stage returns
 the sink's rows themselves.
 
-A later stage learns from its rows which partition it has. Spark's own number is that of the task,
-which is another one as soon as anything after the stage coalesces partitions or unions frames.
-So that a partition without blocks has a row, too, the first task of a stage sends a *mark* to every
-partition of the next one.
+A task of a later stage learns its number from its rows. Spark's own is another one as soon as
+anything after the stage coalesces partitions or unions frames. So that a task without blocks has a
+row, too, the first task of a stage sends a *mark* to every task of the next one.
 """
 
 from __future__ import annotations
@@ -91,9 +90,25 @@ def _reporting(task: StageTask) -> Iterator[None]:
         raise RuntimeError(f"{type(problem).__name__}: {str(problem)[:300]}") from None
 
 
-@lru_cache(maxsize=4)
 def _record(coordinator: Endpoint, epoch: int, try_: int) -> EpochRecord:
-    return fetch_record(FlightNet.to(coordinator), coordinator.address, epoch, try_)
+    """The record of a try, fetched once by each worker."""
+    newest = _newest(coordinator)
+    if newest.record is None or newest.record.at != (epoch, try_):
+        net = FlightNet.to(coordinator)
+        newest.record = fetch_record(net, coordinator.address, epoch, try_, known=newest.record)
+    return newest.record
+
+
+@dataclass
+class _Newest:
+    """The newest record that this worker has of a run."""
+
+    record: EpochRecord | None = None
+
+
+@lru_cache(maxsize=4)  # Spark's workers outlive runs
+def _newest(coordinator: Endpoint) -> _Newest:
+    return _Newest()
 
 
 class _Stage:
@@ -105,8 +120,8 @@ class _Stage:
         self._task = task
         self._program = program
         self._record = record
-        self._partitions = len(record.partitions)  # of each job
-        self._partition = context.partitionId()  # until a mark or a block has the real one
+        self._tasks = record.task_count  # of each job
+        self._number = context.partitionId()  # until a mark or a block has the real one
         self._attempt = context.taskAttemptId()
         self._map_side = MapSide(
             program,
@@ -144,32 +159,40 @@ class _Stage:
                 yield at, pa.RecordBatch.from_arrays(column.flatten(), schema=pa.schema(fields))
 
     def feed(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Feed the job of this partition, and run the steps after it."""
-        job = -1
+        """Feed the job of this task, and run the steps after it."""
+        job = number = -1
         mine: list[pa.RecordBatch] = []
         for batch in batches:
             if job < 0 and batch.num_rows:
-                self._partition = batch.column("route")[0].as_py()
-                job, part = self._program.job_at(
-                    self._task.stage, self._partition, self._partitions
-                )
+                self._number = batch.column("route")[0].as_py()
+                job, number = self._program.job_at(self._task.stage, self._number, self._tasks)
             own, others = _sorted_out(batch, job)
             mine += own
             if others is not None:
                 self._pass_on(others)
         if job < 0:
             return  # no mark arrived: receipts show what is missing
-        slots = self._record.slots_of(part)
         rows = pa.Table.from_batches(mine, schema=BLOCK_SCHEMA)
         read = self._program.is_read(job)
         coordinator = self._task.coordinator
         net = FlightNet.to(coordinator)
         feeder = Feeder(net, coordinator.address, self._record, self._attempt)
-        for output in feeder.feed(job, slots, rows, read):
-            with without_collector():
-                self._map_side.results(job, output)
-            yield from self._drain()
+        for slots, blocks in self._by_slots(rows, number):
+            for output in feeder.feed(job, slots, blocks, read):
+                with without_collector():
+                    self._map_side.results(job, output)
+                yield from self._drain()
         yield from self._finish()
+
+    def _by_slots(self, rows: pa.Table, task: int) -> list[tuple[range, pa.Table]]:
+        """The slots of each partition of a task, with its blocks."""
+        parts = self._record.partitions_of(task)
+        if len(parts) == 1:
+            return [(self._record.slots_of(parts[0]), rows)]
+        column = rows.column("part")
+        return [
+            (self._record.slots_of(part), rows.filter(pc.equal(column, part))) for part in parts
+        ]
 
     def _pass_on(self, batch: pa.RecordBatch) -> None:
         """Send blocks for later stages on their way, with a route for the next shuffle."""
@@ -191,8 +214,8 @@ class _Stage:
         if following > self._program.last_stage:
             return 0
         if target in self._program.stages[following]:
-            return self._program.route_of(target, part, self._partitions)
-        return self._partition % self._program.width(following, self._partitions)
+            return self._program.route_of(target, self._record.tasks[part], self._tasks)
+        return self._number % self._program.width(following, self._tasks)
 
     # -- the output of the map side --------------------------------------------------------
 
@@ -214,7 +237,7 @@ class _Stage:
         columns: list[list[object]] = [[] for _ in BLOCK_SCHEMA]
         for target, part, data in blocks:
             route = self._route(target, part)
-            origin = (self._task.stage + self._task.lane, self._partition, self._sequence)
+            origin = (self._task.stage + self._task.lane, self._number, self._sequence)
             row = (route, target, part, *origin, count, data)
             for column, value in zip(columns, row, strict=True):
                 column.append(value)
@@ -234,15 +257,15 @@ class _Stage:
     def _finish(self) -> Iterator[pa.RecordBatch]:
         with without_collector():
             self._map_side.finish()
-        if self._partition == 0 and not self._task.lane:
+        if self._number == 0 and not self._task.lane:
             self._mark()
         yield from self._drain()
 
     def _mark(self) -> None:
-        """Send a row to every partition of the next stage."""
+        """Send a row to every task of the next stage."""
         following = self._task.stage + 1
         if following <= self._program.last_stage:
-            width = self._program.width(following, self._partitions)
+            width = self._program.width(following, self._tasks)
             marks = {name: np.zeros(width, np.int32) for name in BLOCK_SCHEMA.names[:-2]}
             marks |= {"route": np.arange(width, dtype=np.int32), "target": marks["target"] + MARK}
             self._ready.append(

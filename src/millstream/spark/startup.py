@@ -145,7 +145,10 @@ class Startup:
             successor=checkpoint.successor,
             spark_lost=self._gateway.loss,
             log=log_of(spark),
+            overlap=config.overlap > 0
+            and not any(vertex.source.forgets for _, vertex in planned.of_kind(SourceVertex)),
         )
+        self._cleanup.callback(engine.close)
         coordinator.begin(
             [Member(node.node, node.address, node.domain, node.pid) for node in started],
             {at: job.name for at, job in planned.jobs},

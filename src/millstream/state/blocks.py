@@ -23,6 +23,8 @@ SLOT = "millstream.slot"  # users' rows may have a column called "slot"
 PANE = "millstream.pane"
 WINDOW = "millstream.window"
 TIME = "millstream.time"
+# Of jobs with timers: the newest event time of a key's values in a block.
+NEWEST = "millstream.newest"
 INTERNAL = "millstream."  # how the names of our columns begin
 EVENT_TIME = "time"  # the event time of a value, in tables that users read
 _OPTIONS = pa.ipc.IpcWriteOptions(compression=None)

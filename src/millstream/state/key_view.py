@@ -19,7 +19,8 @@ from millstream.ring.scalars import plain_value
 from millstream.state.immutable import SCALARS
 from millstream.state.pickling import dumps, loads
 
-Entries = dict[str, Any]
+Entries = dict[Any, Any]
+"""The entries of a key by name; users' names are strings, those of timers are not."""
 
 
 class _Gone:

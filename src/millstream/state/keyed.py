@@ -31,6 +31,8 @@ from millstream.state.keyed_fragments import (
     merge_keyed,
     visits_of,
 )
+from millstream.state.timer_index import TimerIndex
+from millstream.state.timers import timers_in
 
 _NO_KEYS: Final[frozenset[Any]] = frozenset()
 _NEVER: Final[dict[Any, int]] = {}
@@ -54,6 +56,7 @@ class KeyedState:
 
     def __init__(self, read: Callable[[Entries], Any] = copy_entries) -> None:
         self._read = read
+        self._timers: TimerIndex | None = None
         self._masters: dict[int, dict[Any, Entries]] = {}
         self._slow_path: dict[int, set[Any]] = {}
         # When each key was last touched, by slot; the longest ago comes first.
@@ -68,6 +71,11 @@ class KeyedState:
     def slow_path(self) -> Mapping[int, Set[Any]]:
         """Keys with mutable values or many entries, by slot; read through a ``KeyView``."""
         return self._slow_path
+
+    def index_timers(self) -> TimerIndex:
+        """Index the timers among the entries that are applied from now on."""
+        self._timers = TimerIndex()
+        return self._timers
 
     def lookups(self, keys: Iterable[Any], slots: Iterable[int]) -> Mapping[int, Lookup]:
         """The slots as a reduction of some keys, each with its slot, reads them."""
@@ -88,6 +96,8 @@ class KeyedState:
         if not writes:
             return
         master, slow_path = self._masters.setdefault(slot, {}), self._slow_path.get(slot)
+        if self._timers is not None:
+            self._timers.write(slot, master, writes)
         for key, new in writes.items():
             entries = master.get(key)
             if entries is None:
@@ -99,7 +109,9 @@ class KeyedState:
 
     def _change(self, slot: int, changes: Mapping[Any, Change]) -> None:
         master = self._masters.setdefault(slot, {})
+        timers = self._timers
         for key, change in changes.items():
+            before = {} if timers is None else timers_in(master.get(key, {}))
             entries = None if change.cleared else master.get(key)
             if entries is None:
                 entries = {n: v for n, v in change.writes.items() if v is not GONE}
@@ -113,6 +125,8 @@ class KeyedState:
                 master[key] = entries
             else:
                 master.pop(key, None)
+            if timers is not None:
+                timers.replace(slot, key, before, timers_in(entries))
             self._update_slow_path(slot, key, entries)
         if not master:
             del self._masters[slot]
@@ -205,6 +219,8 @@ class KeyedState:
 
     def drop(self, slots: SlotMask) -> None:
         """Remove all keys of some slots."""
+        if self._timers is not None:
+            self._timers.drop(np.flatnonzero(slots).tolist())
         for slot in np.flatnonzero(slots).tolist():
             self._slow_path.pop(slot, None)
             for tables in (self._masters, self._seen):

@@ -53,6 +53,11 @@ class KeyedFragment:
         else:
             self.other.setdefault(slot, {})[key] = change
 
+    def take(self, slot: int, key: Any) -> Change | None:
+        """Remove the change of a key, and return it."""
+        plain = self.plain.get(slot, {}).pop(key, None)
+        return self.other.get(slot, {}).pop(key, None) if plain is None else Change(plain)
+
     def expire(
         self, idle: Mapping[int, set[Any]], touched: dict[int, list[Any]], time: int
     ) -> None:

@@ -3,9 +3,10 @@
 A handshake opens each connection: both sides prove that they hold the secret before any call is
 served. But gRPC reconnects by itself, to any process that listens at the address by then, without
 another handshake. So the proof is repeated with every call: the caller sends a fresh nonce, and the
-answer carries a proof over the nonce, the server's address and the bytes to be unpickled. An answer
-without a valid proof is rejected before it is unpickled. The address is part of every proof, so
-that the proof of one server of the run cannot be used for another.
+answer carries a proof over the nonce, the server's address and the digest of the bytes to be
+unpickled; the digest of an answer that many get is computed once. An answer without a valid proof
+is rejected before it is unpickled. The address is part of every proof, so that the proof of one
+server of the run cannot be used for another.
 
 The secret reaches executors inside Spark's own task closures. Traffic over a Unix socket stays on
 the host; traffic over TCP is encrypted (:mod:`millstream.wire.tls`), unless encryption is switched
@@ -14,11 +15,15 @@ off: then an attacker who can change packets can hijack a session.
 
 from __future__ import annotations
 
+import hashlib
 import hmac
+import pickle
 import secrets
 from typing import Any
 
 import pyarrow.flight as flight
+
+from millstream.wire.pickled_once import PickledOnce
 
 NONCE_BYTES = 16
 PROOF_BYTES = 32
@@ -39,15 +44,30 @@ def new_nonce() -> bytes:
     return secrets.token_bytes(NONCE_BYTES)
 
 
-def proof(secret: bytes, role: str, address: str, nonce: bytes, content: Any = b"") -> bytes:
-    """Compute the HMAC of a nonce and some bytes, which only a holder of the secret can."""
+def proof(secret: bytes, role: str, address: str, nonce: bytes, digest: bytes = b"") -> bytes:
+    """Compute the HMAC of a nonce and a digest, which only a holder of the secret can."""
     about = f"{role}\0{address}\0{nonce.hex()}\0".encode()
-    return hmac.digest(secret, b"".join((about, content)), "sha256")
+    return hmac.digest(secret, about + digest, "sha256")
 
 
-def proved(secret: bytes, address: str, nonce: bytes, content: Any) -> bytes:
-    """Prepend the proof to an answer."""
-    return b"".join((proof(secret, "answer", address, nonce, content), content))
+def digest_of(content: Any) -> bytes:
+    """The digest of an answer, over which its proof is computed."""
+    return hashlib.sha256(content).digest()
+
+
+def proved(
+    secret: bytes, address: str, nonce: bytes, content: bytes, digest: bytes | None = None
+) -> bytes:
+    """Prepend the proof to an answer, whose ``digest`` may be known already."""
+    of_content = digest_of(content) if digest is None else digest
+    return b"".join((proof(secret, "answer", address, nonce, of_content), content))
+
+
+def proved_answer(secret: bytes, address: str, nonce: bytes, answer: object) -> bytes:
+    """Serialise an answer, and prepend the proof."""
+    if isinstance(answer, PickledOnce):
+        return proved(secret, address, nonce, answer.message, answer.message_digest)
+    return proved(secret, address, nonce, pickle.dumps(answer, 5))
 
 
 def verified(secret: bytes, address: str, nonce: bytes, answer: Any) -> memoryview:
@@ -55,7 +75,7 @@ def verified(secret: bytes, address: str, nonce: bytes, answer: Any) -> memoryvi
     received = memoryview(answer)
     content = received[PROOF_BYTES:]
     if not hmac.compare_digest(
-        received[:PROOF_BYTES], proof(secret, "answer", address, nonce, content)
+        received[:PROOF_BYTES], proof(secret, "answer", address, nonce, digest_of(content))
     ):
         raise UnprovedPeerError("the server did not prove that it holds the run's secret")
     return content

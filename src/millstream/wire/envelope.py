@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from millstream.wire.auth import NONCE_BYTES
+from millstream.wire.pickled_once import PickledOnce
 
 _NUMBER = struct.Struct("<I")
 _LENGTH = struct.Struct("<Q")
@@ -23,7 +24,10 @@ _LENGTH = struct.Struct("<Q")
 def sealed(nonce: bytes, message: object) -> pa.Buffer:
     """Serialise a message for the wire."""
     buffers: list[pickle.PickleBuffer] = []
-    pickled = pickle.dumps(message, 5, buffer_callback=buffers.append)
+    if isinstance(message, PickledOnce):
+        pickled = message.message
+    else:
+        pickled = pickle.dumps(message, 5, buffer_callback=buffers.append)
     if not buffers:  # nearly always, and then this is several times faster
         head = (nonce, _NUMBER.pack(1), _LENGTH.pack(len(pickled)))
         return pa.py_buffer(b"".join((*head, pickled)))

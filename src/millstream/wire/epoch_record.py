@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -35,6 +37,14 @@ def known_types(
     return known
 
 
+class Routing(NamedTuple):
+    """Versions: records of a run that agree on them feed the same slots to the same nodes."""
+
+    incarnation: int
+    cut_from: int
+    placement: int
+
+
 @dataclass(frozen=True)
 class EpochRecord(PickledOnce):
     """Fixed when an epoch is admitted; nodes never read a clock of their own.
@@ -42,8 +52,9 @@ class EpochRecord(PickledOnce):
     A takeover replaces the placement and nothing else. With ``logs`` the backups are fed, too.
     Windowed jobs have ``clocks``. Units are cut at ``cuts`` even if slots are reassigned
     meanwhile, so that what was frozen before a takeover can be compared with what is fed after it.
-    ``partitions`` are the first slots of the shuffle partitions of each job; another try may have
-    others.
+    ``partitions`` are the first slots of the shuffle partitions of each job, and ``tasks`` the
+    reduce task that has each of them; another try may have others. All three are cut from the
+    placement of version ``cut_from``.
     """
 
     incarnation: int
@@ -58,6 +69,20 @@ class EpochRecord(PickledOnce):
     clocks: Mapping[int, JobClock] = field(default_factory=dict)
     cuts: tuple[int, ...] = ()
     partitions: tuple[int, ...] = (0,)
+    tasks: tuple[int, ...] = (0,)
+    cut_from: int = 0
+
+    @property
+    def routing(self) -> Routing:
+        """What its placement, addresses, cuts and partitions are identified by."""
+        return Routing(self.incarnation, self.cut_from, self.placement.version)
+
+    @cached_property
+    def update(self) -> RecordUpdate:
+        """What it adds to another record with the same routing."""
+        return RecordUpdate(
+            self.epoch, self.try_, self.committed, self.time, self.types, self.logs, self.clocks
+        )
 
     @property
     def at(self) -> tuple[int, int]:
@@ -70,9 +95,44 @@ class EpochRecord(PickledOnce):
         return range(bounds[partition], bounds[partition + 1])
 
     @property
+    def task_count(self) -> int:
+        """How many reduce tasks a job has."""
+        return max(self.tasks) + 1
+
+    def partitions_of(self, task: int) -> list[int]:
+        """The shuffle partitions that a reduce task of a job has."""
+        return [part for part, of_task in enumerate(self.tasks) if of_task == task]
+
+    @property
     def attempt(self) -> str:
         """The name under which sinks stage the outputs of this try."""
         return f"{self.incarnation}.{self.try_}"
+
+
+@dataclass(frozen=True)
+class RecordUpdate(PickledOnce):
+    """A record for a task that has another one with the same routing."""
+
+    epoch: int
+    try_: int
+    committed: Commit
+    time: int
+    types: Mapping[int, JobTypes]
+    logs: bool
+    clocks: Mapping[int, JobClock]
+
+    def of(self, known: EpochRecord) -> EpochRecord:
+        """The whole record."""
+        return replace(
+            known,
+            epoch=self.epoch,
+            try_=self.try_,
+            committed=self.committed,
+            time=self.time,
+            types=self.types,
+            logs=self.logs,
+            clocks=self.clocks,
+        )
 
 
 def incarnation_of(attempt: str) -> int:
@@ -81,11 +141,16 @@ def incarnation_of(attempt: str) -> int:
 
 
 @dataclass(frozen=True)
-class FetchRecord(Request[EpochRecord]):
-    """A task asks the coordinator for the record of an epoch and try."""
+class FetchRecord(Request[EpochRecord | RecordUpdate]):
+    """A task asks the coordinator for the record of an epoch and try.
+
+    Placements of many nodes are large and change seldom: a task that has a record of the ``known``
+    routing is answered with an update if that is still in force.
+    """
 
     epoch: int
     try_: int
+    known: Routing | None = None
 
 
 @dataclass(frozen=True)

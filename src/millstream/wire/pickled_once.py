@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import pickle
 from collections.abc import Callable
 from dataclasses import fields
@@ -19,6 +20,16 @@ class PickledOnce:
     def _pickled(self) -> bytes:
         values = [getattr(self, field.name) for field in fields(self)]  # type: ignore[arg-type]
         return pickle.dumps((type(self), values), 5)
+
+    @cached_property
+    def message(self) -> bytes:
+        """The whole message, if it is this object alone."""
+        return pickle.dumps(self, 5)
+
+    @cached_property
+    def message_digest(self) -> bytes:
+        """The digest of the message, over which proofs are computed (``wire.auth``)."""
+        return hashlib.sha256(self.message).digest()
 
 
 def _unpickled(pickled: bytes) -> Any:

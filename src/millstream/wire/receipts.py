@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pyarrow as pa
 
 from millstream.checkpoints.manifest import BaseRecord
 from millstream.wire.load_report import ReportedLoad
+from millstream.wire.packed_types import packed_type, unpacked_type
 from millstream.wire.request import Request
 from millstream.work.job_clock import Tally
 
@@ -45,6 +47,15 @@ class Receipt:
     stored: StoredRecord | None = None
     tallies: tuple[Tally, ...] = ()
     key: str = ""
+
+    def __getstate__(self) -> dict[str, Any]:
+        key_type, output = packed_type(self.key_type), packed_type(self.output)
+        return self.__dict__ | {"key_type": key_type, "output": output}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        state["key_type"] = unpacked_type(state["key_type"])
+        state["output"] = unpacked_type(state["output"])
+        self.__dict__.update(state)
 
     def part(self, slots: range) -> Receipt:
         """The receipt for some of its slots; rows and tallies are counted with the first slot."""

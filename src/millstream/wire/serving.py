@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from millstream.wire.auth import NONCE_BYTES, ServerAuth, proved
+from millstream.wire.auth import NONCE_BYTES, ServerAuth, proved, proved_answer
 from millstream.wire.calls import Endpoint, error_blob, error_text
 from millstream.wire.envelope import nonce_of, opened
 from millstream.wire.tls import Identity
@@ -49,10 +49,10 @@ class RunServer(flight.FlightServerBase):  # type: ignore[misc]
     def do_action(self, context: Any, action: Any) -> list[bytes]:
         nonce = nonce_of(action.body)
         try:
-            answer = pickle.dumps(self._answer(opened(action.body)), 5)
+            answer = self._answer(opened(action.body))
+            return [proved_answer(self.endpoint.secret, self.endpoint.address, nonce, answer)]
         except Exception as problem:
             raise self._error(nonce, problem) from problem
-        return [self._proved(nonce, answer)]
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         nonce, header = _header(descriptor.command)

@@ -45,6 +45,27 @@ class Admitted:
     maybe_late: MaybeLate | None = None
 
 
+def times_of(
+    job: JobVertex, values: Pairs | KeyedBatch, time: int | None
+) -> tuple[Ints, Bools | None] | None:
+    """The time of each value, and which have none; None if no value has any.
+
+    ``time`` is the time of values without one of their own.
+    """
+    found = None
+    if isinstance(values, KeyedBatch):
+        found = values.times
+    elif values.timed:
+        found = encode_times(job, [item[2] for item in values.items])
+    if found is None:
+        return None if time is None else (np.full(len(values), time, np.int64), None)
+    missing = None
+    if found.null_count:
+        missing = found.is_null().to_numpy(zero_copy_only=False)
+        found = found.fill_null(0)
+    return found.view(pa.int64()).to_numpy(), missing
+
+
 class Gate:
     """Admits the values of one windowed job in one map task to its windows."""
 
@@ -105,24 +126,12 @@ class Gate:
 
     def _times(self, values: Pairs | KeyedBatch, time: int | None) -> tuple[Ints, Bools | None]:
         """The time of each value, and which have none."""
-        count = len(values)
         if self._by_arrival:
-            return np.full(count, self._now, np.int64), None
-        if isinstance(values, KeyedBatch):
-            found = values.times
-        elif values.timed:
-            found = encode_times(self._job, [item[2] for item in values.items])
-        else:
-            found = None
+            return np.full(len(values), self._now, np.int64), None
+        found = times_of(self._job, values, time)
         if found is None:
-            if time is None:
-                raise _no_time(self._job)
-            return np.full(count, time, np.int64), None
-        missing = None
-        if found.null_count:
-            missing = found.is_null().to_numpy(zero_copy_only=False)
-            found = found.fill_null(0)
-        return found.view(pa.int64()).to_numpy(), missing
+            raise _no_time(self._job)
+        return found
 
     def _rejected(
         self, times: Ints, untimed: Bools | None, origin: int | None

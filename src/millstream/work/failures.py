@@ -13,6 +13,8 @@ from typing import Any
 
 from millstream.errors import DataError, MillstreamError, Place
 from millstream.flow.functions import name_of, place_of
+from millstream.state.key_view import KeyView
+from millstream.state.timers import TimerError
 from millstream.state.values import value_text
 
 _PACKAGE = f"{Path(__file__).parent.parent}/"
@@ -97,10 +99,24 @@ def user_error(
     last = of_user[-1] if of_user else None
     place = place_of(function) if last is None else Place(last.filename, last.lineno or 0)
     trace = "".join(traceback.format_list(frames[-_TRACE_FRAMES:]))
-    error = "".join(traceback.format_exception_only(problem)).strip()
+    error = "".join(traceback.format_exception_only(_explained(problem))).strip()
     if len(error) > _ERROR_LENGTH:
         error = error[: _ERROR_LENGTH - 1] + "…"
     return UserFunctionError(role, name_of(function), place, error, key, trace, record)
+
+
+def _explained(problem: BaseException) -> BaseException:
+    """The exception, or a better one where a job without timers uses them."""
+    if (
+        isinstance(problem, AttributeError)
+        and problem.name == "timers"
+        and isinstance(problem.obj, dict | KeyView)
+    ):
+        return TimerError(
+            "state.timers is for jobs with on_timer=, and this job has none",
+            "give it on_timer=, a function (key, timer, state); jobs with windows have no timers",
+        )
+    return problem
 
 
 def _is_library(file: str) -> bool:

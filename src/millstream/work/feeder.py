@@ -34,9 +34,16 @@ _SLOW_AFTER = 10.0
 _AT_ONCE = 4
 
 
-def fetch_record(net: Net, coordinator: str, epoch: int, try_: int) -> EpochRecord:
-    """The record of an epoch, from the coordinator."""
-    return net.call(coordinator, FetchRecord(epoch, try_))
+def fetch_record(
+    net: Net, coordinator: str, epoch: int, try_: int, known: EpochRecord | None = None
+) -> EpochRecord:
+    """The record of an epoch, from the coordinator; ``known`` is another one of the run."""
+    routing = None if known is None else known.routing
+    answer = net.call(coordinator, FetchRecord(epoch, try_, routing))
+    if isinstance(answer, EpochRecord):
+        return answer
+    assert known is not None
+    return answer.of(known)
 
 
 @dataclass
@@ -111,7 +118,7 @@ class Feeder:
         def abandoned() -> bool:
             nonlocal waiting
             try:
-                now = fetch_record(self.net, self.coordinator, *record.at)
+                now = fetch_record(self.net, self.coordinator, *record.at, known=record)
                 if self.net.now() - waiting >= _SLOW_AFTER:
                     waiting = self.net.now()
                     what = f"a feed of epoch {record.epoch} has not been answered"
@@ -138,7 +145,7 @@ class Feeder:
             self._suspect(owner, failures)
         examined = self.net.now() - began
         before = self.record.placement.version
-        self.record = fetch_record(self.net, self.coordinator, *self.record.at)
+        self.record = fetch_record(self.net, self.coordinator, *self.record.at, known=self.record)
         if self.record.placement.version == before:
             self.net.sleep(_WAIT)
         return examined

@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from millstream.flow.row_reducer import RowReducer
 from millstream.state.records import encode_records
 from millstream.state.values import ValueTypeError, value_text
 from millstream.work.failures import record_error
@@ -23,17 +24,20 @@ def extend_outputs(outputs: list[Any], result: Any) -> None:
 def encode_outputs(
     outputs: Sequence[Any],
     schema: pa.Schema | None,
-    role: str,
-    function: object,
+    blame: Callable[[int], tuple[str, object]],
     key_of: Callable[[int], Any],
+    reducer: RowReducer | None = None,
 ) -> pa.RecordBatch:
-    """Encode outputs; a wrong type is reported with the key of its output, by position."""
+    """Encode outputs; a wrong type is reported with the key of its output, by position.
+
+    ``blame`` gives the role and the function that an output is of. A ``reducer`` of rows encodes
+    them itself.
+    """
     try:
-        return encode_records(outputs, schema)
+        return encode_records(outputs, schema) if reducer is None else reducer.encode(outputs)
     except ValueTypeError as misfit:
         raise record_error(
-            role,
-            function,
+            *blame(misfit.row),
             f"gave a wrong type for key {value_text(key_of(misfit.row))}: {misfit}",
             "give values of that type, or declare output=",
         ) from None

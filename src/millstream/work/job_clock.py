@@ -1,4 +1,4 @@
-"""The event time of a windowed job in an epoch, and the tallies that map tasks report.
+"""The event time of a job in an epoch, and the tallies that map tasks report.
 
 All times are microseconds since 1970. A window closes in the epoch whose watermark has passed its
 end, after that epoch's values were reduced; so a value is late only if all windows that include it
@@ -25,7 +25,7 @@ class JobClock:
     Windows that end by ``closed`` were closed in earlier epochs, those that end by ``watermark``
     close in this one. An event time beyond the limit of its origin is rejected as too
     far ahead. With ``folding``, values are aggregated in panes; else they are stored raw. In some
-    epochs ``early`` results are due.
+    epochs ``early`` results are due. A job with timers is ``timed`` once epochs had event times.
     """
 
     closed: int = BEGINNING
@@ -33,6 +33,7 @@ class JobClock:
     limits: Mapping[int, int] = field(default_factory=dict)
     folding: bool = True
     early: bool = False
+    timed: bool = False
 
 
 @dataclass(frozen=True)

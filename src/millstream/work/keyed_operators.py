@@ -28,16 +28,18 @@ from millstream.state.keyed_fragments import KeyedFragment
 from millstream.state.values import value_text
 from millstream.work.failures import user_error
 from millstream.work.function_outputs import encode_outputs, extend_outputs
+from millstream.work.row_values import gather_values
+from millstream.work.typed_state import StateTypeError, with_typed_state
 from millstream.work.unit import Reduced, UnitContext, ttl_of
-from millstream.work.unit_values import Groups, gathered
+from millstream.work.unit_values import Groups, shares
 
 ACCUMULATOR = "accumulator"
 MakeState = Callable[[Callable[[Entries], Any]], KeyedState]
 """Makes the state of a job, given what users read in a key's entries."""
 
 
-class _KeyedOperator(ABC):
-    """What both share: gathering values, expiry of keys, outputs."""
+class KeyedOperator:
+    """What operators over keyed state share: expiry of keys, outputs."""
 
     def __init__(self, job: JobVertex, state: KeyedState) -> None:
         self._job = job
@@ -50,6 +52,27 @@ class _KeyedOperator(ABC):
         idle = self.state.idle_since(unit.slots, unit.time - self._ttl)
         return {slot: set(keys) for slot, keys in idle.items()}
 
+    def _encode(
+        self, outputs: list[Any], ends: list[int], keys: list[Any], unit: UnitContext
+    ) -> list[pa.RecordBatch]:
+        if not outputs or not unit.read:
+            return []
+        function = getattr(self._job.reducer, "function", None)
+        role = f"reducer of job {self._job.name!r}"
+        return [
+            encode_outputs(
+                outputs,
+                unit.output,
+                lambda _: (role, function),
+                lambda row: keys[bisect_right(ends, row)],
+                self._job.row_reducer,
+            )
+        ]
+
+
+class _ValueOperator(KeyedOperator, ABC):
+    """Operators that act on the values of an epoch alone."""
+
     def reduce(self, blocks: Sequence[pa.RecordBatch], unit: UnitContext) -> Reduced[KeyedFragment]:
         idle = self._idle(unit)
         fragment = KeyedFragment(defaultdict(dict), defaultdict(dict))
@@ -57,7 +80,8 @@ class _KeyedOperator(ABC):
         outputs: list[Any] = []
         ends: list[int] = []
         keys: list[Any] = []
-        for groups, slots in gathered(self._job, blocks):
+        for share in shares(self._job, blocks):
+            groups, slots = gather_values(self._job, share)
             self._call(groups, slots, idle, fragment, outputs, ends)
             self._touch(touched, groups, slots)
             keys += groups
@@ -86,28 +110,15 @@ class _KeyedOperator(ABC):
             for key, slot in zip(groups, slots, strict=True):
                 touched[slot].append(key)
 
-    def _encode(
-        self, outputs: list[Any], ends: list[int], keys: list[Any], unit: UnitContext
-    ) -> list[pa.RecordBatch]:
-        if not outputs or not unit.read:
-            return []
-        function = getattr(self._job.reducer, "function", None)
-        role = f"reducer of job {self._job.name!r}"
-        return [
-            encode_outputs(
-                outputs, unit.output, role, function, lambda row: keys[bisect_right(ends, row)]
-            )
-        ]
 
-
-class FunctionOperator(_KeyedOperator):
+class FunctionOperator(_ValueOperator):
     """``reduce(key, values, state)``, once per key."""
 
     def __init__(
         self, job: JobVertex, reducer: StatefulReducer, make_state: MakeState = KeyedState
     ) -> None:
         super().__init__(job, make_state(copy_entries))
-        self._function = reducer.function
+        self._function = with_typed_state(reducer.function, reducer.state_type, job.name)
 
     def _call(
         self,
@@ -147,13 +158,15 @@ class FunctionOperator(_KeyedOperator):
                     else:
                         other[slot][key] = change
                 ends.append(len(outputs))
+        except StateTypeError:
+            raise
         except Exception as problem:
             raise user_error(
                 f"reducer of job {self._job.name!r}", function, problem, value_text(key)
             ) from problem
 
 
-class CombiningOperator(_KeyedOperator):
+class CombiningOperator(_ValueOperator):
     """The user's combinable: merge accumulators, give the result of every key touched."""
 
     def __init__(

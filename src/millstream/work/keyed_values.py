@@ -70,13 +70,13 @@ def keyed(
     if isinstance(job.map, ArrowFunction):
         batches = call_arrow(_role(job), job.map.function, chunk.plain())
         for batch in batches if given is None else given:
-            yield _from_batch(job, batch)
+            yield from_batch(job, batch)
         return
     if job.map is None and job.key is None and _is_keyed(chunk):
-        yield _from_batch(job, chunk.plain())
+        yield from_batch(job, chunk.plain())
         return
     if job.map is None and isinstance(job.key, str | tuple):
-        yield _from_batch(job, chunk.plain())
+        yield from_batch(job, chunk.plain())
         return
     records = chunk.records() if given is None else given
     # Pairs that go into dictionaries are yielded in small batches, which stay in the processor's
@@ -249,13 +249,13 @@ def encode_job_keys(job: JobVertex, keys: Sequence[Any]) -> pa.Array:
         raise mixed_keys(job, misfit.key, misfit.found, misfit.expected) from None
 
 
-def _from_batch(job: JobVertex, batch: pa.RecordBatch) -> KeyedBatch:
+def from_batch(job: JobVertex, batch: pa.RecordBatch, *, timed: bool = True) -> KeyedBatch:
+    """Key the rows of a batch by its key columns; unless ``timed``, without event times."""
+    time = job.time if timed else None
     names = (job.key,) if isinstance(job.key, str) else job.key
     names = (KEY,) if names is None or callable(names) else names
     missing = [
-        name
-        for name in (*names, *([job.time] if job.time else []))
-        if name not in batch.schema.names
+        name for name in (*names, *([time] if time else [])) if name not in batch.schema.names
     ]
     function = job.map.function if isinstance(job.map, ArrowFunction) else None
     if missing:
@@ -285,12 +285,10 @@ def _from_batch(job: JobVertex, batch: pa.RecordBatch) -> KeyedBatch:
                 "cast the key column, or declare key_type=",
             )
     kept = set(names) if job.map is not None or job.key is None else set()
-    values = {
-        name: batch.column(name)
-        for name in batch.schema.names
-        if name not in kept and name != job.time
-    }
-    times = _time_column(job, batch.column(job.time)) if job.time else None
+    if time is not None and not job.has_timers:
+        kept.add(time)
+    values = {name: batch.column(name) for name in batch.schema.names if name not in kept}
+    times = time_column(job, batch.column(time)) if time else None
     return KeyedBatch(key, values, times)
 
 
@@ -363,7 +361,8 @@ def _is_time(time: Any) -> bool:
     return True
 
 
-def _time_column(job: JobVertex, column: pa.Array) -> pa.Array:
+def time_column(job: JobVertex, column: pa.Array) -> pa.Array:
+    """A column of event times as UTC microseconds."""
     try:
         if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
             # Not safe: numbers that a float rounds to seconds are far beyond any datetime.

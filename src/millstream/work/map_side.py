@@ -15,6 +15,7 @@ import pyarrow as pa
 from millstream.flow.vertices import JobVertex
 from millstream.work.chunk import Chunk
 from millstream.work.event_time_gate import Gate, MaybeLate, runs_of
+from millstream.work.event_time_meter import TimeMeter
 from millstream.work.job_clock import JobClock, tally_block
 from millstream.work.keyed_batches import KeyedBatch, Pairs, Timed
 from millstream.work.keyed_values import keyed
@@ -62,6 +63,7 @@ class MapSide:
         self._flush_bytes = flush_bytes
         self._packers: dict[int, Packer] = {}
         self._gates: dict[int, Gate] = {}
+        self._meters: dict[int, TimeMeter] = {}
         self._maybe_late: dict[tuple[int, pa.Schema | None], MaybeLatePacker] = {}
         self._weighers: dict[int, Weigher] = {}
         self._held: dict[int, int] = {}
@@ -96,9 +98,10 @@ class MapSide:
             self._send(job, maybe_late)
         for job, packer in self._packers.items():
             self._flush(job, packer)
-        for job, gate in self._gates.items():
-            if gate.tallies:
-                self._receiver.blocks(job, [(0, tally_block(gate.tallies))], 0)
+        counters: dict[int, Gate | TimeMeter] = {**self._gates, **self._meters}
+        for job, counter in counters.items():
+            if counter.tallies:
+                self._receiver.blocks(job, [(0, tally_block(counter.tallies))], 0)
 
     def _to_job(self, job: int, chunk: Chunk) -> None:
         vertex = self._program.jobs[job]
@@ -107,12 +110,16 @@ class MapSide:
             vertex = replace(vertex, key_type=kind)
         if job not in self._packers:
             self._begin(job, vertex)
-        gate = self._gates.get(job)
+        gate, meter = self._gates.get(job), self._meters.get(job)
         for values in keyed(vertex, chunk, self._maps.results(job, vertex, chunk)):
-            if gate is None:
+            if gate is not None:
+                self._pack_admitted(job, vertex, gate, values, chunk.time)
+                continue
+            times = None if meter is None else meter.measure(values, self._origin, chunk.time)
+            if times is None:
                 self._pack(job, values)
             else:
-                self._pack_admitted(job, vertex, gate, values, chunk.time)
+                self._pack_timed(job, Timed(values, times))
 
     def _begin(self, job: int, vertex: JobVertex) -> None:
         self._weighers[job] = Weigher(vertex, limit=self._flush_bytes)
@@ -122,6 +129,8 @@ class MapSide:
             clock = self._clocks[job]
             folding = clock.folding
             self._gates[job] = Gate(vertex, clock, self._time, self._program.sides(job).values())
+        elif vertex.has_timers:
+            self._meters[job] = TimeMeter(vertex, self._clocks[job])
         self._packers[job] = packer_for(vertex, self._program.slots, folding=folding)
 
     def _pack(self, job: int, values: Pairs | KeyedBatch) -> None:

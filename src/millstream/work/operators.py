@@ -14,6 +14,8 @@ from millstream.flow.vertices import JobVertex
 from millstream.state.keyed import KeyedState
 from millstream.work.column_operators import AggregateOperator, ArrowOperator
 from millstream.work.keyed_operators import CombiningOperator, FunctionOperator, MakeState
+from millstream.work.row_operator import RowOperator
+from millstream.work.timer_operator import TimerOperator
 from millstream.work.unit import ReduceOperator
 from millstream.work.windows.choice import window_operator
 
@@ -30,7 +32,11 @@ def operator_for(
     if job.windowing is not None:
         return window_operator(job, slots)
     if isinstance(job.reducer, StatefulReducer):
-        return FunctionOperator(job, job.reducer, make_state)
+        kind = TimerOperator if job.has_timers else FunctionOperator
+        operator = kind(job, job.reducer, make_state)
+        if job.row_reducer is None:
+            return operator
+        return RowOperator(job, job.row_reducer, operator, slots)
     if isinstance(job.reducer, CombiningReducer):
         return CombiningOperator(job, job.reducer, make_state)
     if isinstance(job.reducer, AggregateReducer):

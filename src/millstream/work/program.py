@@ -101,13 +101,13 @@ class Program:
 
     @cached_property
     def timed_readers(self) -> frozenset[int]:
-        """The vertices upstream of a windowed job that reads the times of their rows."""
+        """The vertices upstream of a job that reads the times of their rows."""
         found: set[int] = set()
         for at in reversed(range(len(self.elements))):
             for reader in self.consumers[at]:
                 element = self.elements[reader]
                 if isinstance(element, JobVertex):
-                    takes = element.windowing is not None and element.time is None
+                    takes = element.reads_event_time and element.time is None
                 else:
                     takes = reader in found
                 if takes:
@@ -118,17 +118,17 @@ class Program:
     def last_stage(self) -> int:
         return len(self.stages) - 1
 
-    def width(self, stage: int, partitions: int) -> int:
-        """How many shuffle partitions a stage has, with so many of each job."""
-        return len(self.stages[stage]) * partitions
+    def width(self, stage: int, tasks: int) -> int:
+        """How many tasks a stage has, with so many of each job."""
+        return len(self.stages[stage]) * tasks
 
-    def job_at(self, stage: int, route: int, partitions: int) -> tuple[int, int]:
-        """The job of a stage's shuffle partition, and the number of the partition in the job."""
-        return self.stages[stage][route // partitions], route % partitions
+    def job_at(self, stage: int, route: int, tasks: int) -> tuple[int, int]:
+        """The job of a stage's task, and the number of the task in the job."""
+        return self.stages[stage][route // tasks], route % tasks
 
-    def route_of(self, job: int, partition: int, partitions: int) -> int:
-        """Which shuffle partition of its stage a partition of a job is."""
-        return self.stages[self.levels[job]].index(job) * partitions + partition
+    def route_of(self, job: int, task: int, tasks: int) -> int:
+        """Which task of its stage a task of a job is."""
+        return self.stages[self.levels[job]].index(job) * tasks + task
 
 
 def program_of(plan: Plan, slots: int) -> Program:

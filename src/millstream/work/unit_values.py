@@ -17,7 +17,8 @@ import pyarrow as pa
 from millstream.flow.vertices import JobVertex
 from millstream.ring.keys import decode_keys
 from millstream.ring.strides import strides
-from millstream.state.blocks import KEY, SLOT
+from millstream.state.blocks import KEY, NEWEST, SLOT
+from millstream.times import BEGINNING
 from millstream.work.keyed_values import one_key_type
 from millstream.work.packers.value_lists import decode_lists
 
@@ -29,14 +30,24 @@ _ROWS_OF_BLOCK = 1_024
 Groups = dict[Any, list[Any]]
 
 
-def gathered(
-    job: JobVertex, blocks: Sequence[pa.RecordBatch]
-) -> Iterator[tuple[Groups, list[int]]]:
-    """The values of each key, in the order of the blocks, and the keys' slots; share by share."""
+def shares(job: JobVertex, blocks: Sequence[pa.RecordBatch]) -> Iterator[Sequence[pa.RecordBatch]]:
+    """The blocks of a unit in shares; keys of different types are rejected."""
     # To a dictionary 1, True and 1.0 are one key.
     one_key_type(job, [block.column(KEY) for block in blocks])
-    for share in _shares(blocks):
-        yield _gather(share)
+    yield from _shares(blocks)
+
+
+def newest_times(blocks: Sequence[pa.RecordBatch]) -> dict[Any, int]:
+    """The newest event time of each key of a share that has any."""
+    newest: dict[Any, int] = {}
+    for block in chain.from_iterable(map(_strides, blocks)):
+        if NEWEST not in block.schema.names:
+            continue
+        times = block.column(NEWEST).to_numpy().tolist()
+        for key, time in zip(decode_keys(block.column(KEY)), times, strict=True):
+            if time > newest.get(key, BEGINNING):
+                newest[key] = time
+    return newest
 
 
 def _shares(blocks: Sequence[pa.RecordBatch]) -> Iterator[Sequence[pa.RecordBatch]]:
@@ -64,7 +75,8 @@ def _strides(block: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         yield block.slice(at.start, at.stop - at.start)
 
 
-def _gather(blocks: Sequence[pa.RecordBatch]) -> tuple[Groups, list[int]]:
+def gather(blocks: Sequence[pa.RecordBatch]) -> tuple[Groups, list[int]]:
+    """The values of each key of a share, and the keys' slots."""
     groups: Groups = {}
     slots: list[int] = []
     for block in chain.from_iterable(map(_strides, blocks)):

@@ -21,6 +21,7 @@ from millstream.work.keyed_batches import KeyedBatch, Pairs
 from millstream.work.packers.aggregate_packer import AggregatePacker
 from millstream.work.packers.combining_packers import CombiningPacker, WindowCombiningPacker
 from millstream.work.packers.placing import Placing, placing_of
+from millstream.work.packers.row_list_packer import RowListPacker
 from millstream.work.packers.row_packer import RowPacker
 from millstream.work.packers.value_packers import ValuePacker, WindowValuePacker
 
@@ -59,6 +60,8 @@ def packer_for(
         if placing is None:
             return CombiningPacker(job, reducer, slots)
         return WindowCombiningPacker(job, reducer, slots, placing)
+    if job.row_reducer is not None:
+        return RowListPacker(job, slots)
     return ValuePacker(job, slots) if placing is None else WindowValuePacker(job, slots, placing)
 
 

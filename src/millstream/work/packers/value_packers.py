@@ -16,9 +16,11 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.flow.vertices import JobVertex
+from millstream.ring.keys import decode_keys
 from millstream.state.aggregates.grouping import Ints, stable_order
-from millstream.state.blocks import KEY, SLOT, keys_in_order
+from millstream.state.blocks import KEY, NEWEST, SLOT, keys_in_order
 from millstream.state.values import value_text
+from millstream.times import BEGINNING
 from millstream.work.failures import user_error
 from millstream.work.keyed_batches import KeyedBatch, Pairs
 from millstream.work.keyed_values import Uniform, encode_job_keys, encode_times
@@ -35,7 +37,7 @@ from millstream.work.packers.value_lists import (
 
 
 class ValuePacker:
-    """Packs all values of a key as one list."""
+    """Packs all values of a key as one list; for timers, also the newest of their event times."""
 
     def __init__(self, job: JobVertex, slots: int) -> None:
         self._job = job
@@ -44,6 +46,7 @@ class ValuePacker:
         self._uniform = Uniform(job)
         self._groups: dict[Any, list[Any]] = defaultdict(list)
         self._times: dict[Any, list[Any]] = defaultdict(list)
+        self._newest: dict[Any, int] | None = None  # of each key with a time, if values have any
         self._counts: Counter[Any] = Counter()
         self._repeated: Any = None
         self.rows = 0
@@ -52,6 +55,9 @@ class ValuePacker:
         items, stamps = as_items(values)
         items = self._uniform.checked(items, stamps is not None)
         self.rows += len(items)
+        if times is not None:
+            stamps = None
+            self._note_newest(items, times)
         try:
             if stamps is None and self._add_repeated(items):
                 return
@@ -62,6 +68,16 @@ class ValuePacker:
         if stamps is not None:
             for (key, _), stamp in zip(items, stamps, strict=True):
                 self._times[key].append(stamp)
+
+    def _note_newest(self, items: Iterable[tuple[Any, ...]], times: Ints) -> None:
+        newest = {} if self._newest is None else self._newest
+        self._newest = newest
+        try:
+            for (key, _), time in zip(items, times.tolist(), strict=True):
+                if time > newest.get(key, BEGINNING):
+                    newest[key] = time
+        except TypeError:  # a key that cannot be hashed; grouping reports it
+            return
 
     def _add(self, items: Iterable[tuple[Any, ...]]) -> None:
         groups = self._groups
@@ -87,6 +103,15 @@ class ValuePacker:
         return True
 
     def flush(self) -> pa.RecordBatch | None:
+        newest, self._newest = self._newest, None
+        batch = self._flush()
+        if batch is None or newest is None:
+            return batch
+        keys = decode_keys(batch.column(KEY))
+        column = np.fromiter((newest.get(key, BEGINNING) for key in keys), np.int64, len(keys))
+        return batch.append_column(NEWEST, pa.array(column))
+
+    def _flush(self) -> pa.RecordBatch | None:
         if self._counts and self._combine is not None:
             self._add(())
         if self._counts:

@@ -40,6 +40,7 @@ from millstream.work.batches import aggregating, as_batch, concat_batches
 from millstream.work.failures import calling, record_error, user_error
 from millstream.work.function_outputs import encode_outputs, extend_outputs
 from millstream.work.packers.value_lists import TIMES, decode_lists
+from millstream.work.typed_state import StateTypeError, with_typed_state
 
 A = TypeVar("A")
 
@@ -294,7 +295,7 @@ class FunctionForm:
 
     def __init__(self, job: JobVertex, reducer: WindowReducer) -> None:
         self._job = job
-        self._function = reducer.function
+        self._function = with_typed_state(reducer.function, reducer.state_type, job.name)
         self._takes_window = reducer.takes_window
         self._role = f"reducer of job {job.name!r}"
         assert job.windowing is not None
@@ -322,8 +323,7 @@ class FunctionForm:
         batch = encode_outputs(
             records,
             output,
-            self._role,
-            self._function,
+            lambda _: (self._role, self._function),
             lambda row: next(key for key, end in ends if row < end),
         )
         return [_marked(batch, pa.array(windows, pa.int32()), pa.array(stamps, pa.int64()))]
@@ -348,6 +348,8 @@ class FunctionForm:
             try:
                 more = {**window, **self._arguments(slot, key)}
                 extend_outputs(records, function(key, self._in_order(values, times), **more))
+            except StateTypeError:
+                raise
             except Exception as problem:
                 raise user_error(self._role, function, problem, value_text(key)) from problem
             yield key, time

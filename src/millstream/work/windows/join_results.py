@@ -125,5 +125,8 @@ class JoinResults:
         if not records:
             return None
         return encode_outputs(
-            records, output, role, function, lambda row: names[bisect_right(ends, row)]
+            records,
+            output,
+            lambda _: (role, function),
+            lambda row: names[bisect_right(ends, row)],
         )

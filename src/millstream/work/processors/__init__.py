@@ -1,0 +1,1 @@
+"""What Spark's stateful processors are given, over keyed state; without Spark."""
