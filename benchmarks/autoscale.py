@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -66,7 +67,7 @@ class Size:
     shapes: tuple[str, ...]
 
 
-FULL = Size(seconds=150.0, shapes=("sine", "steps"))
+FULL = Size(seconds=100.0, shapes=("sine", "steps"))
 QUICK = Size(seconds=50.0, shapes=("sine",))
 
 
@@ -119,14 +120,18 @@ class Track:
             self._note(f"{nodes} nodes", trace)
         return self._fixed[nodes]
 
-    def best_fixed(self, p95: float) -> Trace:
-        """The smallest number of nodes whose latency is not worse, else the largest."""
-        best = self.fixed(MOST)
-        for nodes in range(MOST - 1, 0, -1):
-            if self.fixed(nodes).p95 > p95:
-                break
-            best = self.fixed(nodes)
-        return best
+    def best_fixed(self, elastic: Trace) -> Trace:
+        """The smallest number of nodes whose latency is not worse, else the largest.
+
+        It is searched for from the mean number of the elastic run on: with far too few nodes a
+        run takes very long.
+        """
+        nodes = min(MOST, math.ceil(elastic.mean_nodes))
+        while nodes < MOST and self.fixed(nodes).p95 > elastic.p95:
+            nodes += 1
+        while nodes > 1 and self.fixed(nodes - 1).p95 <= elastic.p95:
+            nodes -= 1
+        return self.fixed(nodes)
 
     def _note(self, name: str, trace: Trace) -> None:
         note(
@@ -157,7 +162,7 @@ def autoscale(spark: SparkSession, options: Options, plots: Path | None) -> list
         track = Track(spark, options.folder, shape, size.seconds)
         for policy in POLICIES:
             trace = track.elastic(policy)
-            compared[policy][shape] = Compared(trace, track.best_fixed(trace.p95))
+            compared[policy][shape] = Compared(trace, track.best_fixed(trace))
     if plots is not None:
         write_plots(plots, compared)
     results = list(results_of(compared))

@@ -31,7 +31,7 @@ from millstream.state.blocks import to_bytes
 from millstream.state.collector import tune_node_process
 from millstream.wire.auth import new_secret
 from millstream.wire.blocks import BLOCK_SCHEMA
-from millstream.wire.commit import NOTHING_COMMITTED, Commit, CommittedUnit, Seal
+from millstream.wire.commit import NOTHING_COMMITTED, Commit, CommittedUnit, Seal, fingerprint
 from millstream.wire.feed import End, Feed
 from millstream.wire.flight_net import FlightNet
 from millstream.wire.membership import Assign
@@ -160,7 +160,8 @@ class Primary:
             time=self._epoch,
         )
         self.service.exchange(feed, iter(fed))
-        unit = CommittedUnit(_JOB, 0, SLOTS, unit_digest(range(SLOTS), fed[1].digest))
+        digest = unit_digest(range(SLOTS), fed[1].digest)
+        unit = CommittedUnit(_JOB, 0, SLOTS, fingerprint(digest))
         self._newest = Commit.of(self._epoch, 0, [unit])
         self._epoch += 1
 

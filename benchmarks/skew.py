@@ -88,7 +88,9 @@ def skew(spark: SparkSession, options: Options) -> list[Result]:
             note(f"{number} repeated words, {policy}: exact")
         note_series(series)
         results += imbalance_results(name, series)
-    results += hot_key_throughput(Course(spark, options.folder), options.folder, size)
+    folder = options.folder / "throughput"
+    folder.mkdir()
+    results += hot_key_throughput(Course(spark, folder), folder, size)
     note_goals(results)
     return results
 
