@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import signal
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from millstream.spark.executors import Executors
+from millstream.spark.handle import Run
 from tests.chaos.clusters import cluster
 from tests.spark.endless import await_owners, awaited, exact, running
 
@@ -37,13 +40,22 @@ def executor_of(node: int) -> int:
     return int(Path(f"/proc/{node}/cmdline").read_bytes().split(b"\0")[-2])
 
 
+@contextmanager
+def standalone_run() -> Iterator[tuple[Executors, Run]]:
+    """Two nodes on the two executors of a standalone cluster, which are there from the start."""
+    with cluster("standalone", 2) as started:
+        started.await_executors()
+        with running(started.spark, nodes=2, listen=started.listen) as run:
+            yield Executors(started.spark.sparkContext), run
+
+
+def hosts(executors: Executors) -> set[str]:
+    return {executor.host for executor in executors.living()}
+
+
 def test_executors_are_released_when_nodes_leave_and_requested_when_they_come() -> None:
-    with (
-        cluster("standalone", 2) as started,
-        running(started.spark, nodes=2, listen=started.listen) as run,
-    ):
-        executors = Executors(started.spark.sparkContext)
-        assert {executor.host for executor in executors.living()} == {"127.0.0.2", "127.0.0.3"}
+    with standalone_run() as (executors, run):
+        awaited(run, lambda: hosts(executors) == {"127.0.0.2", "127.0.0.3"})
         run.scale(nodes=1)
         awaited(run, lambda: len(executors.living()) == 1)
         await_owners(run, 1)
