@@ -214,6 +214,19 @@ def test_receipts_from_before_a_change_of_the_ring_do_not_count() -> None:
         ledger.prepare()
 
 
+def test_old_receipts_of_a_node_that_holds_no_slots_do_not_hinder_a_commit() -> None:
+    roster = roster_of(A, B, replicas=1)
+    roster.add(UNKNOWN, roster.domains[A])
+    ledger = ledger_of(roster=roster)
+    ledger.admit(0, 0)
+    ledger.receive(UNKNOWN, receipts_of())
+    roster.remove([A])
+    ledger.receive(B, receipts_of(receipt(LOW), receipt(HIGH)))
+
+    assert UNKNOWN in roster.domains and UNKNOWN not in roster.holding
+    assert len(ledger.prepare().receipts) == 2
+
+
 def test_a_takeover_is_known_until_the_next_try() -> None:
     roster = roster_of(A, B, replicas=1)
     ledger = ledger_of(roster=roster)

@@ -298,8 +298,9 @@ class Ledger:
         assert self._record is not None
         self.require_complete()
         version = self._roster.placement.version
-        if any(self._ring_of.get(node, version) != version for node in self._roster.domains):
+        if any(self._ring_of.get(node, version) != version for node in self._roster.holding):
             # A node that a slot was taken from and given to again has dropped its copy since.
+            # Nodes without slots do not matter, and are not asked again.
             raise MissingReceiptsError(self._record.epoch, {})
         receipts = self.receipts
         bases = [base for received in self._received.values() for base in received.bases]
