@@ -244,6 +244,15 @@ def test_an_owner_that_dies_before_the_commit_is_replaced_within_the_try(
     assert result.record.try_ == 0 and result.reports[A].memory == 3
 
 
+def test_a_commit_that_never_succeeds_ends_the_epoch(speaker: Speaker) -> None:
+    speaker.problems["commit"] = [MISSING] * 100
+
+    with pytest.raises(MissingReceiptsError):
+        run(speaker)
+
+    assert speaker.events.count("commit") == TRIES * TRIES
+
+
 def test_an_owner_that_cannot_be_made_up_for_makes_another_try(speaker: Speaker) -> None:
     speaker.problems["commit"] = [MISSING]
     body = Body(speaker)

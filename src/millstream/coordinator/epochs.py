@@ -109,8 +109,9 @@ def _commit(
     staged: Staged,
     reports: Mapping[NodeId, NodeReport],
 ) -> tuple[Mapping[NodeId, NodeReport], PreparedEpoch, bool]:
-    while True:
+    for _ in range(_MAX_TRIES - 1):
         try:
             return reports, *coordinator.commit(staged)
         except MissingReceiptsError:  # an owner died since the receipts were collected
             reports = coordinator.collect_receipts(evaluate)
+    return reports, *coordinator.commit(staged)
