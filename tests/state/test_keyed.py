@@ -15,7 +15,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from millstream.state.key_view import GONE, Change, KeyView, View, close_view, copy_entries
+from millstream.state.key_view import (
+    GONE,
+    Change,
+    KeyView,
+    View,
+    close_view,
+    copy_entries,
+    overwrites,
+)
 from millstream.state.keyed import KeyedState
 from millstream.state.keyed_fragments import KeyedFragment
 from tests.state.python_values import Basket, nested, same, untimed
@@ -695,3 +703,24 @@ def test_a_key_is_on_the_slow_path_while_it_has_a_mutable_value_or_many_entries(
     assert state.slow_path == {1: {"k"}}
     state.apply(KeyedFragment({0: {"a": dict(MANY_ENTRIES)}}))
     assert state.slow_path == {0: {"a"}, 1: {"k"}}
+
+
+ENTRIES = st.dictionaries(
+    st.sampled_from("abc"), st.integers(0, 2) | st.text(max_size=1) | st.just([1])
+)
+
+
+BASES = st.none() | st.dictionaries(st.sampled_from("abc"), st.integers(0, 2), min_size=1)
+
+
+@given(base=BASES, view=ENTRIES)
+def test_plain_overwrites_are_what_closing_a_view_finds(base: Any, view: Any) -> None:
+    writes = overwrites(view, base)
+
+    change = close_view(view, base)
+    if writes is None:
+        assert base is None or change is None or not change.plain or view.keys() != base.keys()
+        assert base is not None or (change is not None and not change.plain)
+    else:
+        assert change is None or change.plain
+        assert writes == ({} if change is None else change.writes)

@@ -186,6 +186,23 @@ def close_view(view: View, base: Entries | None) -> Change | None:
     return Change(writes, False, _pickle_mutable(writes)) if writes else None
 
 
+def overwrites(view: Entries, base: Entries | None) -> Entries | None:
+    """What a reduce function overwrote in a copy of ``base``, if all that is plain.
+
+    None if entries were added or removed, or values are not plain: see ``close_view``.
+    """
+    if base is None:
+        writes = view.copy()
+    elif view.keys() == base.keys():
+        writes = dict([entry for entry in view.items() if base[entry[0]] is not entry[1]])
+    else:
+        return None
+    for value in writes.values():
+        if type(value) not in SCALARS:
+            return None
+    return writes
+
+
 def _pickle_mutable(writes: Entries) -> bool:
     """Pickle mutable values in place; True if there was neither one nor a tombstone."""
     if SCALARS.issuperset(map(type, writes.values())):

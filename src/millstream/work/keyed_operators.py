@@ -22,6 +22,7 @@ from millstream.state.key_view import (
     View,
     close_view,
     copy_entries,
+    overwrites,
 )
 from millstream.state.keyed import KeyedState
 from millstream.state.keyed_fragments import KeyedFragment
@@ -151,12 +152,14 @@ class FunctionOperator(_ValueOperator):
                     outputs.extend(result)
                 elif result is not None:
                     extend_outputs(outputs, result)
-                change = close_view(view, base)
-                if change is not None:
+                writes = overwrites(view, base) if type(view) is dict else None
+                if writes is None and (change := close_view(view, base)) is not None:
                     if change.plain:
-                        plain[slot][key] = change.writes
+                        writes = change.writes
                     else:
                         other[slot][key] = change
+                if writes:
+                    plain[slot][key] = writes
                 ends.append(len(outputs))
         except StateTypeError:
             raise
