@@ -87,7 +87,7 @@ class Track:
         self._shape = shape
         self._numbers = count()
         self._fixed: dict[int, Trace] = {}
-        due = arrivals(SHAPES[shape](seconds), seconds)
+        self._due = due = arrivals(SHAPES[shape](seconds), seconds)
         words = text_of(uniform(len(due)))
         midnight = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
         times = pa.array(((midnight + due) * 1e6).astype(np.int64)).cast(pa.timestamp("us", "UTC"))
@@ -112,7 +112,7 @@ class Track:
             max_nodes=most,
             cooldown=COOLDOWN,
         )
-        return trace_of(played)
+        return trace_of(played, self._due)
 
     def elastic(self, name: str) -> Trace:
         trace = self.run(POLICIES[name], nodes=1, least=1, most=MOST)

@@ -8,7 +8,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from benchmarks.modelled_work import Played, Sample, Seen
+from benchmarks.load_shapes import Floats
+from benchmarks.modelled_work import Played, Sample
 
 SHARE = 0.95
 
@@ -17,7 +18,9 @@ SHARE = 0.95
 class Trace:
     """Load, nodes and latency over time, in seconds from the first epoch on.
 
-    Rates and latencies have a point for each epoch, nodes one for each change, and the last.
+    Rates (of what was processed) and latencies (from when a row was due to when its output came, on
+    average) have a point for each epoch, nodes one for each change, and the last. ``p95`` is the
+    latency that 95 % of all rows do not exceed.
     """
 
     rate: Sequence[tuple[float, float]]
@@ -31,34 +34,28 @@ class Trace:
         return self.node_seconds / (self.nodes[-1][0] - self.nodes[0][0])
 
 
-def trace_of(run: Played) -> Trace:
-    """Put together what was seen of a run."""
+def trace_of(run: Played, due: Floats) -> Trace:
+    """Put together what was seen of a run whose rows are ``due`` at these times, in their order."""
     start = run.epochs[0].began
-    pairs = list(pairwise(run.epochs))
-    found = [latency(before, seen) for before, seen in pairs]
+    ends = np.cumsum([seen.rows for seen in run.epochs])
+    # The first epoch has the rows that were due when it was admitted.
+    begun = start - due[ends[0] - 1]
+    late = [
+        seen.output - begun - rows
+        for seen, rows in zip(run.epochs, np.split(due, ends[:-1]), strict=True)
+    ]
     samples = [sample for sample in run.samples if sample.time >= start]
     return Trace(
-        rate=[(b.began - start, b.rows / (b.began - a.began)) for a, b in pairs],
+        rate=[(b.began - start, b.rows / (b.began - a.began)) for a, b in pairwise(run.epochs)],
         nodes=[(sample.time - start, float(sample.nodes)) for sample in changes_of(samples)],
-        latency=[(b.output - start, value) for (_, b), value in zip(pairs, found, strict=True)],
-        p95=weighted_quantile(found, [b.rows for _, b in pairs], SHARE),
+        latency=[
+            (seen.output - start, float(rows.mean()))
+            for seen, rows in zip(run.epochs, late, strict=True)
+            if len(rows)
+        ],
+        p95=float(np.quantile(np.concatenate(late), SHARE)),
         node_seconds=node_seconds(samples),
     )
-
-
-def latency(before: Seen, seen: Seen) -> float:
-    """How long a row took, on average, from when it was due to when its output came.
-
-    The rows of an epoch came between the admission of the one before it and its own.
-    """
-    return seen.output - (before.began + seen.began) / 2
-
-
-def weighted_quantile(values: Sequence[float], weights: Sequence[float], share: float) -> float:
-    """The value that so great a part of the weights does not exceed."""
-    order = np.argsort(values)
-    sums = np.cumsum(np.asarray(weights, float)[order])
-    return float(np.asarray(values)[order][np.searchsorted(sums, share * sums[-1])])
 
 
 def changes_of(samples: Sequence[Sample]) -> list[Sample]:

@@ -6,13 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.load_shapes import LEAST, PEAK, SHAPES, STEPS, arrivals
-from benchmarks.load_traces import (
-    changes_of,
-    latency,
-    node_seconds,
-    trace_of,
-    weighted_quantile,
-)
+from benchmarks.load_traces import changes_of, node_seconds, trace_of
 from benchmarks.modelled_work import Played, Sample, Seen
 
 SECONDS = 50.0
@@ -42,19 +36,6 @@ def test_steps_have_equal_lengths() -> None:
     assert rate(middles) == pytest.approx([PEAK * step for step in STEPS])
 
 
-def test_a_row_waits_for_the_next_epoch_on_average_half_as_long_as_the_last_one_took() -> None:
-    before = Seen(0, output=10.9, began=10.0, seconds=1.0, rows=5, work={})
-    seen = Seen(1, output=12.5, began=12.0, seconds=0.6, rows=5, work={})
-
-    assert latency(before, seen) == 1.5
-
-
-def test_quantiles_go_by_weight() -> None:
-    assert weighted_quantile([3.0, 1.0, 2.0], [1, 98, 1], 0.95) == 1.0
-    assert weighted_quantile([3.0, 1.0, 2.0], [10, 80, 10], 0.95) == 3.0
-    assert weighted_quantile([3.0, 1.0, 2.0], [10, 80, 10], 0.85) == 2.0
-
-
 def test_nodes_count_as_long_as_they_live() -> None:
     samples = [Sample(0.0, 1), Sample(2.0, 3), Sample(3.0, 2), Sample(7.0, 1)]
 
@@ -67,16 +48,19 @@ def test_only_changes_of_the_number_of_nodes_are_shown() -> None:
     assert [sample.time for sample in changes_of(samples)] == [0.0, 2.0, 5.0, 6.0]
 
 
-def test_a_trace_begins_with_the_first_epoch() -> None:
+def test_a_trace_has_latencies_from_when_rows_were_due() -> None:
+    # A row is due every 10 ms. The last epoch is bounded: it leaves half of them for later.
+    rows = [100, 100, 50, 50]
     epochs = [
-        Seen(number, output=at + 0.4, began=at, seconds=0.5, rows=100, work={})
-        for number, at in enumerate([20.0, 21.0, 22.0])
+        Seen(number, output=at + 0.4, began=at, seconds=0.5, rows=rows[number], work={})
+        for number, at in enumerate([20.0, 21.0, 22.0, 23.0])
     ]
     run = Played(epochs, [Sample(at, 2) for at in (19.0, 20.0, 21.0, 22.0)], [])
 
-    trace = trace_of(run)
+    trace = trace_of(run, np.arange(1, 301) / 100)
 
-    assert trace.rate == [(1.0, 100.0), (2.0, 100.0)]
+    assert trace.rate == [(1.0, 100.0), (2.0, 50.0), (3.0, 50.0)]
     assert trace.nodes == [(0.0, 2.0), (2.0, 2.0)]
-    assert [value for _, value in trace.latency] == pytest.approx([0.9, 0.9])
+    assert [value for _, value in trace.latency] == pytest.approx([0.9, 0.9, 1.15, 1.65], abs=0.01)
+    assert trace.p95 == pytest.approx(1.75, abs=0.01)
     assert trace.mean_nodes == 2.0

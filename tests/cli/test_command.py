@@ -11,9 +11,8 @@ import pytest
 
 import millstream
 from millstream.cli import main
-from millstream.cli.demo import Demo, differences, summary
+from millstream.cli.demo.story import Demo
 from millstream.errors import MillstreamError
-from millstream.observe.progress import Totals
 
 COMMAND = [sys.executable, "-c", "import sys; from millstream.cli import main; sys.exit(main())"]
 
@@ -32,17 +31,6 @@ def test_a_command_is_required(capsys: pytest.CaptureFixture[str]) -> None:
 
     assert ended.value.code == 2
     assert "COMMAND" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("words", ["0", "-5", "many"])
-def test_an_invalid_number_of_words_is_rejected(
-    words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["demo", f"--words={words}"])
-
-    assert ended.value.code == 2
-    assert "--words" in capsys.readouterr().err
 
 
 def test_without_java_the_demo_prints_what_to_install(
@@ -69,57 +57,19 @@ def test_an_error_of_a_run_is_printed_without_a_stack_trace(
     assert capsys.readouterr().err == "millstream: the mill is broken\n"
 
 
-def test_differences_names_wrong_missing_and_surplus_words() -> None:
-    found = {"mill": 2, "stream": 1, "only": 1}
-    expected = {"mill": 2, "stream": 3, "gone": 4}
-
-    assert differences(found, expected) == {"gone": (0, 4), "only": (1, 0), "stream": (1, 3)}
-    assert differences(expected, dict(expected)) == {}
-
-
-def test_the_summary_has_rates_and_latencies() -> None:
-    totals = Totals(
-        epochs=4, rows=8000, busy_seconds=2.0, latency_p50=0.5, latency_p99=1.25, state_keys=70
-    )
-
-    reported = summary(8000, 4.0, totals, 70).splitlines()
-
-    assert [line.split(maxsplit=1)[0] for line in reported] == ["words", "words", "epochs", "epoch"]
-    assert reported[1].endswith(" 2,000")
-    assert reported[3].endswith("p50 0.50 s, p99 1.25 s")
-
-
 @pytest.mark.spark
 @pytest.mark.slow
-def test_the_demo_ends_with_exact_yes() -> None:
+def test_the_demo_kills_grows_rebalances_and_shrinks_and_is_exact() -> None:
     done = subprocess.run(
-        [*COMMAND, "demo", "--words", "30000"], capture_output=True, text=True, timeout=300
+        [*COMMAND, "demo", "--quick"], capture_output=True, text=True, timeout=300
     )
 
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "exact: yes"
     assert "words per second" in done.stdout
-
-
-@pytest.mark.spark
-@pytest.mark.slow
-def test_the_demo_calls_a_wrong_count_wrong() -> None:
-    spoiled = (
-        "import sys, millstream.cli.demo as d; from millstream.cli import main\n"
-        "right = d._batch_counts\n"
-        "d._batch_counts = lambda *a: {**right(*a), 'ban': 1}\n"
-        "sys.exit(main())"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", spoiled, "demo", "--words", "20000"],
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-
-    assert done.returncode == 1, done.stderr
-    assert done.stdout.splitlines()[-1] == "exact: no"
-    assert "ban: counted" in done.stdout
+    for scene in ("a node is killed", "2 to 4 nodes", "a hot key", "4 to 2 nodes"):
+        assert scene in done.stdout
+    assert "Traceback" not in done.stderr and "WARN" not in done.stderr
 
 
 @pytest.mark.spark
@@ -127,7 +77,7 @@ def test_the_demo_calls_a_wrong_count_wrong() -> None:
 def test_ctrl_c_ends_the_demo_without_a_stack_and_without_leftovers(tmp_path: Path) -> None:
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     demo = subprocess.Popen(
-        [*COMMAND, "demo", "--words", "8000000"],
+        [*COMMAND, "demo"],
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

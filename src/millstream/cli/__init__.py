@@ -13,8 +13,7 @@ from collections.abc import Sequence
 
 import millstream
 from millstream.cli import checkpoint, control, sink
-from millstream.cli.argument_types import number
-from millstream.cli.demo import DEFAULT_WORDS, Demo
+from millstream.cli.demo.story import Demo
 from millstream.cli.java import find_java
 from millstream.errors import MillstreamError
 
@@ -37,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _demo(options: argparse.Namespace) -> int:
     find_java()
-    return Demo(words=options.words, nodes=options.nodes, master=options.master).run()
+    return Demo(master=options.master, quick=options.quick).run()
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -50,16 +49,12 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     demo = commands.add_parser(
         "demo",
-        help="count the words of a stream, and compare every count with a batch query",
-        description="Generate a text, stream it through a stateful word count, and compare every "
-        "count with a batch query of Spark. Ends with 'exact: yes' or 'exact: no'.",
+        help="count the words of a stream while nodes are killed, added and removed",
+        description="Stream words through a stateful word count. Meanwhile kill a node, grow from "
+        "2 to 4 nodes, make a key hot and rebalance, and shrink again. Then compare every count "
+        "with a batch query of Spark: it ends with 'exact: yes' or 'exact: no'.",
     )
-    demo.add_argument(
-        "--words", type=number, default=DEFAULT_WORDS, metavar="N", help="default: %(default)s"
-    )
-    demo.add_argument(
-        "--nodes", type=number, default=2, metavar="N", help="owners of state; default: 2"
-    )
+    demo.add_argument("--quick", action="store_true", help="a shorter story, with little text")
     demo.add_argument(
         "--master", default="local[2]", metavar="URL", help="Spark's master; default: %(default)s"
     )

@@ -9,11 +9,12 @@ import sys
 import threading
 import time
 
-from pyspark import SparkContext
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from millstream.errors import ConfigError
 from millstream.spark.gateway import stop_session
+from millstream.spark.jvm_output import quiet_start
 from millstream.spark.spark_log import SparkLog
 
 _STREAMING = "org.apache.spark.sql.execution.streaming"
@@ -89,13 +90,12 @@ def log_of(spark: SparkSession) -> SparkLog | None:
 def _create(master: str | None) -> SparkSession:
     use_own_python()
     wanted = master or os.environ.get("SPARK_MASTER") or "local[*]"
-    builder = SparkSession.builder.appName("millstream").master(wanted)
+    conf = SparkConf().setAppName("millstream").setMaster(wanted).setAll(list(SETTINGS.items()))
     if wanted.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        builder = builder.config("spark.driver.host", "127.0.0.1")
-    for name, value in SETTINGS.items():
-        builder = builder.config(name, value)
-    spark = builder.getOrCreate()
+        conf.set("spark.driver.host", "127.0.0.1")
+    with quiet_start(conf):
+        spark = SparkSession.builder.config(conf=conf).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
 
