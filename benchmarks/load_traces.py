@@ -38,8 +38,8 @@ def trace_of(run: Played, due: Floats) -> Trace:
     """Put together what was seen of a run whose rows are ``due`` at these times, in their order."""
     start = run.epochs[0].began
     ends = np.cumsum([seen.rows for seen in run.epochs])
-    # The first epoch has the rows that were due when it was admitted.
-    begun = start - due[ends[0] - 1]
+    # No row is admitted before it is due, and most epochs have all rows that are due by then.
+    begun = min(seen.began - due[end - 1] for seen, end in zip(run.epochs, ends, strict=True))
     late = [
         seen.output - begun - rows
         for seen, rows in zip(run.epochs, np.split(due, ends[:-1]), strict=True)
