@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
+
+import numpy as np
+import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.coordinator.frozen_units import Frozen
+from millstream.coordinator.frozen_units import Frozen, UnitCounts
 from millstream.coordinator.holders import Holders
 from millstream.ring.placement import Placement
 from millstream.ring.ring import NodeId, Ring
@@ -15,6 +19,7 @@ SLOTS = 8
 JOBS = (3, 5)
 NODES = [NodeId(name) for name in "abcd"]
 COMMITTED = 6
+AT = (7, 0)
 
 bounds = st.tuples(st.integers(0, SLOTS - 1), st.integers(0, SLOTS - 1))
 runs = st.one_of(st.just(range(SLOTS)), bounds.map(lambda b: range(min(b), max(b) + 1)))
@@ -34,6 +39,26 @@ def placements(draw: st.DrawFn) -> Placement:
     return Placement(Ring(0, SLOTS, tuple(tokens)), tuple(arcs))
 
 
+@st.composite
+def receipts(draw: st.DrawFn, job: int) -> Receipt:
+    return Receipt(
+        job,
+        *draw(st.sampled_from([AT, AT, AT, (AT[0], 1), (AT[0] - 1, 0)])),
+        draw(runs),
+        draw(digests),
+        rows=draw(st.integers(0, 2**40)),
+        keys=draw(st.integers(0, 9)),
+        outputs=draw(st.integers(0, 9)),
+        seconds=float(draw(st.integers(0, 9))),
+        key_type=draw(st.sampled_from([None, pa.int64(), pa.string()])),
+        output=draw(st.sampled_from([None, pa.schema([("key", pa.int64())])])),
+    )
+
+
+def is_current(receipt: Receipt) -> bool:
+    return (receipt.epoch, receipt.try_) == AT
+
+
 some_jobs = st.one_of(st.just(list(JOBS)), st.lists(st.sampled_from(JOBS), max_size=4))
 
 
@@ -41,7 +66,7 @@ some_jobs = st.one_of(st.just(list(JOBS)), st.lists(st.sampled_from(JOBS), max_s
 def answers(draw: st.DrawFn) -> Receipts:
     starts = sorted({0, *draw(st.sets(st.integers(1, SLOTS - 1), max_size=3))})
     return Receipts(
-        tuple(Receipt(job, 7, 0, draw(runs), draw(digests), 1) for job in draw(some_jobs)),
+        tuple(draw(receipts(job)) for job in draw(some_jobs)),
         tuple(CopyReceipt(job, draw(runs), draw(digests)) for job in draw(some_jobs)),
         tuple((start, draw(st.integers(COMMITTED - 1, COMMITTED + 1))) for start in starts),
         False,
@@ -56,25 +81,23 @@ def test_receipts_are_compared_slot_by_slot(
     numbers = {node: 10 + number for number, node in enumerate(NODES)}
     holders = Holders(placement, numbers)
     numbered = [(numbers[node], each) for node, each in received.items()]
-    receipts = [(number, receipt) for number, each in numbered for receipt in each.receipts]
 
-    frozen = Frozen(JOBS, holders, receipts)
-    in_sync = frozen.in_sync(numbered, COMMITTED)
+    frozen = Frozen(JOBS, holders, numbered, AT)
+    in_sync = frozen.in_sync(COMMITTED)
 
     expected: dict[tuple[int, int], str] = {}
-    for number, receipt in receipts:
-        for slot in receipt.slots:
-            if numbers[placement.owner(slot)] == number:
-                expected[receipt.job, slot] = receipt.digest
-    names = [None, *sorted(set(expected.values()))]
+    for number, each in numbered:
+        for receipt in each.receipts:
+            for slot in receipt.slots:
+                if numbers[placement.owner(slot)] == number and is_current(receipt):
+                    expected[receipt.job, slot] = receipt.digest
     for job in JOBS:
-        has = frozen.by_job[job].tolist()
-        assert [number == Frozen.NONE for number in has] == [
-            (job, slot) not in expected for slot in range(SLOTS)
-        ]
-        same = [[a == b for b in has] for a in has]
-        wanted = [names.index(expected.get((job, slot))) for slot in range(SLOTS)]
-        assert same == [[a == b for b in wanted] for a in wanted]
+        has = frozen.by_job[job]
+        found = np.flatnonzero(has != Frozen.NONE)
+        digests = [receipt.digest for receipt in frozen.receipts_at(has[found])]
+        assert dict(zip(found.tolist(), digests, strict=True)) == {
+            slot: expected[job, slot] for slot in range(SLOTS) if (job, slot) in expected
+        }
     for slot in range(SLOTS):
         for column, number in enumerate(holders.table[slot].tolist()):
             node = next((n for n, at in numbers.items() if at == number), None)
@@ -100,11 +123,20 @@ def test_receipts_count_from_owners_and_units_once_from_those_of_their_first_slo
     placement: Placement, answer: Receipts
 ) -> None:
     holders = Holders(placement, {node: number for number, node in enumerate(NODES)})
-    receipts = [(0, receipt) for receipt in answer.receipts if receipt.slots]
 
-    frozen = Frozen(JOBS, holders, receipts)
+    frozen = Frozen(JOBS, holders, [(0, pickle.loads(pickle.dumps(answer)))], AT)
 
     owner = placement.owner
-    mine = [receipt for _, receipt in receipts]
-    assert frozen.receipts == [r for r in mine if any(owner(s) == "a" for s in r.slots)]
-    assert frozen.of_first_slots == [r for r in mine if owner(r.slots.start) == "a"]
+    mine = [receipt for receipt in answer.receipts if is_current(receipt)]
+    counted = [r for r in mine if any(owner(s) == "a" for s in r.slots)]
+    assert list(frozen.receipts) == counted
+    assert list(frozen.of_first_slots) == [r for r in mine if owner(r.slots.start) == "a"]
+    for job in JOBS:
+        of_job = [r for r in counted if r.job == job]
+        rows, keys = sum(r.rows for r in of_job), sum(r.keys for r in of_job)
+        outputs, seconds = sum(r.outputs for r in of_job), sum(r.seconds for r in of_job)
+        assert frozen.counts()[job] == UnitCounts(rows, keys, outputs, seconds)
+        types = {(r.key_type, r.output) for r in of_job}
+        assert sorted((str(t.key_type), str(t.output)) for t in frozen.types[job]) == sorted(
+            (str(key), str(output)) for key, output in types
+        )

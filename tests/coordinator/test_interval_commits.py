@@ -10,6 +10,7 @@ import pytest
 
 from millstream.checkpoints.chain import Chain, CommitUnknownError, SupersededError
 from millstream.checkpoints.manifest import Staged
+from millstream.coordinator.frozen_units import UnitCounts
 from millstream.coordinator.interval_commits import IntervalCommits, Triggers
 from millstream.coordinator.ledger import PreparedEpoch
 from millstream.coordinator.roster import Roster
@@ -23,7 +24,6 @@ from millstream.stores.store import StoreFullError, StoreUnavailableError
 from millstream.wire.calls import UnreachableError
 from millstream.wire.commit import Commit
 from millstream.wire.persistence import NotReadyError, Persist, Persisted, RebasedError
-from millstream.wire.receipts import Receipt
 from tests.checkpoints.memory_store import MemoryStore
 from tests.coordinator.journals import (
     LEFT,
@@ -86,8 +86,9 @@ class Scene:
 
     def hold(self, changes: int = 1) -> None:
         self.epoch += 1
-        said = Receipt(0, self.epoch, 0, LEFT, "digest", rows=changes, keys=changes)
-        prepared = PreparedEpoch(record(self.epoch), [said], {}, [], np.zeros((0, 1), dtype=bool))
+        counts = {0: UnitCounts(rows=changes, keys=changes)}
+        nobody = np.zeros((0, 1), dtype=bool)
+        prepared = PreparedEpoch(record(self.epoch), [], {}, [], nobody, counts=counts)
         assert not self.intervals.commit(prepared, staged(self.epoch))
 
     def run(self, main: Callable[[], T], seconds: float = 1000.0) -> T:

@@ -146,7 +146,7 @@ def test_an_epoch_commits_when_every_slot_of_every_job_has_a_receipt_of_its_owne
     assert ledger.missing() == {}
     ledger.commit(ledger.prepare())
     assert ledger.committed.epoch == 0
-    assert (ledger.committed, ledger.record, ledger.receipts) == (Commit(0, 0), None, [])
+    assert (ledger.committed, ledger.record, *ledger.receipts) == (Commit(0, 0), None)
     assert ledger.admit(1, 0).committed == Commit(0, 0)
 
 
@@ -316,7 +316,7 @@ def test_receipts_of_another_epoch_or_try_do_not_count(epoch: int, try_: int) ->
 
     ledger.receive(A, receipts_of(receipt(LOW, epoch=epoch, try_=try_)))
 
-    assert ledger.missing() == {WORDS: 8} and ledger.receipts == []
+    assert ledger.missing() == {WORDS: 8} and not ledger.receipts
 
 
 def test_a_retry_voids_the_receipts_so_far() -> None:

@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.coordinator.roster import MissingCopy, Roster, StateLostError, values_at
+from millstream.coordinator.roster import MissingCopy, Roster, StateLostError
 from millstream.ring.masks import SlotMask
 from millstream.ring.placement import Placement
 from millstream.ring.ring import NodeId, Ring, RingError
 from millstream.ring.zones import Domain
+from millstream.wire.receipt_tables import packed_reach
 from tests.coordinator.receipts import cells
 
 A, B, C, D = (NodeId(name) for name in "abcd")
@@ -48,7 +49,7 @@ def copies(roster: Roster) -> list[str]:
 def complete(roster: Roster) -> None:
     """All copies that are to be made have been made."""
     for node in roster.nodes:
-        roster.report_reach(node, ((0, 0),), committed=0)
+        roster.report_reach({node: packed_reach(((0, 0),))}, committed=0)
 
 
 def only(roster: Roster, **in_sync: SlotMask) -> None:
@@ -121,7 +122,7 @@ def test_a_node_is_not_in_sync_for_slots_that_it_does_not_hold() -> None:
     everything = np.ones(SLOTS, dtype=bool)
 
     roster.set_in_sync(cells(roster, dict.fromkeys(roster.nodes, everything)))
-    roster.report_reach(A, ((0, 99),), committed=3)
+    roster.report_reach({A: packed_reach(((0, 99),))}, committed=3)
 
     assert (roster.in_sync(A) == mask(0, 1, 6, 7)).all()
 
@@ -130,10 +131,10 @@ def test_a_copy_that_reaches_the_commit_is_in_sync_between_commits() -> None:
     roster = roster_of([A, B])
     only(roster)
 
-    roster.report_reach(B, ((0, 5), (2, 4), (3, 6), (4, -2)), committed=5)
+    roster.report_reach({B: packed_reach(((0, 5), (2, 4), (3, 6), (4, -2)))}, committed=5)
 
     assert (roster.in_sync(B) == mask(0, 1, 3, 4, 5, 6, 7)).all()
-    roster.report_reach(NodeId("unknown"), ((0, 9),), committed=5)
+    roster.report_reach({NodeId("unknown"): packed_reach(((0, 9),))}, committed=5)
 
 
 def test_a_returned_mask_is_a_copy() -> None:
@@ -390,7 +391,7 @@ def test_a_move_to_a_node_without_a_copy_happens_when_it_has_one() -> None:
     assert owners(roster) == "aabbccdd" and copies(roster)[0] == "bc"
     assert roster.missing_copies(spare_owners=True) == [MissingCopy(B, C, (range(0, 2),))]
     assert not roster.enact(between_epochs=True)
-    roster.report_reach(C, ((0, 0), (1, -2)), committed=0)
+    roster.report_reach({C: packed_reach(((0, 0), (1, -2)))}, committed=0)
     assert roster.enact(between_epochs=True)
 
     assert owners(roster) == "cabbccdd" and roster.pending == 1
@@ -428,7 +429,7 @@ def test_when_the_owner_dies_its_slots_go_to_the_node_they_were_moving_to_if_it_
     roster = roster_of([A, B, C, D])
     roster.move([0, 1], C)
     roster.enact(between_epochs=True)
-    roster.report_reach(C, ((0, 0), (1, -2)), committed=0)
+    roster.report_reach({C: packed_reach(((0, 0), (1, -2)))}, committed=0)
 
     roster.remove([A])
 
@@ -533,10 +534,6 @@ def test_owners_are_spared_where_another_copy_is_in_sync() -> None:
     ]
 
 
-def test_runs_give_every_slot_the_value_of_the_run_that_it_is_in() -> None:
-    assert values_at(((0, 3), (2, -1), (5, 4)), np.arange(6)).tolist() == [3, 3, -1, -1, -1, 4]
-
-
 # -- any sequence of changes -----------------------------------------------------------------
 
 NODES = [NodeId(f"n{number}") for number in range(5)]
@@ -578,7 +575,9 @@ def test_whatever_happens_owners_are_in_sync_and_no_copy_is_dropped_that_is_need
             only(roster, **{roster.nodes[other % len(roster.nodes)]: chosen})
         elif kind == "reach":
             runs = tuple((slot, int(flag)) for slot, flag in enumerate(chosen))
-            roster.report_reach(roster.nodes[other % len(roster.nodes)], runs, committed=1)
+            roster.report_reach(
+                {roster.nodes[other % len(roster.nodes)]: packed_reach(runs)}, committed=1
+            )
         elif kind == "move":
             to = roster.active[other % len(roster.active)] if roster.active else roster.nodes[0]
             if to in roster.active:

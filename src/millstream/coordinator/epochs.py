@@ -7,13 +7,14 @@ outputs are published; the nodes seal.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from millstream.checkpoints.chain import CommitUnknownError
 from millstream.checkpoints.manifest import Staged
+from millstream.coordinator.frozen_units import UnitCounts
 from millstream.coordinator.ledger import MissingReceiptsError, PreparedEpoch
 from millstream.coordinator.service import Coordinator
 from millstream.coordinator.watermarks import Counted, Watermarks
@@ -58,13 +59,14 @@ class Body(Protocol):
 
 @dataclass(frozen=True)
 class EpochResult:
-    """What a committed epoch counted, and the watermarks after it."""
+    """What a committed epoch counted, by job, and the watermarks after it."""
 
     record: EpochRecord
-    receipts: list[Receipt]
+    receipts: Sequence[Receipt]
     reports: Mapping[NodeId, NodeReport]
     counted: Mapping[int, Counted] = field(default_factory=dict)
     clocks: Watermarks = field(default_factory=Watermarks)
+    counts: Mapping[int, UnitCounts] = field(default_factory=dict)
 
 
 def run_epoch(coordinator: Coordinator, epoch: int, time: int, body: Body) -> EpochResult:
@@ -100,7 +102,14 @@ def run_epoch(coordinator: Coordinator, epoch: int, time: int, body: Body) -> Ep
         coordinator.published(epoch)
     coordinator.seal()
     coordinator.observe(epoch, reports)
-    return EpochResult(record, prepared.receipts, reports, prepared.counted, prepared.clocks)
+    return EpochResult(
+        record,
+        prepared.receipts,
+        reports,
+        prepared.counted,
+        prepared.clocks,
+        prepared.counts,
+    )
 
 
 def _commit(

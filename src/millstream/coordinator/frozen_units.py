@@ -6,130 +6,182 @@ of them sends receipts in every epoch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from millstream.coordinator.holders import Holders
-from millstream.ring.masks import expanded
-from millstream.wire.commit import UNITS, fingerprint
+from millstream.ring.masks import any_in_row, expanded
+from millstream.wire.commit import UNITS
+from millstream.wire.receipt_tables import FROZEN, ReceivedTypes, Table, joined
 from millstream.wire.receipts import Receipt, Receipts
 
 Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
+Received = Sequence[tuple[int, Receipts]]
+"""What was received, each with the number of its node."""
+
+
+@dataclass(frozen=True)
+class UnitCounts:
+    """What the receipts of a job count together."""
+
+    rows: int = 0
+    keys: int = 0
+    outputs: int = 0
+    seconds: float = 0.0
 
 
 class Frozen:
-    """The digest of the unit that the owner of each slot has frozen, for each job.
+    """The unit that the owner of each slot has frozen, for each job.
 
-    Digests are numbered, so that they can be compared as arrays.
+    ``by_job`` has the number of its receipt for each slot. Units are compared by fingerprints.
     """
 
     NONE = -1
 
     def __init__(
-        self, jobs: Iterable[int], holders: Holders, receipts: Sequence[tuple[int, Receipt]]
+        self,
+        jobs: Iterable[int],
+        holders: Holders,
+        received: Received,
+        at: tuple[int, int],
     ) -> None:
-        """Receipts come with the number of their node; those for slots of others do not count."""
-        self.holders = holders
+        """Receipts count if they are from owners of their slots, and of this epoch and try."""
+        self.holders, self._received = holders, received
         slots = len(holders.owners)
         self.by_job: dict[int, Numbers] = {job: np.full(slots, self.NONE, np.int64) for job in jobs}
-        self._numbers: dict[str, int] = {}
-        starts, stops = _bounds(receipt.slots for _, receipt in receipts)
+        table, sources = joined([each.tables.frozen for _, each in received], FROZEN)
+        indexes = np.arange(len(table)) - np.searchsorted(sources, sources)
+        valid = (table["epoch"] == at[0]) & (table["try_"] == at[1])
+        table, sources, indexes = table[valid], sources[valid], indexes[valid]
+        self._table, self._sources, self._indexes = table, sources, indexes
+        nodes = np.array([node for node, _ in received], np.int64)[sources]
+        starts, stops = table["start"].astype(np.int64), table["stop"].astype(np.int64)
         lengths, all_slots = stops - starts, expanded(starts, stops)
-        nodes = np.array([node for node, _ in receipts], np.int64)
-        owned = holders.owners[all_slots] == np.repeat(nodes, lengths)
-        digests = np.array([self._number(receipt.digest) for _, receipt in receipts], np.int64)
-        of_job = np.array([receipt.job for _, receipt in receipts], np.int64)
+        rows = np.repeat(np.arange(len(table)), lengths)
+        owned = holders.owners[all_slots] == nodes[rows]
         for job, numbers in self.by_job.items():
-            mine = owned & np.repeat(of_job == job, lengths)
-            numbers[all_slots[mine]] = np.repeat(digests, lengths)[mine]
-        self.receipts = [receipts[at][1] for at in np.unique(_sources(lengths)[owned]).tolist()]
+            mine = owned & (table["job"] == job)[rows]
+            numbers[all_slots[mine]] = rows[mine]
+        self._counts = np.zeros(len(table), np.bool_)
+        self._counts[rows[owned]] = True
+        self._first = np.flatnonzero(holders.owners[starts] == nodes)
+
+    @cached_property
+    def receipts(self) -> Sequence[Receipt]:
         """The receipts that count."""
-        first = np.flatnonzero(holders.owners[starts] == nodes).tolist()
-        self.of_first_slots = [receipts[at][1] for at in first]
+        return _Chosen(self, np.flatnonzero(self._counts))
+
+    @property
+    def of_first_slots(self) -> Sequence[Receipt]:
         """The receipts from the owners of their first slots: each unit once."""
+        return _Chosen(self, self._first)
 
-    def _number(self, digest: str) -> int:
-        return self._numbers.setdefault(digest, len(self._numbers))
+    def receipts_at(self, rows: Numbers) -> Iterator[Receipt]:
+        """The receipts with some numbers."""
+        for source, index in zip(
+            self._sources[rows].tolist(), self._indexes[rows].tolist(), strict=True
+        ):
+            yield self._received[source][1].receipts[index]
 
-    def in_sync(self, received: Iterable[tuple[int, Receipts]], committed: int) -> Flags:
+    def counts(self) -> dict[int, UnitCounts]:
+        """What the receipts of each job count."""
+        return {job: _counted(self._table[self._counts_of(job)]) for job in self.by_job}
+
+    @cached_property
+    def types(self) -> dict[int, list[ReceivedTypes]]:
+        """The types of the receipts of each job, each once for all nodes."""
+        return {job: self._types_of(job) for job in self.by_job}
+
+    def _types_of(self, job: int) -> list[ReceivedTypes]:
+        rows = self._counts_of(job)
+        pairs = np.stack([self._sources[rows], self._table["types"][rows]], axis=1)
+        changes = any_in_row(np.diff(pairs, axis=0, prepend=-1) != 0)
+        found: dict[tuple[bytes, bytes], ReceivedTypes] = {}
+        for source, index in pairs[changes].tolist():
+            types = self._received[source][1].tables.types[index]
+            found.setdefault(types[:2], types)
+        return list(found.values())
+
+    def _counts_of(self, job: int) -> Flags:
+        return np.asarray(self._counts & (self._table["job"] == job))
+
+    def in_sync(self, committed: int) -> Flags:
         """The cells of the holders that would be in sync if the try were committed now.
 
         Owners are, if they have sent receipts; others if they were in sync before, and have a copy
-        of every unit. What was ``received`` comes with the number of its node.
+        of every unit.
         """
-        holders, nodes = self.holders, list(received)
-        kept = self._complete(nodes, committed)
+        holders = self.holders
+        reaches = [(node, each.tables.reach) for node, each in self._received]
+        kept = holders.reached(reaches, committed)
+        table, sources = joined([each.tables.copies for _, each in self._received], UNITS)
         for job in self.by_job:
-            kept &= self._copied(job, nodes)
-        heard = np.isin(holders.sorted, [node for node, _ in nodes])
-        kept |= heard & (holders.order % holders.width == 0)
-        cells = np.zeros(holders.table.size, np.bool_)
-        cells[holders.order] = kept
-        return cells.reshape(holders.table.shape)
+            mine = table["job"] == job
+            kept &= self._copied(job, table[mine], sources[mine])
+        heard = np.zeros(holders.sorted.max(initial=0) + 2, np.bool_)  # the last one for NOBODY
+        nodes = np.array([node for node, _ in self._received], np.int64)
+        heard[nodes[nodes < len(heard) - 1]] = True
+        kept |= holders.owning & heard[holders.sorted]
+        return holders.cells(kept)
 
-    def _complete(self, nodes: list[tuple[int, Receipts]], committed: int) -> Flags:
-        """Which cells, in the order of nodes, were complete through the newest commit."""
-        slots = len(self.holders.owners)
-        reaches = [(node, receipts.reach) for node, receipts in nodes]
-        offsets = np.array([node * slots for node, reach in reaches for _ in reach], np.int64)
-        starts = offsets + np.array([at for _, reach in reaches for at, _ in reach], np.int64)
-        enough = np.array([v >= committed for _, reach in reaches for _, v in reach], np.bool_)
-        # A run reaches up to the next one, or to the last slot of its node.
-        last = np.append(offsets[1:] != offsets[:-1], True) if len(offsets) else enough
-        stops = np.where(last, offsets + slots, np.append(starts[1:], 0))
-        first, stop = self._cells(starts[enough], stops[enough])
-        edges = np.zeros(len(self.holders.keys) + 1, np.int64)
-        np.add.at(edges, first, 1)
-        np.add.at(edges, stop, -1)
-        return np.asarray(np.cumsum(edges[:-1]) > 0)
-
-    def _copied(self, job: int, nodes: list[tuple[int, Receipts]]) -> Flags:
+    def _copied(self, job: int, copies: Table, sources: Numbers) -> Flags:
         """Which cells, in the order of nodes, have a copy of what the owner has frozen."""
-        slots, keys = len(self.holders.owners), self.holders.keys
-        copies = [
-            (node * slots, copy, self._numbers[copy.digest])
-            for node, receipts in nodes
-            for copy in receipts.copies
-            if copy.job == job and copy.digest in self._numbers
-        ]
-        starts, stops = _bounds(copy.slots for _, copy, _ in copies)
-        offsets = np.array([offset for offset, _, _ in copies], np.int64)
-        first, stop = self._cells(offsets + starts, offsets + stops)
+        holders, keys = self.holders, self.holders.keys
+        nodes = np.array([node for node, _ in self._received], np.int64)
+        offsets = nodes[sources] * len(holders.owners)
+        first, stop = holders.bounds(offsets + copies["start"], offsets + copies["stop"])
         cells, lengths = expanded(first, stop), stop - first
         frozen = self.by_job[job][keys[cells] - np.repeat(offsets, lengths)]
-        digests = np.array([digest for _, _, digest in copies], np.int64)
-        same = frozen == np.repeat(digests, lengths)
+        same = frozen != self.NONE
+        same[same] = (
+            self._table["fingerprint"][frozen[same]]
+            == np.repeat(copies["fingerprint"], lengths)[same]
+        )
         found = np.zeros(len(keys), np.bool_)
         found[cells[same]] = True
         return found
 
-    def _cells(self, starts: Numbers, stops: Numbers) -> tuple[Numbers, Numbers]:
-        """The cells, in the order of nodes, of ranges of slots of nodes."""
-        keys = self.holders.keys
-        return np.searchsorted(keys, starts), np.searchsorted(keys, stops)
-
     def packed_units(self) -> bytes:
         """The units as packed in a commit, if every slot of every job has one."""
-        fingerprints = np.array([fingerprint(digest) for digest in self._numbers], np.uint64)
         tables = []
         for job, numbers in self.by_job.items():
-            starts = np.append(0, np.flatnonzero(numbers[1:] != numbers[:-1]) + 1)
+            fingerprints = self._table["fingerprint"][numbers]
+            starts = np.append(0, np.flatnonzero(fingerprints[1:] != fingerprints[:-1]) + 1)
             table = np.empty(len(starts), UNITS)
             table["job"], table["start"] = job, starts
             table["stop"] = np.append(starts[1:], len(numbers))
-            table["fingerprint"] = fingerprints[numbers[starts]]
+            table["fingerprint"] = fingerprints[starts]
             tables.append(table)
         return b"".join(table.tobytes() for table in tables)
 
 
-def _bounds(slots: Iterable[range]) -> tuple[Numbers, Numbers]:
-    bounds = np.array([(run.start, run.stop) for run in slots], np.int64).reshape(-1, 2)
-    return bounds[:, 0], bounds[:, 1]
+class _Chosen(Sequence[Receipt]):
+    """Some receipts, unpickled when they are needed: most runs need none of them."""
+
+    def __init__(self, frozen: Frozen, rows: Numbers) -> None:
+        self._frozen, self._rows = frozen, rows
+
+    @cached_property
+    def _found(self) -> list[Receipt]:
+        return list(self._frozen.receipts_at(self._rows))
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, at: Any) -> Any:
+        return self._found[at]
 
 
-def _sources(lengths: Numbers) -> Numbers:
-    """For each element of expanded runs, the index of its run."""
-    return np.repeat(np.arange(len(lengths)), lengths)
+def _counted(rows: Table) -> UnitCounts:
+    return UnitCounts(
+        int(rows["rows"].sum()),
+        int(rows["keys"].sum()),
+        int(rows["outputs"].sum()),
+        float(rows["seconds"].sum()),
+    )

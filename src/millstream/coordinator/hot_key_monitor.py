@@ -10,7 +10,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from millstream.elastic.hot_keys import HotKeySketch
-from millstream.wire.load_report import ReportedKey
 
 _Key = tuple[int, str]  # slot and text
 _CAPACITY = 256
@@ -27,17 +26,17 @@ class HotKeyMonitor:
         self._sketch: HotKeySketch[_Key] = HotKeySketch(_CAPACITY)
         self._tuples = 0.0
 
-    def add(self, tuples: float, reported: Sequence[ReportedKey]) -> None:
-        """Add an epoch: the job's tuples on all nodes, and the largest keys of each node."""
+    def add(self, tuples: float, reported: Sequence[tuple[str, int, int]]) -> None:
+        """Add an epoch: the job's tuples on all nodes, and the ``ReportedKey``s of each node."""
         self._tuples = self._decay * self._tuples + tuples
         aged: HotKeySketch[_Key] = HotKeySketch(_CAPACITY)
         known = self._sketch.top(0.0)
         _add(aged, [(each.key, int(self._decay * (each.count - each.error))) for each in known])
         # A key that is large on one of many nodes may be small in all; they are left out together.
-        counts = np.fromiter((each.tuples for each in reported), np.float64, len(reported))
+        counts = np.array([count for _, _, count in reported], np.float64)
         large = np.flatnonzero(counts >= max(1.0, self._least / 2 * tuples)).tolist()
         chosen = [reported[at] for at in large]
-        _add(aged, [((each.slot, each.key), each.tuples * _PARTS) for each in chosen])
+        _add(aged, [((slot, key), count * _PARTS) for key, slot, count in chosen])
         self._sketch = aged
 
     def hottest(self) -> list[tuple[str, int, float]]:

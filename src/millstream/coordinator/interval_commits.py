@@ -89,7 +89,7 @@ class IntervalCommits(DurableCommits):
             prepared.commit,
             staged,
             prepared.types,
-            sum(receipt.keys for receipt in prepared.receipts),
+            sum(counts.keys for counts in prepared.counts.values()),
             prepared.clocks,
             prepared.layout,
         )

@@ -6,14 +6,14 @@ slot now; that Spark reports a task as finished proves nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
 
 from millstream.checkpoints.manifest import BaseRecord
-from millstream.coordinator.frozen_units import Frozen
+from millstream.coordinator.frozen_units import Frozen, UnitCounts
 from millstream.coordinator.layout import Layout
 from millstream.coordinator.roster import Cells, Roster
 from millstream.coordinator.watermarks import Counted, Watermarks
@@ -28,10 +28,12 @@ from millstream.state.values import may_mix_types, unify, unify_nulls
 from millstream.times import BEGINNING
 from millstream.wire.commit import NOTHING_COMMITTED, Commit
 from millstream.wire.epoch_record import EpochRecord, JobTypes
+from millstream.wire.receipt_tables import ReceivedTypes
 from millstream.wire.receipts import Receipt, Receipts
 from millstream.work.job_clock import summed
 
 _PARTITIONS_PER_OWNER = 2
+_NO_TRY = (-1, 0)
 
 
 class EpochOrderError(MillstreamError):
@@ -83,12 +85,13 @@ class PreparedEpoch:
     """
 
     record: EpochRecord
-    receipts: list[Receipt]
+    receipts: Sequence[Receipt]
     types: Mapping[int, JobTypes]
     bases: list[BaseRecord]
     in_sync: Cells
     clocks: Watermarks = field(default_factory=Watermarks)
     counted: Mapping[int, Counted] = field(default_factory=dict)
+    counts: Mapping[int, UnitCounts] = field(default_factory=dict)  # by job
     units: bytes = b""  # as packed in a commit
     layout: Layout | None = None
 
@@ -231,7 +234,7 @@ class Ledger:
             self._compared = None
 
     @property
-    def receipts(self) -> list[Receipt]:
+    def receipts(self) -> Sequence[Receipt]:
         """The receipts of the try under way that count: from owners of their slots."""
         return self._frozen.receipts
 
@@ -247,14 +250,9 @@ class Ledger:
         if self._compared is None or self._compared.frozen.holders is not holders:
             number_of = self._roster.number_of
             received = [(number_of(node), each) for node, each in self._received.items()]
-            at = None if self._record is None else self._record.at
-            # Those of another epoch or try do not count.
-            valid = [
-                (n, r) for n, each in received for r in each.receipts if (r.epoch, r.try_) == at
-            ]
-            frozen = Frozen(self._jobs, holders, valid)
-            in_sync = frozen.in_sync(received, self.committed.epoch)
-            self._compared = _Comparison(frozen, in_sync)
+            at = _NO_TRY if self._record is None else self._record.at
+            frozen = Frozen(self._jobs, holders, received, at)
+            self._compared = _Comparison(frozen, frozen.in_sync(self.committed.epoch))
         return self._compared
 
     def missing(self) -> dict[int, int]:
@@ -302,17 +300,17 @@ class Ledger:
             # A node that a slot was taken from and given to again has dropped its copy since.
             # Nodes without slots do not matter, and are not asked again.
             raise MissingReceiptsError(self._record.epoch, {})
-        receipts = self.receipts
         bases = [base for received in self._received.values() for base in received.bases]
         counted = self._counted()
         return PreparedEpoch(
             self._record,
-            receipts,
-            self._inferred_types(receipts),
+            self.receipts,
+            self._inferred_types(),
             bases,
             self.in_sync(),
             self.clocks.commit(self._record, counted),
             counted,
+            self._frozen.counts(),
             self._frozen.packed_units(),
             Layout.of(self._roster.goal, self._roster.target),
         )
@@ -336,36 +334,36 @@ class Ledger:
 
     def check_types(self) -> None:
         """Raise if this epoch's receipts do not agree on types; call before callbacks run."""
-        self._inferred_types(self.receipts)
+        self._inferred_types()
 
-    def _inferred_types(self, receipts: list[Receipt]) -> dict[int, JobTypes]:
+    def _inferred_types(self) -> dict[int, JobTypes]:
         """The types of jobs, including those inferred from the epoch under way."""
         inferred = {}
         for job, name in self._jobs.items():
             known = self._types.get(job, JobTypes())
-            mine = _of_different_types(receipt for receipt in receipts if receipt.job == job)
+            mine = self._frozen.types[job]
             key = self._key(name, known.key, mine)
             output = self._output(name, mine) if known.output is None else known.output
             inferred[job] = JobTypes(key, output)
         return inferred
 
     def _key(
-        self, name: str, known: pa.DataType | None, receipts: list[Receipt]
+        self, name: str, known: pa.DataType | None, received: list[ReceivedTypes]
     ) -> pa.DataType | None:
         kind = pa.null() if known is None else canonical_type(known)
-        for receipt in receipts:
-            if receipt.key_type is None:
+        for types in received:
+            if types.key_type is None:
                 continue
-            both = unify_nulls([kind, receipt.key_type])
+            both = unify_nulls([kind, types.key_type])
             if both is None:
-                types = " and ".join(sorted(map(describe, (kind, receipt.key_type))))
-                found = f"{types} (such as {receipt.key}, {describe(receipt.key_type)})"
+                names = " and ".join(sorted(map(describe, (kind, types.key_type))))
+                found = f"{names} (such as {types.key}, {describe(types.key_type)})"
                 raise TypeConflictError(name, "keys", found)
             kind = both
         return known if pa.types.is_null(kind) else kind
 
-    def _output(self, name: str, receipts: list[Receipt]) -> pa.Schema | None:
-        schemas = [r.output for r in receipts if r.output is not None]
+    def _output(self, name: str, received: list[ReceivedTypes]) -> pa.Schema | None:
+        schemas = [types.output for types in received if types.output is not None]
         if not schemas or any(schema.names != schemas[0].names for schema in schemas):
             return None
         fields = []
@@ -381,11 +379,3 @@ class Ledger:
                 return None
             fields.append(pa.field(column, kind))
         return pa.schema(fields, metadata=schemas[0].metadata)
-
-
-def _of_different_types(receipts: Iterable[Receipt]) -> list[Receipt]:
-    """The first receipt with each pair of types; most of thousands share the same objects."""
-    different: dict[tuple[int, int], Receipt] = {}
-    for receipt in receipts:
-        different.setdefault((id(receipt.key_type), id(receipt.output)), receipt)
-    return list(different.values())

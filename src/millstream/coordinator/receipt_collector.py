@@ -91,23 +91,28 @@ class ReceiptCollector:
                 # A node that does not know of a takeover yet would not answer for its new slots.
                 request = CollectReceipts(*record.at, version)
                 answers = self._run.rpc.call_all(roster.holding, request, timeout)
-                reasons = []
+                received = {n: each for n, each in answers.items() if isinstance(each, Receipts)}
+                with self._lock:
+                    for node, each in received.items():
+                        self._run.ledger.receive(node, each)
+                reasons = [
+                    f"node {node[:8]} replays logs or writes to the store"
+                    for node, each in received.items()
+                    if each.pending
+                ]
                 for node, answer in answers.items():
                     if isinstance(answer, Receipts):
-                        with self._lock:
-                            self._run.ledger.receive(node, answer)
-                        if answer.pending:
-                            reasons.append(f"node {node[:8]} replays logs or writes to the store")
-                    elif isinstance(answer, UnreachableError):
+                        continue
+                    if isinstance(answer, UnreachableError):
                         what = f"receipts of epoch {record.epoch}"
                         self._run.report_unanswered(node, answer, what)
                         timeout = min(2 * timeout, _MAX_TIMEOUT)
                         reasons.append(f"node {node[:8]} did not answer")
                     elif node in roster.domains:
                         raise answer
-                answered = all(isinstance(answers.get(n), Receipts) for n in roster.holding)
+                answered = received.keys() >= set(roster.holding)
                 if answered and version == roster.placement.version and not reasons:
-                    return {n: a.report for n, a in answers.items() if isinstance(a, Receipts)}
+                    return {node: each.report for node, each in received.items()}
                 wait.because("; ".join(reasons) or "the ring has changed")
                 self._net.sleep(RETRY_PAUSE)
 

@@ -132,10 +132,11 @@ class RequestService:
 
     def _require_member(self, node: NodeId) -> None:
         """Raise for a node that is not part of the run, which then ends itself."""
+        if not self._run.has_begun or node in self._run.roster.domains:
+            return  # nearly always: nodes send thousands of heartbeats
         self._reject_fenced(node)
-        if self._run.has_begun and node not in self._run.roster.domains:
-            # Spark ran the task that started it twice, and the other node was registered.
-            raise FencedError(f"node {node} is not part of the run")
+        # Spark ran the task that started it twice, and the other node was registered.
+        raise FencedError(f"node {node} is not part of the run")
 
     def _reject_fenced(self, reporter: str | None) -> None:
         """Raise for a node that was fenced; the reporter may be a task."""

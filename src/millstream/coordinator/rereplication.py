@@ -21,7 +21,7 @@ from millstream.coordinator.roster import MissingCopy, Pair
 from millstream.coordinator.run_context import RunContext
 from millstream.errors import MillstreamError
 from millstream.ring.ring import NodeId
-from millstream.wire.receipts import CollectReceipts, Receipts
+from millstream.wire.receipts import FetchReach
 from millstream.wire.replication import CopySlots
 from millstream.wire.timeouts import RETRY_PAUSE
 
@@ -33,7 +33,6 @@ _LONGEST_PAUSE = 0.3
 _AVOID_SECONDS = 30.0
 _HOPELESS = 20
 _SETTLE_SECONDS = 0.5
-_REACH_ONLY = CollectReceipts(epoch=-1, try_=0, ring=-1)
 
 
 class Rereplication:
@@ -51,7 +50,13 @@ class Rereplication:
 
     def begin(self) -> None:
         """Order the copies that are missing, unless they are under way; does not wait."""
-        for order in self._orders():
+        orders = self._orders()
+        if orders:
+            self._run.net.spawn(partial(self._begin_all, orders), "rereplicate")
+
+    def _begin_all(self, orders: list[MissingCopy]) -> None:
+        self._await_end_of_epoch()  # once for all of them: there may be thousands
+        for order in orders:
             self._run.net.spawn(partial(self._fulfil, order), "rereplicate")
 
     def _orders(self) -> list[MissingCopy]:
@@ -105,7 +110,6 @@ class Rereplication:
         run, remaining = self._run, order.slots
         pair = (order.donor, order.to)
         while remaining and pair in self._under_way and not run.is_over:
-            self._await_end_of_epoch()
             with self._lock:
                 committed, incarnation = run.ledger.committed, run.ledger.incarnation
             request = CopySlots(incarnation, order.to, remaining, committed)
@@ -113,6 +117,8 @@ class Rereplication:
             if answer == remaining:
                 return False  # the donor makes no progress
             remaining = answer
+            if remaining:
+                self._await_end_of_epoch()
         return not remaining
 
     def _await_end_of_epoch(self) -> None:
@@ -124,7 +130,7 @@ class Rereplication:
             if left <= 0:
                 return
             run.net.sleep(min(pause, left))
-            pause *= 2  # there may be thousands of orders
+            pause *= 2
 
     def _settle(self) -> None:
         """See what came of orders, and enact it, together with those that end soon."""
@@ -147,7 +153,7 @@ class Rereplication:
     def update_reach(self, nodes: Iterable[NodeId]) -> None:
         """Ask nodes how far their copies are: they may be complete since the last commit."""
         run = self._run
-        for node, answer in run.rpc.call_all(nodes, _REACH_ONLY).items():
-            if isinstance(answer, Receipts):
-                with self._lock:
-                    run.roster.report_reach(node, answer.reach, run.ledger.committed.epoch)
+        answers = run.rpc.call_all(nodes, FetchReach())
+        reaches = {node: each for node, each in answers.items() if isinstance(each, bytes)}
+        with self._lock:
+            run.roster.report_reach(reaches, run.ledger.committed.epoch)

@@ -18,12 +18,11 @@ import numpy.typing as npt
 from millstream.coordinator.holders import Holders, Slots
 from millstream.coordinator.layout import Layout
 from millstream.errors import MillstreamError
-from millstream.ring.masks import SlotMask
+from millstream.ring.masks import SlotMask, any_in_row
 from millstream.ring.placement import NOBODY, NodeTable, Placement
 from millstream.ring.replicas import choose_replicas
 from millstream.ring.ring import NodeId, Ring, RingError
 from millstream.ring.zones import Domain, interleave
-from millstream.wire.receipts import Runs
 
 Cells = npt.NDArray[np.bool_]
 """A flag for each cell of the table of holders."""
@@ -203,7 +202,7 @@ class Roster:
 
     def release_former(self) -> None:
         """Let former owners go of slots whose owner and backups are in sync."""
-        complete = ~self._lacking.any(axis=1)
+        complete = ~any_in_row(self._lacking)
         if (self._former[complete] != NOBODY).any():
             self._former[complete] = NOBODY
             self._is_changed = True
@@ -252,7 +251,7 @@ class Roster:
     def wanted(self, node: NodeId) -> SlotMask:
         """The slots that a node shall hold, as owner or as backup; it may hold more for a while."""
         number = self._numbers[node]
-        return np.asarray((self.holders.owners == number) | (self._wanted == number).any(axis=1))
+        return np.asarray((self.holders.owners == number) | any_in_row(self._wanted == number))
 
     @property
     def synced(self) -> Cells:
@@ -272,13 +271,14 @@ class Roster:
         self._former[:] = NOBODY
         self._copies = (self.holders, now)
 
-    def report_reach(self, node: NodeId, reach: Runs, committed: int) -> None:
-        """Update the copies of a node between two commits."""
-        if node in self.domains:
-            slots, columns = self.holders.of(self._numbers[node])
-            reached = (values_at(reach, slots) >= committed) & ~self._synced[slots, columns]
-            self._synced[slots[reached], columns[reached]] = True
-            self._is_changed |= bool(reached.any())
+    def report_reach(self, reaches: Mapping[NodeId, bytes], committed: int) -> None:
+        """Update the copies of nodes between two commits, from rows of ``REACH``."""
+        known = [(self._numbers[n], reach) for n, reach in reaches.items() if n in self.domains]
+        holders, synced = self._copies
+        reached = holders.cells(holders.reached(known, committed)) & ~synced
+        if reached.any():
+            synced |= reached
+            self._is_changed = True
 
     def survives_without(self, dead: Iterable[NodeId]) -> bool:
         """Whether every slot has a complete copy besides those of some nodes."""
@@ -287,7 +287,7 @@ class Roster:
             return not excluded.issuperset(self.domains)
         holders, synced = self._copies
         dead_cells = holders.among(self._numbers[n] for n in excluded if n in self._numbers)
-        return bool((synced & ~dead_cells).any(axis=1).all())
+        return bool(any_in_row(synced & ~dead_cells).all())
 
     def _cells_of(self, nodes: Iterable[NodeId]) -> Cells:
         return self.holders.among(self._numbers[n] for n in nodes if n in self._numbers)
@@ -355,7 +355,7 @@ class Roster:
         heirs = self.holders.table[np.arange(len(owners)), able.argmax(axis=1)]
         at_goal = self.holders.found(self._goal, able)
         heirs = np.where(at_goal, self._goal, heirs)
-        inherited = orphans & able.any(axis=1)
+        inherited = orphans & any_in_row(able)
         owners[inherited] = heirs[inherited]
         lost = orphans & ~inherited
         left = self._heirs(removed)
@@ -464,7 +464,7 @@ class Roster:
         """The complete copies that are retained, because their slots are ``short`` of backups."""
         if self._empty:
             return np.zeros_like(self._synced)
-        scarce = (self._wanted == NOBODY).any(axis=1)
+        scarce = any_in_row(self._wanted == NOBODY)
         needed = self._cells_of(self.leaving - self._released) & scarce[:, None]
         return np.asarray(self._synced & (short[:, None] | needed) & ~self._cells_of(self._dead))
 
@@ -540,10 +540,3 @@ class Roster:
         """Pairs of a donor and a receiver as numbers."""
         numbers, members = self._numbers, len(self._members)
         return [numbers[to] * members + numbers[donor] for donor, to in pairs]
-
-
-def values_at(runs: Runs, slots: Slots) -> npt.NDArray[np.int64]:
-    """The values of some slots."""
-    starts = np.array([start for start, _ in runs], np.int64)
-    values = np.array([value for _, value in runs], np.int64)
-    return np.asarray(values[np.searchsorted(starts, slots, side="right") - 1])

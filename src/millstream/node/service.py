@@ -40,7 +40,8 @@ from millstream.wire.persistence import (
     Persisted,
     RestorePlan,
 )
-from millstream.wire.receipts import CollectReceipts, Receipts
+from millstream.wire.receipt_tables import packed_reach
+from millstream.wire.receipts import CollectReceipts, FetchReach, Receipts
 from millstream.wire.replication import (
     CopySlots,
     InstallSnapshot,
@@ -135,6 +136,7 @@ class NodeService:
             Assign.served_by(self._assign),
             Seal.served_by(lambda request: self._seal(request.commit)),
             CollectReceipts.served_by(self._receipts),
+            FetchReach.served_by(self._reach),
             ReplicateUnit.served_by(self._take_copy),
             ResendUnits.served_by(self._resend),
             ReplicateDelta.served_by(self._take_delta),
@@ -317,6 +319,13 @@ class NodeService:
             at = request.epoch, request.try_
             report = node_report(self._machine, at, self._memory(), self._queue)
             return self._machine.receipts(*at, report)
+
+    def _reach(self, _: FetchReach) -> bytes:
+        self._require_sound()
+        self._operations.is_restored()
+        self._begin_replay()
+        with self._locks.metadata:
+            return packed_reach(self._machine.store.reach())
 
     # -- copies --------------------------------------------------------------------------
 

@@ -43,6 +43,14 @@ def equal_runs(slots: range, *values: npt.NDArray[Any]) -> Iterator[range]:
         yield range(slots.start + start, slots.start + stop)
 
 
+def any_in_row(flags: npt.NDArray[np.bool_]) -> SlotMask:
+    """The rows of a narrow table in which any flag is set; numpy's own is slow for short rows."""
+    found = np.zeros(len(flags), np.bool_)
+    for column in flags.T:
+        found |= column
+    return found
+
+
 def expanded(
     starts: npt.NDArray[np.integer[Any]], stops: npt.NDArray[np.integer[Any]]
 ) -> npt.NDArray[np.int64]:

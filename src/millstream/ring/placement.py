@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from millstream.errors import ConfigError
-from millstream.ring.masks import SlotMask
+from millstream.ring.masks import SlotMask, any_in_row
 from millstream.ring.ring import NodeId, Ring, RingError
 
 NodeTable: TypeAlias = npt.NDArray[np.int32]
@@ -88,11 +88,11 @@ class Placement:
         number = {node: at for at, node in enumerate(nodes)}
         owners = np.array([number.get(node, NOBODY) for node in ring.nodes], np.int32)[ring.table]
         # The owner counts as well: the order of the copies depends on it.
-        change = (copies[1:] != copies[:-1]).any(axis=1) | (ring.table[1:] != ring.table[:-1])
+        change = any_in_row(copies[1:] != copies[:-1]) | (ring.table[1:] != ring.table[:-1])
         starts = np.concatenate([[0], np.flatnonzero(change) + 1])
         rows = np.where(copies[starts] == owners[starts, None], NOBODY, copies[starts])
         ordered = _without_repeats(_clockwise(ring, nodes, ring.table[starts], rows))
-        differs = np.append(True, (ordered[1:] != ordered[:-1]).any(axis=1))
+        differs = np.append(True, any_in_row(ordered[1:] != ordered[:-1]))
         arcs = [
             (start, tuple([nodes[at] for at in row if at != NOBODY]))
             for start, row in zip(starts[differs].tolist(), ordered[differs].tolist(), strict=True)

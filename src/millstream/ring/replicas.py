@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from millstream.ring.masks import any_in_row
 from millstream.ring.placement import NOBODY, NodeTable
 from millstream.ring.ring import NodeId, Ring
 from millstream.ring.zones import Domain
@@ -75,10 +76,10 @@ class _Choice:
         rows, owned = numbers[current], numbers[owners]
         rows[rows == owned[:, None]] = NOBODY
         for column in range(1, rows.shape[1]):
-            again = (rows[:, :column] == rows[:, column, None]).any(axis=1)
+            again = any_in_row(rows[:, :column] == rows[:, column, None])
             rows[again, column] = NOBODY
         self._copies = np.bincount(rows.ravel() + 1, minlength=len(self._able) + 1)[1:]
-        change = (owners[1:] != owners[:-1]) | (rows[1:] != rows[:-1]).any(axis=1)
+        change = (owners[1:] != owners[:-1]) | any_in_row(rows[1:] != rows[:-1])
         self._start = np.concatenate([[0], np.flatnonzero(change) + 1])
         self._size = np.diff(self._start, append=len(owners))
         self._owner, self._row = owned[self._start], rows[self._start]
@@ -205,16 +206,19 @@ class _Choice:
 
     def _take_over(self, node: int) -> bool:
         """Hand copies over to a node from those with most; return whether there were any."""
+        if not self._is_due(self._copies.max(), self._copies[node]):
+            return False
         many, costs = np.append(self._copies, 0)[self._row], self._cost[node]
         due = self._is_due(many, self._copies[node])
         due &= costs[self._owner, None] <= self._shared
-        due &= ((self._row != node).all(axis=1) & (self._owner != node))[:, None]
+        due &= ~(any_in_row(self._row == node) | (self._owner == node))[:, None]
         runs, columns = np.nonzero(due)
         holders = np.column_stack([self._row[runs], self._owner[runs]])
         mine = costs[holders].sum(axis=1) - costs[self._row[runs, columns]]
         fits = np.flatnonzero(mine <= self._shared[runs, columns])
         order = fits[np.argsort(-many[runs[fits], columns[fits]], kind="stable")]
         left: dict[int, int] = {}
+        parts: list[_Part] = []
         for run, column in zip(runs[order].tolist(), columns[order].tolist(), strict=True):
             giver = int(self._row[run, column])
             if not self._is_due(many[run, column], self._copies[node]):
@@ -222,10 +226,12 @@ class _Choice:
             amount = self._amount(giver, node)
             size = min(left.setdefault(giver, amount), amount, int(self._size[run]))
             if size > 0 and node not in self._row[run]:
-                self._split(run, size)
+                if size < self._size[run]:
+                    parts.append(self._cut(run, size))
                 self._set(run, column, node)
                 self._shared[run] = self._what_backups_share(run)
                 left[giver] -= size
+        self._append(parts)
         return bool(left)
 
     def _amount(self, giver: int, taker: int) -> int:
@@ -236,16 +242,33 @@ class _Choice:
             min(max(many - self._fair, crumb), max(self._fair - few, crumb), (many - few) / 2)
         )
 
-    def _split(self, run: int, size: int) -> None:
-        """Cut a run after so many slots."""
-        if size == self._size[run]:
-            return
-        self._start = np.append(self._start, self._start[run] + size)
-        self._size = np.append(self._size, self._size[run] - size)
-        self._owner = np.append(self._owner, self._owner[run])
-        self._row = np.concatenate([self._row, self._row[run, None]])
-        self._shared = np.concatenate([self._shared, self._shared[run, None]])
+    def _cut(self, run: int, size: int) -> _Part:
+        """Cut a run after so many slots; return the rest."""
+        start, rest = int(self._start[run]) + size, int(self._size[run]) - size
         self._size[run] = size
+        return _Part(
+            start, rest, int(self._owner[run]), self._row[run].copy(), self._shared[run].copy()
+        )
+
+    def _append(self, parts: Sequence[_Part]) -> None:
+        """Append runs, all at once."""
+        if parts:
+            starts, sizes, owners, rows, shared = zip(*parts, strict=True)
+            self._start = np.append(self._start, starts)
+            self._size = np.append(self._size, sizes)
+            self._owner = np.append(self._owner, owners)
+            self._row = np.concatenate([self._row, rows])
+            self._shared = np.concatenate([self._shared, shared])
+
+
+class _Part(NamedTuple):
+    """The rest of a run that was cut."""
+
+    start: int
+    size: int
+    owner: int
+    row: npt.NDArray[np.int64]
+    shared: _Costs
 
 
 @lru_cache(maxsize=2)  # of many nodes it is large, and most choices have the same

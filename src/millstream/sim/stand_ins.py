@@ -28,7 +28,15 @@ from millstream.wire.commit import NOTHING_COMMITTED, Commit, Seal
 from millstream.wire.epoch_record import EpochRecord
 from millstream.wire.load_report import ReportedJob, ReportedKey, ReportedLoad
 from millstream.wire.membership import Assign, Ping, ReportUnreachable, Stop
-from millstream.wire.receipts import CollectReceipts, CopyReceipt, NodeReport, Receipt, Receipts
+from millstream.wire.receipt_tables import packed_reach
+from millstream.wire.receipts import (
+    CollectReceipts,
+    CopyReceipt,
+    FetchReach,
+    NodeReport,
+    Receipt,
+    Receipts,
+)
 from millstream.wire.replication import CopySlots, ResendUnits
 from millstream.wire.request import Dispatcher, Request
 
@@ -115,6 +123,7 @@ class StandIn:
             Assign.served_by(self.assign),
             Seal.served_by(lambda request: self.seal(request.commit)),
             ResendUnits.served_by(self._resend),
+            FetchReach.served_by(lambda _: packed_reach(self._reach())),
         )
 
     def end(self) -> None:

@@ -211,12 +211,12 @@ class Engine:
     def _jobs(self, result: EpochResult) -> dict[str, JobProgress]:
         found = {}
         for at, job in self._plan.jobs:
-            mine = [receipt for receipt in result.receipts if receipt.job == at]
+            counts = result.counts[at]
             found[job.name] = JobProgress(
-                rows=sum(receipt.rows for receipt in mine),
-                keys=sum(receipt.keys for receipt in mine),
-                outputs=sum(receipt.outputs for receipt in mine),
-                reduce_seconds=sum(receipt.seconds for receipt in mine),
+                rows=counts.rows,
+                keys=counts.keys,
+                outputs=counts.outputs,
+                reduce_seconds=counts.seconds,
                 state_keys=sum(r.state_keys.get(at, 0) for r in result.reports.values()),
                 fused=tuple(fused.name for _, fused in self._plan.fused_into(at)),
                 **time_progress(result, at),

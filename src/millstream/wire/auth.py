@@ -28,6 +28,8 @@ from millstream.wire.pickled_once import PickledOnce
 NONCE_BYTES = 16
 PROOF_BYTES = 32
 _TOKEN_BYTES = 32
+_NOTHING = pickle.dumps(None, 5)  # the answer to most calls
+_DIGEST_OF_NOTHING = hashlib.sha256(_NOTHING).digest()
 
 
 class UnprovedPeerError(Exception):
@@ -45,9 +47,9 @@ def new_nonce() -> bytes:
 
 
 def proof(secret: bytes, role: str, address: str, nonce: bytes, digest: bytes = b"") -> bytes:
-    """Compute the HMAC of a nonce and a digest, which only a holder of the secret can."""
+    """Compute the keyed BLAKE2 of a nonce and a digest, which only a holder of the secret can."""
     about = f"{role}\0{address}\0{nonce.hex()}\0".encode()
-    return hmac.digest(secret, about + digest, "sha256")
+    return hashlib.blake2b(about + digest, key=secret, digest_size=PROOF_BYTES).digest()
 
 
 def digest_of(content: Any) -> bytes:
@@ -65,6 +67,8 @@ def proved(
 
 def proved_answer(secret: bytes, address: str, nonce: bytes, answer: object) -> bytes:
     """Serialise an answer, and prepend the proof."""
+    if answer is None:
+        return proved(secret, address, nonce, _NOTHING, _DIGEST_OF_NOTHING)
     if isinstance(answer, PickledOnce):
         return proved(secret, address, nonce, answer.message, answer.message_digest)
     return proved(secret, address, nonce, pickle.dumps(answer, 5))

@@ -1,9 +1,14 @@
-"""What a node reports of its load with its receipts: totals, and figures of the slots it owns."""
+"""What a node reports of its load with its receipts: totals, and figures of the slots it owns.
+
+Reports travel as plain values: to unpickle objects takes several times as long, and there is a
+report of every node in every epoch.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,8 +18,7 @@ MOST_KEYS = 16
 FIGURE = np.dtype("<f4")
 
 
-@dataclass(frozen=True)
-class ReportedKey:
+class ReportedKey(NamedTuple):
     """A key with a large share of the tuples of a job on one node, and the number of its tuples."""
 
     key: str
@@ -33,7 +37,7 @@ class ReportedJob:
     tuples: bytes = b""
     seconds: bytes = b""
     state_bytes: bytes = b""
-    hot_keys: tuple[ReportedKey, ...] = ()
+    hot_keys: tuple[tuple[str, int, int], ...] = ()  # as in ``ReportedKey``
 
     @classmethod
     def of(
@@ -74,3 +78,22 @@ class ReportedLoad:
     jobs: tuple[ReportedJob, ...] = ()
     waits: Mapping[tuple[int, int], float] = field(default_factory=dict)
     kind: str = ""
+
+    def packed(self) -> tuple[object, ...]:
+        """The report as plain values."""
+        slots = tuple((run.start, run.stop) for run in self.slots)
+        jobs = tuple(
+            tuple((vars(job) | {"hot_keys": tuple(map(tuple, job.hot_keys))}).values())
+            for job in self.jobs
+        )
+        return tuple((vars(self) | {"slots": slots, "jobs": jobs}).values())
+
+    @classmethod
+    def unpacked(cls, values: tuple[Any, ...]) -> ReportedLoad:
+        """The report of these values."""
+        load = object.__new__(cls)
+        fields = load.__dict__
+        fields.update(zip(cls.__dataclass_fields__, values, strict=True))
+        fields["slots"] = tuple([range(start, stop) for start, stop in fields["slots"]])
+        fields["jobs"] = tuple([ReportedJob(*job) for job in fields["jobs"]])
+        return load

@@ -17,7 +17,7 @@ from millstream.wire.request import Request
 
 
 @dataclass(frozen=True)
-class Ping(Request[NodeId]):
+class Ping(PickledOnce, Request[NodeId]):
     """Asks a node for a sign of life."""
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import pickle
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -11,6 +13,8 @@ import pyarrow as pa
 from millstream.checkpoints.manifest import BaseRecord
 from millstream.wire.load_report import ReportedLoad
 from millstream.wire.packed_types import packed_type, unpacked_type
+from millstream.wire.pickled_once import PickledOnce
+from millstream.wire.receipt_tables import ReceiptTables, ReceivedTypes
 from millstream.wire.request import Request
 from millstream.work.job_clock import Tally
 
@@ -97,27 +101,94 @@ class NodeReport:
     writes: WriteQueueCounts | None = None
     load: ReportedLoad | None = None
 
+    def packed(self) -> tuple[object, ...]:
+        """The report as plain values."""
+        load = None if self.load is None else self.load.packed()
+        return tuple((vars(self) | {"load": load}).values())
 
-@dataclass(frozen=True)
+    @classmethod
+    def unpacked(cls, values: tuple[Any, ...]) -> NodeReport:
+        """The report of these values."""
+        own, load = values[:-1], values[-1]
+        return cls(*own, load=None if load is None else ReportedLoad.unpacked(load))
+
+
 class Receipts:
     """A node's receipts for one epoch and try; ``reach`` says how far its copies are complete.
 
     While something is ``pending``, more receipts will follow: the logs of slots it took over are
-    being replayed, or the store is still writing. ``bases`` are the base records of the node.
+    being replayed, or the store is still writing. ``bases`` are the base records of the node. Who
+    received them has their tables, and unpickles single receipts only if they are asked for.
     """
 
-    receipts: tuple[Receipt, ...]
-    copies: tuple[CopyReceipt, ...]
-    reach: Runs
-    pending: bool
-    report: NodeReport
-    bases: tuple[BaseRecord, ...] = ()
+    def __init__(
+        self,
+        receipts: tuple[Receipt, ...],
+        copies: tuple[CopyReceipt, ...],
+        reach: Runs,
+        pending: bool,
+        report: NodeReport,
+        bases: tuple[BaseRecord, ...] = (),
+    ) -> None:
+        self.pending, self.report, self.bases = pending, report, bases
+        self._contents = (receipts, copies, reach)
+
+    @cached_property
+    def _contents(self) -> tuple[tuple[Receipt, ...], tuple[CopyReceipt, ...], Runs]:
+        return pickle.loads(self._pickled)  # type: ignore[no-any-return]
+
+    @cached_property
+    def _pickled(self) -> bytes:
+        return pickle.dumps(self._contents, 5)
+
+    @cached_property
+    def tables(self) -> ReceiptTables:
+        """Receipts, copies and reach as tables."""
+        return ReceiptTables.of(*self._contents)
+
+    @property
+    def receipts(self) -> tuple[Receipt, ...]:
+        return self._contents[0]
+
+    @property
+    def copies(self) -> tuple[CopyReceipt, ...]:
+        return self._contents[1]
+
+    @property
+    def reach(self) -> Runs:
+        return self._contents[2]
+
+    def __reduce__(self) -> tuple[Callable[..., Receipts], tuple[object, ...]]:
+        tables = self.tables
+        packed = (*tables[:3], *map(tuple, tables.types))
+        return _arrived, (packed, self._pickled, self.pending, self.report.packed(), self.bases)
+
+
+def _arrived(
+    packed: tuple[Any, ...],
+    pickled: bytes,
+    pending: bool,
+    report: tuple[Any, ...],
+    bases: tuple[BaseRecord, ...],
+) -> Receipts:
+    frozen, copies, reach, *types = packed
+    receipts = object.__new__(Receipts)
+    receipts.pending, receipts.bases = pending, bases
+    receipts.report = NodeReport.unpacked(report)
+    receipts._pickled = pickled
+    receipts.tables = ReceiptTables(frozen, copies, reach, tuple(map(ReceivedTypes._make, types)))
+    return receipts
 
 
 @dataclass(frozen=True)
-class CollectReceipts(Request[Receipts]):
+class CollectReceipts(PickledOnce, Request[Receipts]):
     """Asks a node for its receipts of an epoch and try, under a ring version or a later one."""
 
     epoch: int
     try_: int
     ring: int
+
+
+@dataclass(frozen=True)
+class FetchReach(PickledOnce, Request[bytes]):
+    """Asks a node how far its copies are complete; answered with rows of ``REACH``."""
