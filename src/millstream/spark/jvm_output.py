@@ -27,7 +27,7 @@ def quiet_start(conf: SparkConf) -> Iterator[None]:
         return
     output = _Output()
     try:
-        gateway = launch_gateway(conf, {"stderr": output.write_end})
+        gateway = launch_gateway(conf, {"stderr": output.write_end})  # type: ignore[no-untyped-call]
         SparkContext._ensure_initialized(gateway=gateway)
         yield
     except BaseException:

@@ -109,8 +109,8 @@ class NodeReport:
     @classmethod
     def unpacked(cls, values: tuple[Any, ...]) -> NodeReport:
         """The report of these values."""
-        own, load = values[:-1], values[-1]
-        return cls(*own, load=None if load is None else ReportedLoad.unpacked(load))
+        report = cls(*values)
+        return replace(report, load=values[-1] and ReportedLoad.unpacked(values[-1]))
 
 
 class Receipts:
