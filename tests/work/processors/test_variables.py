@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import datetime
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from millstream.state.timers import TimedView, TimerClock
@@ -281,3 +282,51 @@ def test_a_time_to_live_beyond_all_datetimes_does_not_end() -> None:
     key.done()
 
     assert key.at(10**9) and state.get() == (1,)
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ("v array<int>", [1.5]),
+        ("v array<int>", [True]),
+        ("v array<int>", {1, 2}),
+        ("v struct<a:array<tinyint>>", ([128],)),
+        ("v map<string,int>", {"a": 1.0}),
+        ("v map<string,int>", {None: 1}),
+    ],
+)
+def test_an_item_that_does_not_fit_is_an_error_like_a_field(schema: str, value: Any) -> None:
+    state = ProcessorHandle("none").getValueState("s", schema)
+
+    with pytest.raises(TypeError, match="for the field 'v'"):
+        state.update((value,))
+
+
+@pytest.mark.parametrize("missing", [pd.NaT, pd.NA, np.datetime64("NaT")])
+def test_a_missing_value_of_pandas_or_numpy_is_null(missing: Any) -> None:
+    handle = ProcessorHandle("none")
+    state = handle.getValueState("s", "at timestamp, n int, items array<int>")
+    handle.bind({})
+
+    state.update((missing, missing, [missing, 1]))
+
+    assert state.get() == (None, None, [None, 1])
+
+
+def test_the_items_of_a_row_are_in_the_order_of_the_fields() -> None:
+    class Pair(NamedTuple):
+        second: int
+        first: int
+
+    handle = ProcessorHandle("none")
+    state = handle.getValueState("s", "pair struct<first:int,second:int>")
+    handle.bind({})
+
+    state.update((Pair(second=1, first=2),))
+
+    assert state.get() == ((1, 2),)
+
+
+def test_two_fields_of_one_name_are_refused() -> None:
+    with pytest.raises(ValueError, match="value state 's' has two fields called 'n'"):
+        ProcessorHandle("none").getValueState("s", "n int, n string")

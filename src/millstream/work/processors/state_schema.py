@@ -27,6 +27,10 @@ class StateSchema:
 
     def __init__(self, given: object, role: str) -> None:
         self.fields = [Field(field.name, field.type, role) for field in schema_of(given)]
+        names = [field.name for field in self.fields]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise ValueError(f"{role} has two fields called {twice!r}")
         self.are_scalars = all(field.is_scalar for field in self.fields)
         self.role = role
 
@@ -73,6 +77,8 @@ class Field:
             return None
         if type(value) is not self.scalar:
             value = _plain(value)
+            if value is None:  # NaT or NA
+                return None
         try:
             found = self._convert(value)
         except (TypeError, ValueError, OverflowError, ArithmeticError):
@@ -94,17 +100,13 @@ def _plain(value: Any) -> Any:
     """A value with scalars of numpy and pandas, also inside of it, as Python's own."""
     if isinstance(value, dict):
         return {_plain(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value] if isinstance(value, list) else _tuple(value)
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if isinstance(value, tuple):  # also of a Row: its items are in the order of the fields
+        return tuple([_plain(item) for item in value])
     if isinstance(value, np.ndarray):
         return _plain(value.tolist())
     return plain_value(value)
-
-
-def _tuple(value: tuple[Any, ...]) -> Any:
-    items = [_plain(item) for item in value]
-    fields = getattr(value, "__fields__", None) or getattr(value, "_fields", None)
-    return dict(zip(fields, items, strict=True)) if fields else tuple(items)
 
 
 Conversion = Callable[[Any], Any]
@@ -185,43 +187,57 @@ def _decimal(kind: pa.DataType) -> Conversion:
 
 
 def _nested(kind: pa.DataType) -> Conversion:
-    """Checked by Arrow; structs come back as tuples, as Spark's rows are."""
+    """The items are checked as fields are; structs are stored as tuples."""
+    if _IS.is_struct(kind):
+        return _struct([field.name for field in kind], [_nullable(field.type) for field in kind])
+    if _IS.is_map(kind):
+        return _map(_conversion(kind.key_type)[1], _nullable(kind.item_type))
+    if _IS.is_list(kind):
+        return _list(_nullable(kind.value_type))
+    return _of_arrow(kind)
 
-    def convert(value: Any) -> Any:
-        try:
-            return _as_spark(pa.array([_as_arrow(value, kind)], type=kind)[0].as_py(), kind)
-        except pa.ArrowException as problem:
-            raise TypeError from problem
+
+def _nullable(kind: pa.DataType) -> Conversion:
+    convert = _conversion(kind)[1]
+    return lambda value: None if value is None else convert(value)
+
+
+def _struct(names: Sequence[str], converts: Sequence[Conversion]) -> Conversion:
+    def convert(value: Any) -> tuple[Any, ...]:
+        if isinstance(value, dict):
+            value = [value.get(name) for name in names]
+        if not isinstance(value, list | tuple) or len(value) != len(names):
+            raise TypeError
+        return tuple([convert(item) for convert, item in zip(converts, value, strict=True)])
 
     return convert
 
 
-def _as_arrow(value: Any, kind: pa.DataType) -> Any:
-    if value is None:
-        return None
-    if _IS.is_struct(kind) and isinstance(value, tuple | list):
-        fields = list(kind)
-        if len(fields) != len(value):
+def _map(of_key: Conversion, of_item: Conversion) -> Conversion:
+    def convert(value: Any) -> dict[Any, Any]:
+        if not isinstance(value, dict):
             raise TypeError
-        return {f.name: _as_arrow(v, f.type) for f, v in zip(fields, value, strict=True)}
-    if _IS.is_struct(kind) and isinstance(value, dict):
-        return {f.name: _as_arrow(value.get(f.name), f.type) for f in kind}
-    if _IS.is_map(kind) and isinstance(value, dict):
-        return [
-            (_as_arrow(k, kind.key_type), _as_arrow(v, kind.item_type)) for k, v in value.items()
-        ]
-    if _IS.is_list(kind) and isinstance(value, list | tuple):
-        return [_as_arrow(item, kind.value_type) for item in value]
-    return value
+        return {of_key(key): of_item(item) for key, item in value.items()}
+
+    return convert
 
 
-def _as_spark(value: Any, kind: pa.DataType) -> Any:
-    if value is None:
-        return None
-    if _IS.is_struct(kind):
-        return tuple(_as_spark(value[field.name], field.type) for field in kind)
-    if _IS.is_map(kind):
-        return {_as_spark(k, kind.key_type): _as_spark(v, kind.item_type) for k, v in value}
-    if _IS.is_list(kind):
-        return [_as_spark(item, kind.value_type) for item in value]
-    return value
+def _list(of_item: Conversion) -> Conversion:
+    def convert(value: Any) -> list[Any]:
+        if not isinstance(value, list | tuple):
+            raise TypeError
+        return [of_item(item) for item in value]
+
+    return convert
+
+
+def _of_arrow(kind: pa.DataType) -> Conversion:
+    """Types that only an Arrow schema has are checked by Arrow."""
+
+    def convert(value: Any) -> Any:
+        try:
+            return pa.array([value], type=kind)[0].as_py()
+        except pa.ArrowException as problem:
+            raise TypeError from problem
+
+    return convert
