@@ -179,3 +179,36 @@ def test_the_class_of_a_processor_is_left_as_it_is() -> None:
 
     assert Local.init is method
     assert vars(processor) == {"json": json}
+
+
+class Structs(StatefulProcessor):
+    """Reads structs by the names of their fields, and yields what it read."""
+
+    def init(self, handle: Any) -> None:
+        self.value = handle.getValueState("value", "s struct<x:int,y:array<struct<z:string>>>")
+        self.list = handle.getListState("list", "s struct<x:int>")
+        self.map = handle.getMapState("map", "k struct<a:int>", "s struct<x:int>")
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
+        self.value.update((Row(x=1, y=[("z",)]),))
+        self.list.appendValue(((2,),))
+        self.map.updateValue(((3,),), ({"x": 4},))
+        (found,) = self.value.get()
+        names = [found.y[0].z, *(item.x for (item,) in self.list.get())]
+        names += [(k.a, s["x"]) for (k,), (s,) in self.map.iterator()]
+        names.append(self.map.getValue(((3,),)).s.asDict())
+        yield Row(id=str(names), s=found)
+
+    def close(self) -> None:
+        pass
+
+
+def test_structs_in_state_are_rows() -> None:
+    output = "id string, s struct<x:int,y:array<struct<z:string>>>"
+    run = opened(ms.transform_with_state(Structs(), output=output))
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+
+    [found] = run.epoch([{"id": "a", "v": 1, "t": now}], 1)
+
+    assert found.id == "['z', 2, (3, 4), {'x': 4}]"
+    assert found.s == {"x": 1, "y": [{"z": "z"}]}

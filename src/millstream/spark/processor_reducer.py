@@ -17,7 +17,7 @@ from pyspark.sql.streaming.stateful_processor import (
 from millstream.flow.object_copies import copied
 from millstream.flow.reducer_class import ReducerContext
 from millstream.flow.row_reducer import RowReducer
-from millstream.spark.processor_rows import RowForm
+from millstream.spark.processor_rows import RowForm, row_maker
 from millstream.times import BEGINNING
 from millstream.work.processors.handle import TTL_TIMER, ProcessorHandle, TimeMode, time_in
 from millstream.work.processors.state_schema import StateSchema
@@ -80,7 +80,7 @@ class ProcessorReducer(_RowProcessor):
 
     def open(self, context: ReducerContext) -> None:
         super().open(context)
-        self._handle = ProcessorHandle(self.time_mode, context.job)
+        self._handle = ProcessorHandle(self.time_mode, context.job, row_maker)
         self._processor.init(self._handle)  # type: ignore[arg-type]
         self._handle.initialized()
         self._is_plain = self._handle.is_plain
@@ -174,7 +174,7 @@ class GroupStateReducer(_RowProcessor):
         self._schema = state
         self._scope = Scope()
         self._state = ValueVariable(
-            self._STATE, self._scope, StateSchema(state, "the state of a group"), None
+            self._STATE, self._scope, StateSchema(state, "the state of a group", row_maker), None
         )
         self._names: list[str] = []
 

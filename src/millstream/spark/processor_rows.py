@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache, partial
 from itertools import groupby, pairwise, repeat
 from operator import attrgetter
 from typing import Any, NamedTuple, Protocol
@@ -52,6 +52,11 @@ def _item(at: int) -> Any:
         return tuple.__getitem__(row, at)
 
     return item
+
+
+def row_maker(names: tuple[str, ...]) -> Callable[[Iterable[Any]], Any]:
+    """A function that makes rows with these columns of their values."""
+    return partial(tuple.__new__, _row_class(names))
 
 
 class Rows:

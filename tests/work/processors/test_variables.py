@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import math
+import time
 from decimal import Decimal
 from typing import Any, NamedTuple
 
@@ -77,7 +79,10 @@ def test_what_is_read_is_a_copy_that_is_not_written_back() -> None:
         ("x boolean", True),
         ("x binary", b"\0"),
         ("x date", datetime.date(2026, 1, 1)),
-        ("x timestamp", datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)),
+        ("x timestamp", datetime.datetime(2026, 1, 1)),
+        ("x timestamp", datetime.datetime.min),
+        ("x timestamp", datetime.datetime.max),
+        ("x timestamp_ntz", datetime.datetime(2026, 1, 1)),
         ("x decimal(10,2)", Decimal("1.25")),
         ("x decimal(38,10)", Decimal("1234567890123456789012345678.0123456789")),
         ("x struct<a:int,b:array<string>>", (1, ["p", None])),
@@ -330,3 +335,45 @@ def test_the_items_of_a_row_are_in_the_order_of_the_fields() -> None:
 def test_two_fields_of_one_name_are_refused() -> None:
     with pytest.raises(ValueError, match="value state 's' has two fields called 'n'"):
         ProcessorHandle("none").getValueState("s", "n int, n string")
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo"])
+def test_timestamps_are_read_in_the_zone_of_the_process(
+    zone: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        noon = datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.UTC)
+        here = noon.astimezone().replace(tzinfo=None)
+        elsewhere = noon.astimezone(datetime.timezone(datetime.timedelta(hours=-5)))
+        key = Key()
+        value = key.handle.getValueState("value", "t timestamp, ts array<timestamp>")
+        wall = key.handle.getValueState("wall", "t timestamp_ntz")
+        seen = key.handle.getMapState("seen", "t timestamp", "n int")
+        key.at(0)
+        value.update((noon, [elsewhere, None]))
+        wall.update((elsewhere,))
+        for number, at in enumerate((noon, here, elsewhere)):
+            seen.updateValue((at,), (number,))
+
+        assert value.get() == (here, [here, None])
+        assert wall.get() == (datetime.datetime(2026, 1, 1, 7),)
+        assert list(seen.iterator()) == [((here,), (2,))]
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_numbers_are_rounded_as_on_spark() -> None:
+    key = Key()
+    one = key.handle.getValueState("one", "d decimal(6,2)")
+    two = key.handle.getValueState("two", "d array<decimal(6,2)>, f float, g double")
+    key.at(0)
+    one.update((Decimal("0.125"),))
+    two.update(([Decimal("-0.125")], 0.1, 0.1))
+
+    assert one.get() == (Decimal("0.13"),)
+    assert two.get() == ([Decimal("-0.13")], 0.10000000149011612, 0.1)
+    two.update(([], 1e300, 1e300))
+    assert two.get() == ([], math.inf, 1e300)

@@ -1,14 +1,16 @@
 """The schema of a state variable: values checked, and stored as scalars.
 
 A scalar is stored as it is, and all else pickled, so that what a processor reads is its own copy,
-and a change that it does not write back is lost, as with Spark.
+and a change that it does not write back is lost, as with Spark. Read as Spark has them, structs are
+rows, and timestamps are in the time zone of the process, without saying so.
 """
 
 from __future__ import annotations
 
+import ctypes
 import datetime
 import decimal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -22,16 +24,26 @@ from millstream.state.values import value_text
 _IS = pa.types
 
 
+MakeRow = Callable[[tuple[str, ...]], Callable[[Iterable[Any]], Any]]
+"""Given the names of the fields of a struct, makes a row of their values."""
+
+
+def tuples(names: tuple[str, ...]) -> Callable[[Iterable[Any]], Any]:
+    """Rows that are tuples."""
+    return tuple
+
+
 class StateSchema:
     """The fields of a state variable's values, which are tuples."""
 
-    def __init__(self, given: object, role: str) -> None:
-        self.fields = [Field(field.name, field.type, role) for field in schema_of(given)]
+    def __init__(self, given: object, role: str, make_row: MakeRow = tuples) -> None:
+        self.fields = [Field(field.name, field.type, role, make_row) for field in schema_of(given)]
         names = [field.name for field in self.fields]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
             raise ValueError(f"{role} has two fields called {twice!r}")
         self.are_scalars = all(field.is_scalar for field in self.fields)
+        self.row = make_row(tuple(names))
         self.role = role
 
     @property
@@ -39,14 +51,17 @@ class StateSchema:
         """The single field, if there is but one."""
         return self.fields[0] if len(self.fields) == 1 else None
 
-    def encode(self, value: Any) -> list[Any]:
-        """Check a value, and give what is stored of each field."""
+    def _items(self, value: Any) -> Iterable[tuple[Field, Any]]:
         if value is None:
             raise TypeError(f"{self.role} was given None; give a tuple, or call clear()")
         if isinstance(value, str | bytes) or len(value) != len(self.fields):
             names = ", ".join(field.name for field in self.fields)
             raise TypeError(f"{self.role} was given {value_text(value)}; give a tuple ({names})")
-        return [field.encode(item) for field, item in zip(self.fields, value, strict=True)]
+        return zip(self.fields, value, strict=True)
+
+    def encode(self, value: Any) -> list[Any]:
+        """Check a value, and give what is stored of each field."""
+        return [field.encode(item) for field, item in self._items(value)]
 
     def decode(self, stored: Sequence[Any]) -> tuple[Any, ...]:
         """The value of what is stored."""
@@ -55,24 +70,33 @@ class StateSchema:
         return tuple([field.decode(item) for field, item in zip(self.fields, stored, strict=True)])
 
     def plain(self, value: Any) -> tuple[Any, ...]:
-        """A checked copy of a value."""
-        return self.decode(self.encode(value))
+        """A checked copy of a value, to be pickled."""
+        return tuple([field.plain(item) for field, item in self._items(value)])
+
+    def read(self, value: tuple[Any, ...]) -> tuple[Any, ...]:
+        """A value that was pickled, as processors read it."""
+        if self.are_scalars:
+            return value
+        return tuple([field.read(item) for field, item in zip(self.fields, value, strict=True)])
 
 
 class Field:
     """One field of a state variable."""
 
-    __slots__ = ("_convert", "_role", "_type", "is_scalar", "name", "scalar")
+    __slots__ = ("_convert", "_read", "_role", "_type", "is_scalar", "name", "of_all", "scalar")
 
-    def __init__(self, name: str, kind: pa.DataType, role: str) -> None:
+    def __init__(self, name: str, kind: pa.DataType, role: str, make_row: MakeRow) -> None:
         self.name = name
         self._role = role
         self._type = kind
         self.scalar, self._convert = _conversion(kind)
+        self._read = _reading(kind, make_row)
         self.is_scalar = self.scalar is not None
+        is_limited = _IS.is_integer(kind) or self._convert is _short_float
+        self.of_all = None if is_limited else self.scalar  # of which every value is stored as it is
 
-    def encode(self, value: Any) -> Any:
-        """What is stored of a value, checked."""
+    def plain(self, value: Any) -> Any:
+        """A value, checked."""
         if value is None:
             return None
         if type(value) is not self.scalar:
@@ -80,14 +104,22 @@ class Field:
             if value is None:  # NaT or NA
                 return None
         try:
-            found = self._convert(value)
+            return self._convert(value)
         except (TypeError, ValueError, OverflowError, ArithmeticError):
             self._refuse(value)
-        return found if self.is_scalar else dumps(found)
+
+    def encode(self, value: Any) -> Any:
+        """What is stored of a value, checked."""
+        found = self.plain(value)
+        return found if self.is_scalar or found is None else dumps(found)
 
     def decode(self, stored: Any) -> Any:
         """The value of what is stored: a copy, if it may be changed."""
-        return stored if self.is_scalar or stored is None else loads(stored)
+        return stored if self.is_scalar or stored is None else self.read(loads(stored))
+
+    def read(self, value: Any) -> Any:
+        """A checked value as processors read it."""
+        return value if self._read is None or value is None else self._read(value)
 
     def _refuse(self, value: Any) -> NoReturn:
         raise TypeError(
@@ -120,7 +152,7 @@ def _conversion(kind: pa.DataType) -> tuple[type | None, Conversion]:
         limit = 2 ** (kind.bit_width - 1)
         return int, _integer(limit)
     if _IS.is_floating(kind):
-        return float, _float
+        return float, _float if kind.bit_width == 64 else _short_float
     if _IS.is_string(kind):
         return str, _exactly(str)
     if _IS.is_binary(kind):
@@ -128,7 +160,7 @@ def _conversion(kind: pa.DataType) -> tuple[type | None, Conversion]:
     if _IS.is_date(kind):
         return None, _date
     if _IS.is_timestamp(kind):
-        return None, _exactly(datetime.datetime)
+        return None, _local_time if kind.tz is None else _instant
     if _IS.is_decimal(kind):
         return None, _decimal(kind)
     return None, _nested(kind)
@@ -158,6 +190,10 @@ def _float(value: Any) -> float:
     return float(value)
 
 
+def _short_float(value: Any) -> float:
+    return ctypes.c_float(_float(value)).value
+
+
 def _bytes(value: Any) -> bytes:
     if not isinstance(value, bytes | bytearray):
         raise TypeError
@@ -170,6 +206,27 @@ def _date(value: Any) -> datetime.date:
     return value
 
 
+def _instant(value: Any) -> datetime.datetime:
+    found = _datetime(value)
+    if found.tzinfo is not None:
+        return found.astimezone(datetime.UTC)
+    try:
+        return found.astimezone(datetime.UTC)
+    except (OverflowError, ValueError):  # datetime.min and the like have no neighbours to look at
+        return found.replace(tzinfo=datetime.UTC)
+
+
+def _local_time(value: Any) -> datetime.datetime:
+    return _datetime(value).replace(tzinfo=None)
+
+
+def _datetime(value: Any) -> datetime.datetime:
+    if not isinstance(value, datetime.datetime):
+        raise TypeError
+    # Of a class of its own, such as one with nanoseconds, a plain one.
+    return datetime.datetime.combine(value.date(), value.time(), value.tzinfo)
+
+
 def _decimal(kind: pa.DataType) -> Conversion:
     unit = decimal.Decimal(1).scaleb(-kind.scale)
     precision = kind.precision
@@ -179,7 +236,7 @@ def _decimal(kind: pa.DataType) -> Conversion:
             raise TypeError
         # Not in the context of the thread, which has 28 digits and may be the user's.
         context = decimal.Context(
-            precision, decimal.ROUND_HALF_EVEN, traps=[decimal.InvalidOperation]
+            precision, decimal.ROUND_HALF_UP, traps=[decimal.InvalidOperation]
         )
         return value.quantize(unit, context=context)
 
@@ -189,16 +246,20 @@ def _decimal(kind: pa.DataType) -> Conversion:
 def _nested(kind: pa.DataType) -> Conversion:
     """The items are checked as fields are; structs are stored as tuples."""
     if _IS.is_struct(kind):
-        return _struct([field.name for field in kind], [_nullable(field.type) for field in kind])
+        items = [_conversion_of_item(field.type) for field in kind]
+        return _struct([field.name for field in kind], items)
     if _IS.is_map(kind):
-        return _map(_conversion(kind.key_type)[1], _nullable(kind.item_type))
+        return _map(_conversion(kind.key_type)[1], _conversion_of_item(kind.item_type))
     if _IS.is_list(kind):
-        return _list(_nullable(kind.value_type))
+        return _list(_conversion_of_item(kind.value_type))
     return _of_arrow(kind)
 
 
-def _nullable(kind: pa.DataType) -> Conversion:
-    convert = _conversion(kind)[1]
+def _conversion_of_item(kind: pa.DataType) -> Conversion:
+    return _nullable(_conversion(kind)[1])
+
+
+def _nullable(convert: Conversion) -> Conversion:
     return lambda value: None if value is None else convert(value)
 
 
@@ -241,3 +302,39 @@ def _of_arrow(kind: pa.DataType) -> Conversion:
             raise TypeError from problem
 
     return convert
+
+
+def _reading(kind: pa.DataType, make_row: MakeRow) -> Conversion | None:
+    """How processors read what is stored of a type; None if it is read as it is."""
+    if _IS.is_struct(kind):
+        parts = [_reading_of_item(field.type, make_row) for field in kind]
+        make = make_row(tuple(field.name for field in kind))
+        return lambda value: make([part(item) for part, item in zip(parts, value, strict=True)])
+    if _IS.is_map(kind):
+        if _reading(kind.key_type, make_row) is _reading(kind.item_type, make_row) is None:
+            return None
+        of_key = _reading_of_item(kind.key_type, make_row)
+        of_item = _reading_of_item(kind.item_type, make_row)
+        return lambda value: {of_key(key): of_item(item) for key, item in value.items()}
+    if _IS.is_list(kind):
+        if _reading(kind.value_type, make_row) is None:
+            return None
+        of_value = _reading_of_item(kind.value_type, make_row)
+        return lambda value: list(map(of_value, value))
+    return _in_zone if _IS.is_timestamp(kind) and kind.tz is not None else None
+
+
+def _reading_of_item(kind: pa.DataType, make_row: MakeRow) -> Conversion:
+    return _nullable(_reading(kind, make_row) or _same)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _in_zone(value: datetime.datetime) -> datetime.datetime:
+    """An instant as Spark reads it: in the time zone of the process, without saying so."""
+    try:
+        return value.astimezone().replace(tzinfo=None)
+    except (OverflowError, ValueError):
+        return value.replace(tzinfo=None)
