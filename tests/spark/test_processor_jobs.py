@@ -212,3 +212,36 @@ def test_structs_in_state_are_rows() -> None:
 
     assert found.id == "['z', 2, (3, 4), {'x': 4}]"
     assert found.s == {"x": 1, "y": [{"z": "z"}]}
+
+
+class Reuse(StatefulProcessor):
+    """Yields one object several times, changed in between."""
+
+    def __init__(self, in_pandas: bool) -> None:
+        self.in_pandas = in_pandas
+
+    def init(self, handle: Any) -> None:
+        pass
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:
+        frame = pd.DataFrame({"id": [key[0]], "ns": [[0]]})
+        numbers: list[int] = []
+        for number in range(3):
+            numbers.append(number)
+            frame.loc[0, "id"] = str(number)
+            frame["ns"] = [list(numbers)]
+            yield frame if self.in_pandas else Row(id=str(number), ns=numbers)
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("in_pandas", [False, True])
+def test_a_result_is_as_it_was_when_it_was_yielded(in_pandas: bool) -> None:
+    output = "id string, ns array<int>"
+    reducer = ms.transform_with_state(Reuse(in_pandas), output=output, in_pandas=in_pandas)
+    row = {"id": "a", "v": 1, "t": datetime(2026, 1, 1, tzinfo=UTC)}
+
+    found = opened(reducer).epoch([row], 1)
+
+    assert list(map(tuple, found)) == [("0", [0]), ("1", [0, 1]), ("2", [0, 1, 2])]

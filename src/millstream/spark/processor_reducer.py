@@ -30,6 +30,7 @@ class _RowProcessor(RowReducer):
 
     def __init__(self, form: RowForm, output: pa.Schema, initial: pa.Table | None = None) -> None:
         self._form = form
+        self._take = form.taker(output)
         self.output = output
         self.initial = initial
         self._is_single = True
@@ -101,7 +102,7 @@ class ProcessorReducer(_RowProcessor):
             # The usual case, for every key: calls are inlined here.
             scope = handle.scope
             scope.view = state
-            result = list(self._processor.handleInputRows(found, iter(values), self._times))
+            result = self._take(self._processor.handleInputRows(found, iter(values), self._times))
             scope.view = UNBOUND
             return result
         handle.bind(state)
@@ -112,7 +113,7 @@ class ProcessorReducer(_RowProcessor):
             values = values.values
         if values is not None:
             rows = self._form.given(values)
-            outputs.extend(self._processor.handleInputRows(found, rows, self._times))
+            outputs = self._take(self._processor.handleInputRows(found, rows, self._times))
         handle.release()
         return outputs
 
@@ -139,7 +140,7 @@ class TimedProcessorReducer(ProcessorReducer):
         else:
             expiry = int(timer.name)
             handle.fires = expiry
-            outputs.extend(
+            outputs = self._take(
                 self._processor.handleExpiredTimer(
                     key=self._key(key),
                     timerValues=self._times,
@@ -215,7 +216,7 @@ class GroupStateReducer(_RowProcessor):
             b"",
             None,  # type: ignore[arg-type]
         )
-        outputs = list(self._function(self._key(key), frames, group))
+        outputs = self._take(self._function(self._key(key), frames, group))
         if group._updated:
             self._state.update(tuple(group.get))
         elif group._removed:
