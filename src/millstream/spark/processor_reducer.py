@@ -56,6 +56,14 @@ def _milliseconds(watermark: int) -> int:
     return 0 if watermark <= BEGINNING else watermark // 1000
 
 
+_METHODS = {
+    "open": "init",
+    "reduce": "handleInputRows",
+    "on_timer": "handleExpiredTimer",
+    "close": "close",
+}
+
+
 class ProcessorReducer(_RowProcessor):
     """A ``StatefulProcessor`` without timers."""
 
@@ -78,6 +86,9 @@ class ProcessorReducer(_RowProcessor):
     def title(self) -> str:
         """The name of the processor, for people."""
         return type(self._processor).__qualname__.rpartition("<locals>.")[2]
+
+    def users_function(self, method: str) -> object:
+        return getattr(self._processor, _METHODS[method])
 
     def open(self, context: ReducerContext) -> None:
         super().open(context)
@@ -184,6 +195,9 @@ class GroupStateReducer(_RowProcessor):
         """The name of the function, for people."""
         name = getattr(self._function, "__qualname__", type(self._function).__qualname__)
         return str(name).rpartition("<locals>.")[2]
+
+    def users_function(self, method: str) -> object:
+        return self._function
 
     def for_job(self) -> Self:
         return type(self)(copied(self._function), self._form, self.output, self._schema)

@@ -22,6 +22,7 @@ import pyarrow as pa
 from millstream.errors import DataError, Place
 from millstream.flow.functions import Function, name_of, place_of
 from millstream.flow.reducers import StatefulReducer
+from millstream.flow.row_reducer import users_function
 from millstream.flow.vertices import JobVertex
 from millstream.ring.hashing import hash_column
 from millstream.ring.keys import encode_keys
@@ -304,12 +305,13 @@ class _Epoch:
     def _count(self, fire: _Fire) -> None:
         self._fired_anew[fire.slot, fire.key] += 1
         if self._fired_anew[fire.slot, fire.key] > MOST_IN_AN_EPOCH:
+            function = users_function(self._on_timer)
             raise TimerLoopError(
                 self._job.name,
                 value_text(fire.key),
                 fire.name,
-                name_of(self._on_timer),
-                place_of(self._on_timer),
+                name_of(function),
+                place_of(function),
                 MOST_IN_AN_EPOCH,
             )
 
