@@ -11,6 +11,7 @@ from typing import Any
 
 import cloudpickle
 import pandas as pd
+import pyarrow as pa
 import pytest
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
@@ -19,9 +20,11 @@ import millstream as ms
 from millstream.flow.function_shipping import ship
 from millstream.flow.vertices import JobVertex
 from millstream.times import BEGINNING, END
+from millstream.work import row_operator
 from millstream.work.job_clock import JobClock
+from millstream.work.packers.row_list_packer import RowListPacker
 from millstream.work.unit import UnitContext
-from tests.work.running import SLOTS, Running
+from tests.work.running import ALL, SLOTS, Running
 from tests.work.timed_running import SECOND, TimedRunning
 
 OUTPUT = "id string, n bigint"
@@ -245,3 +248,37 @@ def test_a_result_is_as_it_was_when_it_was_yielded(in_pandas: bool) -> None:
     found = opened(reducer).epoch([row], 1)
 
     assert list(map(tuple, found)) == [("0", [0]), ("1", [0, 1]), ("2", [0, 1, 2])]
+
+
+class First(StatefulProcessor):
+    """Counts initial rows."""
+
+    def init(self, handle: Any) -> None:
+        self.n = handle.getValueState("n", "n bigint")
+
+    def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:
+        self.n.update(((self.n.get() or (0,))[0] + 1,))
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
+        yield Row(id=key[0], n=self.n.get()[0])
+
+    def close(self) -> None:
+        pass
+
+
+def test_initial_rows_are_packed_once_for_all_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    packers: list[RowListPacker] = []
+
+    def packer(*given: Any) -> RowListPacker:
+        packers.append(RowListPacker(*given))
+        return packers[-1]
+
+    monkeypatch.setattr(row_operator, "RowListPacker", packer)
+    initial = pa.table({"id": [f"{n % 10}" for n in range(30)]})
+    reducer = ms.transform_with_state(First(), output=OUTPUT, initial_state=initial)
+    operator = opened(reducer).operator
+    for slots in (range(5), range(5, 9), range(9, SLOTS)):
+        operator.state.apply(operator.reduce([], UnitContext(slots, SECOND, None)).fragment)
+
+    assert dict(operator.state.items(ALL)) == {f"{n}": {"n": 3} for n in range(10)}
+    assert len(packers) == 1
