@@ -346,7 +346,8 @@ class MapVariable(Variable):
 
     def getValue(self, key: Any) -> Any:
         found = self._live(self._entry(key)[0])
-        return None if found is None else self._values.row(found)  # which Spark's iterator has not
+        # A row, as on Spark; the values of its iterator are tuples.
+        return None if found is None else self._values.row(found)
 
     def containsKey(self, key: Any) -> bool:
         return self._live(self._entry(key)[0]) is not None
