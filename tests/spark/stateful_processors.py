@@ -8,6 +8,8 @@ difference of any kind is a difference of rows.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 import pandas as pd
@@ -123,18 +125,21 @@ class Nested(Quiet):
 
     def init(self, handle: Any) -> None:
         self.last = handle.getValueState(
-            "last", "s struct<x:int,y:string>, l array<string>, m map<string,int>"
+            "last",
+            "s struct<x:int,y:string>, l array<string>, m map<string,int>, "
+            "d decimal(6,2), f float, t timestamp",
         )
+        self.seen = handle.getMapState("seen", "s struct<x:int>", "t timestamp, n int")
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:
         before = self.last.get()
         for row in rows:
-            self.last.update(((row.s["x"], row.s["y"]), [*row.l, "more"], dict(row.m)))
-        found = tuple(map(tuple, [before[0]])) if before else None
-        yield Row(
-            id=key[0],
-            text=f"{found} {None if before is None else (list(before[1]), dict(before[2]))}",
-        )
+            half, now = Decimal("0.125"), datetime(2026, 1, 1, tzinfo=UTC)
+            struct = Row(b=row.s["x"], a=row.s["y"])
+            self.last.update((struct, [*row.l, "more"], dict(row.m), half, 0.1, now))
+            self.seen.updateValue(((row.s["x"],),), (now, 1))
+        found = sorted(self.seen.iterator()), self.seen.getValue(((row.s["x"],),))
+        yield Row(id=key[0], text=f"{before} {found}")
 
 
 class EventTimeSessions(Quiet):

@@ -11,6 +11,7 @@ from typing import Any
 
 import cloudpickle
 import pandas as pd
+import pyarrow as pa
 import pytest
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
@@ -19,9 +20,11 @@ import millstream as ms
 from millstream.flow.function_shipping import ship
 from millstream.flow.vertices import JobVertex
 from millstream.times import BEGINNING, END
+from millstream.work import row_operator
 from millstream.work.job_clock import JobClock
+from millstream.work.packers.row_list_packer import RowListPacker
 from millstream.work.unit import UnitContext
-from tests.work.running import SLOTS, Running
+from tests.work.running import ALL, SLOTS, Running
 from tests.work.timed_running import SECOND, TimedRunning
 
 OUTPUT = "id string, n bigint"
@@ -179,3 +182,103 @@ def test_the_class_of_a_processor_is_left_as_it_is() -> None:
 
     assert Local.init is method
     assert vars(processor) == {"json": json}
+
+
+class Structs(StatefulProcessor):
+    """Reads structs by the names of their fields, and yields what it read."""
+
+    def init(self, handle: Any) -> None:
+        self.value = handle.getValueState("value", "s struct<x:int,y:array<struct<z:string>>>")
+        self.list = handle.getListState("list", "s struct<x:int>")
+        self.map = handle.getMapState("map", "k struct<a:int>", "s struct<x:int>")
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
+        self.value.update((Row(x=1, y=[("z",)]),))
+        self.list.appendValue(((2,),))
+        self.map.updateValue(((3,),), ({"x": 4},))
+        (found,) = self.value.get()
+        names = [found.y[0].z, *(item.x for (item,) in self.list.get())]
+        names += [(k.a, s["x"]) for (k,), (s,) in self.map.iterator()]
+        names.append(self.map.getValue(((3,),)).s.asDict())
+        yield Row(id=str(names), s=found)
+
+    def close(self) -> None:
+        pass
+
+
+def test_structs_in_state_are_rows() -> None:
+    output = "id string, s struct<x:int,y:array<struct<z:string>>>"
+    run = opened(ms.transform_with_state(Structs(), output=output))
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+
+    [found] = run.epoch([{"id": "a", "v": 1, "t": now}], 1)
+
+    assert found.id == "['z', 2, (3, 4), {'x': 4}]"
+    assert found.s == {"x": 1, "y": [{"z": "z"}]}
+
+
+class Reuse(StatefulProcessor):
+    """Yields one object several times, changed in between."""
+
+    def __init__(self, in_pandas: bool) -> None:
+        self.in_pandas = in_pandas
+
+    def init(self, handle: Any) -> None:
+        pass
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:
+        frame = pd.DataFrame({"id": [key[0]], "ns": [[0]]})
+        numbers: list[int] = []
+        for number in range(3):
+            numbers.append(number)
+            frame.loc[0, "id"] = str(number)
+            frame["ns"] = [list(numbers)]
+            yield frame if self.in_pandas else Row(id=str(number), ns=numbers)
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("in_pandas", [False, True])
+def test_a_result_is_as_it_was_when_it_was_yielded(in_pandas: bool) -> None:
+    output = "id string, ns array<int>"
+    reducer = ms.transform_with_state(Reuse(in_pandas), output=output, in_pandas=in_pandas)
+    row = {"id": "a", "v": 1, "t": datetime(2026, 1, 1, tzinfo=UTC)}
+
+    found = opened(reducer).epoch([row], 1)
+
+    assert list(map(tuple, found)) == [("0", [0]), ("1", [0, 1]), ("2", [0, 1, 2])]
+
+
+class First(StatefulProcessor):
+    """Counts initial rows."""
+
+    def init(self, handle: Any) -> None:
+        self.n = handle.getValueState("n", "n bigint")
+
+    def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:
+        self.n.update(((self.n.get() or (0,))[0] + 1,))
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
+        yield Row(id=key[0], n=self.n.get()[0])
+
+    def close(self) -> None:
+        pass
+
+
+def test_initial_rows_are_packed_once_for_all_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    packers: list[RowListPacker] = []
+
+    def packer(*given: Any) -> RowListPacker:
+        packers.append(RowListPacker(*given))
+        return packers[-1]
+
+    monkeypatch.setattr(row_operator, "RowListPacker", packer)
+    initial = pa.table({"id": [f"{n % 10}" for n in range(30)]})
+    reducer = ms.transform_with_state(First(), output=OUTPUT, initial_state=initial)
+    operator = opened(reducer).operator
+    for slots in (range(5), range(5, 9), range(9, SLOTS)):
+        operator.state.apply(operator.reduce([], UnitContext(slots, SECOND, None)).fragment)
+
+    assert dict(operator.state.items(ALL)) == {f"{n}": {"n": 3} for n in range(10)}
+    assert len(packers) == 1

@@ -161,8 +161,11 @@ class Yielding(Counting):
 @pytest.mark.parametrize("output", [("a", 1), Row(id="a", n="one"), Row("a"), 7])
 def test_an_output_that_does_not_fit_is_an_error_with_the_key(output: Any) -> None:
     records = [{"id": "a", "v": 1}]
-    with pytest.raises(ms.RecordError, match="gave a wrong type for key 'a'"):
+    with pytest.raises(ms.RecordError, match="gave a wrong type for key 'a'") as caught:
         running(Yielding(output)).epoch(records)
+
+    assert caught.value.function == "Yielding.handleInputRows"
+    assert caught.value.place is not None and caught.value.place.file == __file__
 
 
 def test_a_column_that_a_row_does_not_have_is_null() -> None:
@@ -184,6 +187,20 @@ def test_an_error_of_a_generator_names_the_users_line_and_the_key() -> None:
     assert caught.value.place is not None
     line = Path(__file__).read_text().splitlines()[caught.value.place.line - 1]
     assert 'raise ValueError("no")' in line
+
+
+class Silent(Counting):
+    """Forgets that results are to be returned."""
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
+        self.n.update((1,))
+
+
+def test_a_processor_that_returns_nothing_is_named() -> None:
+    with pytest.raises(ms.UserFunctionError, match=r"Silent\.handleInputRows, raised") as caught:
+        running(Silent()).epoch([{"id": "a", "v": 1}])
+
+    assert caught.value.place is not None and caught.value.place.file == __file__
 
 
 class Keeping(Counting):

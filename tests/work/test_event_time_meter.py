@@ -42,6 +42,9 @@ class Rows(RowReducer):
     def encode(self, outputs: Sequence[Any]) -> pa.RecordBatch:
         raise NotImplementedError
 
+    def users_function(self, method: str) -> object:
+        return self.reduce
+
     def for_job(self) -> Self:
         return self
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import pytest
 
 import millstream as ms
+from millstream.flow.function_shipping import ship
 from millstream.work.reducer_lifecycle import OpenReducers
 from tests.work.running import job_of
 
@@ -70,3 +72,30 @@ def test_an_error_in_close_is_printed(capsys: pytest.CaptureFixture[str]) -> Non
     reducers.close()
 
     assert "OSError: no connection" in capsys.readouterr().err
+
+
+class Named(ms.Reducer):
+    """Knows its job."""
+
+    def open(self, context: ms.ReducerContext) -> None:
+        self.job = context.job
+
+    def reduce(self, key: Any, values: Any, state: Any) -> Any:
+        yield self.job
+
+
+def test_two_jobs_of_one_reducer_are_opened_each_on_their_own() -> None:
+    flow, made = ms.Workflow("w"), Named()
+    rows = flow.source("rows", ms.read.json("in", schema="id string")).key_by("id")
+    names = ["one", "two"]
+    for name in names:
+        rows.reduce(name, made)
+    jobs: dict[int, Any] = {at: flow._vertices[name] for at, name in enumerate(names)}
+    shipped = pickle.loads(ship(jobs))
+    reducers = OpenReducers("node-1", shipped, 16)
+    for at in shipped:
+        reducers.open(at)
+
+    found = [list(job.reducer.function("key", [], {})) for job in shipped.values()]
+
+    assert found == [["one"], ["two"]]

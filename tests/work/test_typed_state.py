@@ -250,3 +250,21 @@ def test_state_in_an_output_is_an_object_of_the_declared_class() -> None:
     [(_, found)] = Running(job_of(show)).epoch([("a", "x")])
 
     assert found == Visits(n=1) and type(found) is Visits
+
+
+@dataclass
+class Private:
+    _view: int = 0
+    _cleared: int = 0
+
+
+def test_fields_may_begin_with_an_underscore() -> None:
+    def reduce(key: str, values: list[int], state: Private) -> Iterator[Any]:
+        state._view += 1
+        state._cleared -= 1
+        yield key, state._view, state._cleared
+
+    running = Running(job_of(reduce))
+    running.epoch([("a", 1)])
+
+    assert running.epoch([("a", 1)]) == [("a", 2, -2)]

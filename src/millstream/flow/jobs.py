@@ -21,6 +21,8 @@ from millstream.flow.checks import (
     windowing_of,
 )
 from millstream.flow.functions import ArrowFunction, Function, Key, check_picklable
+from millstream.flow.object_copies import copied
+from millstream.flow.reducer_class import Reducer
 from millstream.flow.reducers import StatefulReducer, reducer_of
 from millstream.flow.row_reducer import RowReducer
 from millstream.flow.vertices import JobVertex, Vertex
@@ -95,9 +97,9 @@ def job_vertex(stream: Vertex, options: JobOptions, name: str, place: Place) -> 
     if map is not None:
         check_map(map, name, place)
     reduce = options.reduce
-    if isinstance(reduce, RowReducer):
+    if isinstance(reduce, Reducer):  # what open changes is not shared by two jobs
         check_picklable(reduce, f"reducer of job {name!r}")
-        reduce = reduce.for_job()
+        reduce = reduce.for_job() if isinstance(reduce, RowReducer) else copied(reduce)
     reducer = reducer_of(
         reduce, name, windowed=options.window is not None, on_timer=options.on_timer
     )

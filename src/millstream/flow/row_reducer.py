@@ -29,6 +29,10 @@ class RowReducer(Reducer, ABC):
         """What it is called."""
 
     @abstractmethod
+    def users_function(self, method: str) -> object:
+        """The user's function that one of its methods calls."""
+
+    @abstractmethod
     def for_job(self) -> Self:
         """A copy for one job: what ``open`` and ``begin`` change is not shared by two jobs."""
 
@@ -50,3 +54,11 @@ class RowReducer(Reducer, ABC):
     @abstractmethod
     def encode(self, outputs: Sequence[Any]) -> pa.RecordBatch:
         """Results as rows of the output schema; a misfit is a ``ValueTypeError``."""
+
+
+def users_function(function: object) -> object:
+    """The user's function that a method of a reducer of rows calls; any other as it is."""
+    reducer = getattr(function, "__self__", None)
+    if not isinstance(reducer, RowReducer):
+        return function
+    return reducer.users_function(getattr(function, "__name__", ""))

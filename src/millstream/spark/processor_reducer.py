@@ -17,7 +17,7 @@ from pyspark.sql.streaming.stateful_processor import (
 from millstream.flow.object_copies import copied
 from millstream.flow.reducer_class import ReducerContext
 from millstream.flow.row_reducer import RowReducer
-from millstream.spark.processor_rows import RowForm
+from millstream.spark.processor_rows import RowForm, row_maker
 from millstream.times import BEGINNING
 from millstream.work.processors.handle import TTL_TIMER, ProcessorHandle, TimeMode, time_in
 from millstream.work.processors.state_schema import StateSchema
@@ -30,6 +30,7 @@ class _RowProcessor(RowReducer):
 
     def __init__(self, form: RowForm, output: pa.Schema, initial: pa.Table | None = None) -> None:
         self._form = form
+        self._take = form.taker(output)
         self.output = output
         self.initial = initial
         self._is_single = True
@@ -55,6 +56,14 @@ def _milliseconds(watermark: int) -> int:
     return 0 if watermark <= BEGINNING else watermark // 1000
 
 
+_METHODS = {
+    "open": "init",
+    "reduce": "handleInputRows",
+    "on_timer": "handleExpiredTimer",
+    "close": "close",
+}
+
+
 class ProcessorReducer(_RowProcessor):
     """A ``StatefulProcessor`` without timers."""
 
@@ -78,9 +87,12 @@ class ProcessorReducer(_RowProcessor):
         """The name of the processor, for people."""
         return type(self._processor).__qualname__.rpartition("<locals>.")[2]
 
+    def users_function(self, method: str) -> object:
+        return getattr(self._processor, _METHODS[method])
+
     def open(self, context: ReducerContext) -> None:
         super().open(context)
-        self._handle = ProcessorHandle(self.time_mode, context.job)
+        self._handle = ProcessorHandle(self.time_mode, context.job, row_maker)
         self._processor.init(self._handle)  # type: ignore[arg-type]
         self._handle.initialized()
         self._is_plain = self._handle.is_plain
@@ -101,7 +113,7 @@ class ProcessorReducer(_RowProcessor):
             # The usual case, for every key: calls are inlined here.
             scope = handle.scope
             scope.view = state
-            result = list(self._processor.handleInputRows(found, iter(values), self._times))
+            result = self._take(self._processor.handleInputRows(found, iter(values), self._times))
             scope.view = UNBOUND
             return result
         handle.bind(state)
@@ -112,7 +124,7 @@ class ProcessorReducer(_RowProcessor):
             values = values.values
         if values is not None:
             rows = self._form.given(values)
-            outputs.extend(self._processor.handleInputRows(found, rows, self._times))
+            outputs = self._take(self._processor.handleInputRows(found, rows, self._times))
         handle.release()
         return outputs
 
@@ -139,7 +151,7 @@ class TimedProcessorReducer(ProcessorReducer):
         else:
             expiry = int(timer.name)
             handle.fires = expiry
-            outputs.extend(
+            outputs = self._take(
                 self._processor.handleExpiredTimer(
                     key=self._key(key),
                     timerValues=self._times,
@@ -174,7 +186,7 @@ class GroupStateReducer(_RowProcessor):
         self._schema = state
         self._scope = Scope()
         self._state = ValueVariable(
-            self._STATE, self._scope, StateSchema(state, "the state of a group"), None
+            self._STATE, self._scope, StateSchema(state, "the state of a group", row_maker), None
         )
         self._names: list[str] = []
 
@@ -183,6 +195,9 @@ class GroupStateReducer(_RowProcessor):
         """The name of the function, for people."""
         name = getattr(self._function, "__qualname__", type(self._function).__qualname__)
         return str(name).rpartition("<locals>.")[2]
+
+    def users_function(self, method: str) -> object:
+        return self._function
 
     def for_job(self) -> Self:
         return type(self)(copied(self._function), self._form, self.output, self._schema)
@@ -215,7 +230,7 @@ class GroupStateReducer(_RowProcessor):
             b"",
             None,  # type: ignore[arg-type]
         )
-        outputs = list(self._function(self._key(key), frames, group))
+        outputs = self._take(self._function(self._key(key), frames, group))
         if group._updated:
             self._state.update(tuple(group.get))
         elif group._removed:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache, partial
 from itertools import groupby, pairwise, repeat
 from operator import attrgetter
 from typing import Any, NamedTuple, Protocol
@@ -14,10 +14,14 @@ import pyarrow as pa
 from pyspark.sql import Row
 
 from millstream.ring.strides import strides
+from millstream.state.immutable import private_copy
 from millstream.state.values import UNFIT, ValueTypeError, value_text
 
 CHUNK = 10_000
 """How many rows a frame has at most: spark.sql.execution.arrow.maxRecordsPerBatch by default."""
+
+
+Taker = Callable[[Iterable[Any]], list[Any]]
 
 
 class RowForm(Protocol):
@@ -28,6 +32,9 @@ class RowForm(Protocol):
 
     def given(self, values: Any) -> Iterator[Any]:
         """The rows of a key as a processor reads them."""
+
+    def taker(self, schema: pa.Schema) -> Taker:
+        """Takes results as they are yielded: a processor may change them afterwards."""
 
     def encode(self, outputs: Sequence[Any], schema: pa.Schema) -> pa.RecordBatch:
         """Results as columns."""
@@ -54,6 +61,11 @@ def _item(at: int) -> Any:
     return item
 
 
+def row_maker(names: tuple[str, ...]) -> Callable[[Iterable[Any]], Any]:
+    """A function that makes rows with these columns of their values."""
+    return partial(tuple.__new__, _row_class(names))
+
+
 class Rows:
     """``pyspark.sql.Row``, as ``transformWithState`` has them."""
 
@@ -69,10 +81,27 @@ class Rows:
     def given(self, values: Any) -> Iterator[Any]:
         return iter(values)
 
+    def taker(self, schema: pa.Schema) -> Taker:
+        return _take_rows if _is_nested(schema) else list
+
     def encode(self, outputs: Sequence[Any], schema: pa.Schema) -> pa.RecordBatch:
         columns = _row_columns(outputs, schema)
         arrays = [_column(field, column) for field, column in zip(schema, columns, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _is_nested(schema: pa.Schema) -> bool:
+    return any(pa.types.is_nested(field.type) for field in schema)
+
+
+def _take_rows(results: Iterable[Any]) -> list[Any]:
+    """Rows with copies of the lists and dictionaries in them."""
+    return [
+        row_maker(tuple(row.__fields__))(map(private_copy, row))
+        if hasattr(row, "__fields__")
+        else row
+        for row in results
+    ]
 
 
 def _row_columns(outputs: Sequence[Any], schema: pa.Schema) -> list[Sequence[Any]]:
@@ -84,8 +113,7 @@ def _row_columns(outputs: Sequence[Any], schema: pa.Schema) -> list[Sequence[Any
             wanted = "a Row with named fields, such as Row(id=1)"
             raise ValueTypeError("*", wanted, value_text(row), at)
         fields.add(tuple(names))
-    nested = any(pa.types.is_nested(field.type) for field in schema)
-    if len(fields) == 1 and not nested:
+    if len(fields) == 1 and not _is_nested(schema):
         [names] = fields
         found = dict(zip(names, zip(*outputs, strict=True), strict=True))
         absent = (None,) * len(outputs)
@@ -164,15 +192,18 @@ class Frames:
             yield _slice(frame, start, end)
             start = end
 
+    def taker(self, schema: pa.Schema) -> Taker:
+        return _take_frames
+
     def encode(self, outputs: Sequence[Any], schema: pa.Schema) -> pa.RecordBatch:
         parts: list[list[Any]] = [[] for _ in schema]
         rows: list[int] = []
         wanted = tuple(schema.names)
-        for row, frame in enumerate(outputs):
-            if not isinstance(frame, pd.DataFrame):
+        for row, frame in enumerate(_take_frames(outputs)):
+            if not isinstance(frame, _Columns):
                 raise ValueTypeError("*", "a pandas.DataFrame", value_text(frame), row)
-            names = tuple(frame.columns)
-            if not names and not len(frame):
+            names = frame.names
+            if not names and not frame.rows:
                 continue
             rows.append(row)
             places = _places(names, wanted)
@@ -180,7 +211,7 @@ class Frames:
                 text = f"a frame with the columns {', '.join(wanted)}"
                 raise ValueTypeError("*", text, f"one with {list(names)}", row)
             for part, at in zip(parts, places, strict=True):
-                part.append(frame._get_column_array(at))
+                part.append(frame.arrays[at])
         arrays = [
             self._converted(part, field, rows) for part, field in zip(parts, schema, strict=True)
         ]
@@ -228,6 +259,24 @@ class Frames:
         if kind.tz is None:
             return series if zone is None else _without_zone(series, self._timezone)
         return series.dt.tz_localize(self._timezone) if zone is None else series
+
+
+class _Columns(NamedTuple):
+    """What a frame had when it was yielded."""
+
+    names: tuple[Any, ...]
+    rows: int
+    arrays: list[Any]
+
+
+def _take_frames(results: Iterable[Any]) -> list[Any]:
+    return [_columns_of(found) if isinstance(found, pd.DataFrame) else found for found in results]
+
+
+def _columns_of(frame: Any) -> _Columns:
+    names = tuple(frame.columns)
+    arrays = [frame._get_column_array(at).copy() for at in range(len(names))]
+    return _Columns(names, len(frame), arrays)
 
 
 def _objects(values: list[Any]) -> Any:

@@ -233,6 +233,11 @@ class Timers:
         return f"Timers({self.list()!r})"
 
     @property
+    def changes(self) -> Mapping[TimerEntry, Any]:
+        """The timers that were set, and those that are gone."""
+        return self._changes
+
+    @property
     def newly_set(self) -> Iterator[tuple[TimerEntry, int]]:
         """The timers that were set, and not cancelled since."""
         return ((entry, at) for entry, at in self._changes.items() if at is not GONE)

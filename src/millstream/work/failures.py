@@ -13,6 +13,7 @@ from typing import Any
 
 from millstream.errors import DataError, MillstreamError, Place
 from millstream.flow.functions import name_of, place_of
+from millstream.flow.row_reducer import users_function
 from millstream.state.key_view import KeyView
 from millstream.state.timers import TimerError
 from millstream.state.values import value_text
@@ -80,6 +81,7 @@ class RecordError(DataError):
 
 def record_error(role: str, function: object, what: str, fix: str) -> RecordError:
     """A ``RecordError`` that points at a user's function (None for a built-in one)."""
+    function = users_function(function)
     name = name_of(function) if function is not None else ""
     return RecordError(role, name, place_of(function), what, fix)
 
@@ -93,6 +95,7 @@ def user_error(
     record: str | None = None,
 ) -> UserFunctionError:
     """Wrap an exception of a user's function, with the line that raised it."""
+    function = users_function(function)
     frames = _user_frames(problem.__traceback__)
     # The user's line, not that of a library it called.
     of_user = [frame for frame in frames if not _is_library(frame.filename)] or frames

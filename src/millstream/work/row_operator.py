@@ -36,6 +36,7 @@ class RowOperator:
         self._reducer = reducer
         self._inner = inner
         self._slots = slots
+        self._packed: list[pa.RecordBatch] | None = None
 
     @property
     def state(self) -> KeyedState:
@@ -45,20 +46,31 @@ class RowOperator:
     def reduce(self, blocks: Sequence[pa.RecordBatch], unit: UnitContext) -> Reduced[KeyedFragment]:
         self._reducer.begin(unit.epoch, unit.time, _watermark(unit.clock or JobClock()))
         if unit.epoch == 0 and self._reducer.initial is not None:
-            blocks = [*self._initial(self._reducer.initial, unit.slots), *blocks]
+            if self._packed is None:  # once for all units of the epoch
+                self._packed = self._pack(self._reducer.initial)
+            blocks = [*_of_slots(self._packed, unit.slots), *blocks]
+        else:
+            self._packed = None
         return self._inner.reduce(blocks, unit)
 
-    def _initial(self, rows: pa.Table, slots: range) -> list[pa.RecordBatch]:
-        """The initial rows of some slots, as a block."""
+    def _pack(self, rows: pa.Table) -> list[pa.RecordBatch]:
+        """The initial rows as a block, if there are any."""
         packer = RowListPacker(self._job, self._slots)
         for batch in rows.to_batches():
             packer.add(from_batch(self._job, batch, timed=False))
         block = packer.flush()
-        if block is None:
-            return []
+        return [] if block is None else [as_initial(block)]
+
+
+def _of_slots(blocks: Sequence[pa.RecordBatch], slots: range) -> list[pa.RecordBatch]:
+    """The rows of some slots."""
+    found = []
+    for block in blocks:
         at = block.column(SLOT).to_numpy()
         start, stop = (int(at.searchsorted(slot)) for slot in (slots.start, slots.stop))
-        return [as_initial(block.slice(start, stop - start))] if stop > start else []
+        if stop > start:
+            found.append(block.slice(start, stop - start))
+    return found
 
 
 def _watermark(clock: JobClock) -> int:

@@ -22,13 +22,14 @@ import pyarrow as pa
 from millstream.errors import DataError, Place
 from millstream.flow.functions import Function, name_of, place_of
 from millstream.flow.reducers import StatefulReducer
+from millstream.flow.row_reducer import users_function
 from millstream.flow.vertices import JobVertex
 from millstream.ring.hashing import hash_column
 from millstream.ring.keys import encode_keys
 from millstream.ring.strides import strides
 from millstream.state.aggregates.grouping import Ints
 from millstream.state.blocks import NEWEST
-from millstream.state.key_view import GONE, Change, Entries
+from millstream.state.key_view import Change, Entries
 from millstream.state.keyed import KeyedState, Lookup
 from millstream.state.keyed_fragments import KeyedFragment
 from millstream.state.timers import (
@@ -41,6 +42,7 @@ from millstream.state.timers import (
 )
 from millstream.state.values import value_text
 from millstream.work.failures import user_error
+from millstream.work.firing_key import FiringKey
 from millstream.work.function_outputs import encode_outputs, extend_outputs
 from millstream.work.job_clock import JobClock
 from millstream.work.keyed_operators import KeyedOperator, MakeState
@@ -220,6 +222,7 @@ class _Epoch:
         self._masters: Mapping[int, Lookup] = {}
         self._set = _Due()  # by the reduce function, and due in this epoch
         self._pending: list[_Fire] = []
+        self._firing: dict[tuple[int, Any], FiringKey] = {}
         self._fired_anew: Counter[Any] = Counter()
         self._number = 0
         self.fragment = KeyedFragment()
@@ -242,7 +245,8 @@ class _Epoch:
         for (key, values), slot in zip(groups.items(), slots, strict=True):
             view = TimedView(self._base(slot, key), self._clock, newest=newest.get(key))
             change = self._called(self._function, "reducer", key, values, view)
-            self._close(slot, key, change)
+            self.fragment.add(slot, key, change)
+            self._touch(slot, key)
             for entry, at in view.newly_set:
                 if at <= self._clock.reached(entry[1]):
                     self._set.add(slot, at, key, entry)
@@ -268,9 +272,8 @@ class _Epoch:
             of_job = f"{role} of job {self._job.name!r}"
             raise user_error(of_job, function, problem, value_text(key)) from problem
 
-    def _close(self, slot: int, key: Any, change: Change | None) -> None:
-        """Take the changes of a call."""
-        self.fragment.add(slot, key, change)
+    def _touch(self, slot: int, key: Any) -> None:
+        """A function has been called for a key."""
         self.keys.append(key)
         self._ends.append(len(self.outputs))
         self.touched[slot].append(key)
@@ -291,6 +294,8 @@ class _Epoch:
                 self._fire_pending(until=fire)
                 self._fire(fire)
         self._fire_pending()
+        for (slot, key), firing in self._firing.items():
+            self.fragment.add(slot, key, firing.change())
 
     def _fire_pending(self, until: _Fire | None = None) -> None:
         """Fire the timers that were set in this epoch, up to a place in the order."""
@@ -300,29 +305,42 @@ class _Epoch:
     def _count(self, fire: _Fire) -> None:
         self._fired_anew[fire.slot, fire.key] += 1
         if self._fired_anew[fire.slot, fire.key] > MOST_IN_AN_EPOCH:
+            function = users_function(self._on_timer)
             raise TimerLoopError(
                 self._job.name,
                 value_text(fire.key),
                 fire.name,
-                name_of(self._on_timer),
-                place_of(self._on_timer),
+                name_of(function),
+                place_of(function),
                 MOST_IN_AN_EPOCH,
             )
 
     def _fire(self, fire: _Fire) -> None:
         """Fire a timer, unless it was cancelled or set anew meanwhile."""
-        before = self.fragment.take(fire.slot, fire.key)
-        entries = _overlaid(self._base(fire.slot, fire.key), before)
-        if entries.get(fire.entry) != fire.at:
-            self.fragment.add(fire.slot, fire.key, before)
-            return
+        firing = self._firing.get((fire.slot, fire.key))
+        if firing is None:
+            base = self._base(fire.slot, fire.key)
+            before = self.fragment.take(fire.slot, fire.key)
+            if before is None:
+                self._fire_first(fire, base or {})
+                return
+            firing = self._firing[fire.slot, fire.key] = FiringKey(base, before)
+        if firing.waiting.get(fire.entry) == fire.at:
+            view = firing.view(self._clock, fire.entry)
+            firing.take(self._call_on_timer(fire, view), view)
+
+    def _fire_first(self, fire: _Fire, entries: Entries) -> None:
+        """Fire a timer of a key that has not changed in this epoch."""
+        if entries.get(fire.entry) == fire.at:
+            view = TimedView(entries, self._clock, fired=fire.entry)
+            self.fragment.add(fire.slot, fire.key, self._call_on_timer(fire, view))
+
+    def _call_on_timer(self, fire: _Fire, view: TimedView) -> Change | None:
         if fire.is_new:
             self._count(fire)
-        view = TimedView(entries, self._clock, fired=fire.entry)
         timer = timer_of(fire.entry, fire.at)
         change = self._called(self._on_timer, "on_timer", fire.key, timer, view)
-        assert change is not None  # the timer is gone
-        self._close(fire.slot, fire.key, change if before is None else before.then(change))
+        self._touch(fire.slot, fire.key)
         for entry, at in view.newly_set:
             if at <= self._clock.reached_by_new(entry[1]):
                 self._number += 1
@@ -330,14 +348,7 @@ class _Epoch:
                     at=at, name=entry[2], time=entry[1], number=self._number, entry=entry
                 )
                 heappush(self._pending, new._replace(is_new=True))
-
-
-def _overlaid(base: Entries | None, change: Change | None) -> Entries:
-    """The entries of a key as committed, with the changes of earlier calls."""
-    if change is None:
-        return base or {}
-    merged = change.writes if change.cleared or not base else {**base, **change.writes}
-    return {name: value for name, value in merged.items() if value is not GONE}
+        return change
 
 
 def _clock_of(job: JobVertex, blocks: Sequence[pa.RecordBatch], unit: UnitContext) -> TimerClock:

@@ -81,20 +81,21 @@ class _Field:
 class _TypedState:
     """What the state of a key has beside the fields that the user declared."""
 
-    _view: Any
-    _cleared: bool
+    # Names that no field has.
+    _millstream_view: Any
+    _millstream_cleared: bool
 
     @property
     def timers(self) -> Any:
         """The timers of the key."""
-        return self._view.timers
+        return self._millstream_view.timers
 
     def clear(self) -> None:
         """Remove the key with all its fields: they have their defaults again."""
         fresh = _declared(type(self))()
         for field in dataclasses.fields(fresh):
             setattr(self, field.name, getattr(fresh, field.name))
-        self._cleared = True
+        self._millstream_cleared = True
 
     def __reduce__(self) -> Any:
         declared = _declared(type(self))
@@ -138,12 +139,12 @@ class StateType:
         state = self._class(**given)
         for name, value in late.items():
             setattr(state, name, value)
-        state._view, state._cleared = view, False
+        state._millstream_view, state._millstream_cleared = view, False
         return state
 
     def write(self, key: Any, state: Any, view: _View) -> None:
         """Write the fields that changed; a value that was changed in place is found later on."""
-        if state._cleared:
+        if state._millstream_cleared:
             view.clear()
         for field in self._fields:
             value = getattr(state, field.name)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import datetime
+import math
+import time
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from millstream.state.timers import TimedView, TimerClock
@@ -76,7 +79,10 @@ def test_what_is_read_is_a_copy_that_is_not_written_back() -> None:
         ("x boolean", True),
         ("x binary", b"\0"),
         ("x date", datetime.date(2026, 1, 1)),
-        ("x timestamp", datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)),
+        ("x timestamp", datetime.datetime(2026, 1, 1)),
+        ("x timestamp", datetime.datetime.min),
+        ("x timestamp", datetime.datetime.max),
+        ("x timestamp_ntz", datetime.datetime(2026, 1, 1)),
         ("x decimal(10,2)", Decimal("1.25")),
         ("x decimal(38,10)", Decimal("1234567890123456789012345678.0123456789")),
         ("x struct<a:int,b:array<string>>", (1, ["p", None])),
@@ -281,3 +287,93 @@ def test_a_time_to_live_beyond_all_datetimes_does_not_end() -> None:
     key.done()
 
     assert key.at(10**9) and state.get() == (1,)
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ("v array<int>", [1.5]),
+        ("v array<int>", [True]),
+        ("v array<int>", {1, 2}),
+        ("v struct<a:array<tinyint>>", ([128],)),
+        ("v map<string,int>", {"a": 1.0}),
+        ("v map<string,int>", {None: 1}),
+    ],
+)
+def test_an_item_that_does_not_fit_is_an_error_like_a_field(schema: str, value: Any) -> None:
+    state = ProcessorHandle("none").getValueState("s", schema)
+
+    with pytest.raises(TypeError, match="for the field 'v'"):
+        state.update((value,))
+
+
+@pytest.mark.parametrize("missing", [pd.NaT, pd.NA, np.datetime64("NaT")])
+def test_a_missing_value_of_pandas_or_numpy_is_null(missing: Any) -> None:
+    handle = ProcessorHandle("none")
+    state = handle.getValueState("s", "at timestamp, n int, items array<int>")
+    handle.bind({})
+
+    state.update((missing, missing, [missing, 1]))
+
+    assert state.get() == (None, None, [None, 1])
+
+
+def test_the_items_of_a_row_are_in_the_order_of_the_fields() -> None:
+    class Pair(NamedTuple):
+        second: int
+        first: int
+
+    handle = ProcessorHandle("none")
+    state = handle.getValueState("s", "pair struct<first:int,second:int>")
+    handle.bind({})
+
+    state.update((Pair(second=1, first=2),))
+
+    assert state.get() == ((1, 2),)
+
+
+def test_two_fields_of_one_name_are_refused() -> None:
+    with pytest.raises(ValueError, match="value state 's' has two fields called 'n'"):
+        ProcessorHandle("none").getValueState("s", "n int, n string")
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo"])
+def test_timestamps_are_read_in_the_zone_of_the_process(
+    zone: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        noon = datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.UTC)
+        here = noon.astimezone().replace(tzinfo=None)
+        elsewhere = noon.astimezone(datetime.timezone(datetime.timedelta(hours=-5)))
+        key = Key()
+        value = key.handle.getValueState("value", "t timestamp, ts array<timestamp>")
+        wall = key.handle.getValueState("wall", "t timestamp_ntz")
+        seen = key.handle.getMapState("seen", "t timestamp", "n int")
+        key.at(0)
+        value.update((noon, [elsewhere, None]))
+        wall.update((elsewhere,))
+        for number, at in enumerate((noon, here, elsewhere)):
+            seen.updateValue((at,), (number,))
+
+        assert value.get() == (here, [here, None])
+        assert wall.get() == (datetime.datetime(2026, 1, 1, 7),)
+        assert list(seen.iterator()) == [((here,), (2,))]
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_numbers_are_rounded_as_on_spark() -> None:
+    key = Key()
+    one = key.handle.getValueState("one", "d decimal(6,2)")
+    two = key.handle.getValueState("two", "d array<decimal(6,2)>, f float, g double")
+    key.at(0)
+    one.update((Decimal("0.125"),))
+    two.update(([Decimal("-0.125")], 0.1, 0.1))
+
+    assert one.get() == (Decimal("0.13"),)
+    assert two.get() == ([Decimal("-0.13")], 0.10000000149011612, 0.1)
+    two.update(([], 1e300, 1e300))
+    assert two.get() == ([], math.inf, 1e300)

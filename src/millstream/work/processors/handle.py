@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from millstream.state.key_view import View
 from millstream.times import FIRST, LAST, instant
-from millstream.work.processors.state_schema import StateSchema
+from millstream.work.processors.state_schema import MakeRow, StateSchema, tuples
 from millstream.work.processors.variables import (
     UNBOUND,
     ListVariable,
@@ -57,7 +57,8 @@ def _made_in(name: str) -> str:
 class ProcessorHandle:
     """State variables and timers of the key that is being processed."""
 
-    def __init__(self, time_mode: TimeMode, job: str = "") -> None:
+    def __init__(self, time_mode: TimeMode, job: str = "", make_row: MakeRow = tuples) -> None:
+        self._make_row = make_row
         self.scope = Scope()
         self.scope.view = UNBOUND
         self._mode = time_mode
@@ -79,7 +80,7 @@ class ProcessorHandle:
         ttlDurationMs: int | None = None,
     ) -> Any:
         ttl = self._ttl(stateName, ttlDurationMs)
-        found = StateSchema(schema, f"value state {stateName!r}")
+        found = self._schema(schema, f"value state {stateName!r}")
         if ttl is None and found.only is not None:
             return self._add(ScalarVariable(stateName, self.scope, found))
         if ttl is None and found.are_scalars:
@@ -93,7 +94,7 @@ class ProcessorHandle:
         ttlDurationMs: int | None = None,
     ) -> Any:
         ttl = self._ttl(stateName, ttlDurationMs)
-        found = StateSchema(schema, f"list state {stateName!r}")
+        found = self._schema(schema, f"list state {stateName!r}")
         return self._add(ListVariable(stateName, self.scope, found, ttl))
 
     def getMapState(
@@ -104,8 +105,8 @@ class ProcessorHandle:
         ttlDurationMs: int | None = None,
     ) -> Any:
         ttl = self._ttl(stateName, ttlDurationMs)
-        keys = StateSchema(userKeySchema, f"the key of map state {stateName!r}")
-        values = StateSchema(valueSchema, f"map state {stateName!r}")
+        keys = self._schema(userKeySchema, f"the key of map state {stateName!r}")
+        values = self._schema(valueSchema, f"map state {stateName!r}")
         return self._add(MapVariable(stateName, self.scope, keys, values, ttl))
 
     def deleteIfExists(self, stateName: str) -> None:
@@ -174,6 +175,9 @@ class ProcessorHandle:
         known = timers.get(TTL_TIMER)
         if known is None or at < known:
             timers.set(TTL_TIMER, at=at)
+
+    def _schema(self, given: Any, role: str) -> StateSchema:
+        return StateSchema(given, role, self._make_row)
 
     # -- checks --------------------------------------------------------------------------
 

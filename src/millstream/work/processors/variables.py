@@ -194,8 +194,7 @@ class ScalarsVariable(ValueVariable):
     def __init__(self, name: str, scope: Scope, schema: StateSchema) -> None:
         super().__init__(name, scope, schema, None)
         self._read = itemgetter(*self._names)
-        # Integers have a range, which is checked field by field.
-        self._kinds = tuple(None if f.scalar is int else f.scalar for f in schema.fields)
+        self._kinds = tuple(f.of_all for f in schema.fields)
 
     def get(self) -> tuple[Any, ...] | None:
         try:
@@ -268,7 +267,7 @@ class ListVariable(Variable):
         if self._ttl is not None:
             now = self._scope.now
             items = [item[1:] for item in items if item[0] > now]
-        return iter(items)
+        return map(self._schema.read, items)
 
     def put(self, newState: Any) -> None:
         self._write(self._checked(newState))
@@ -325,7 +324,9 @@ class MapVariable(Variable):
         if name.startswith(self._of_plain):
             return (stored,)
         _, value, until = loads(stored)
-        return None if until is not None and until <= self._scope.now else value
+        if until is not None and until <= self._scope.now:
+            return None
+        return self._values.read(value)
 
     def _names(self) -> list[str]:
         parts = (self._of_plain, self._pairs)
@@ -338,13 +339,15 @@ class MapVariable(Variable):
         if name.startswith(self._of_plain):
             text = name[len(self._of_plain) : -1]
             return ((text if self._of_text else int(text)),), value
-        return loads(self._scope.view[name])[0], value
+        return self._keys.read(loads(self._scope.view[name])[0]), value
 
     def exists(self) -> bool:
         return any(self._live(name) is not None for name in self._names())
 
-    def getValue(self, key: Any) -> tuple[Any, ...] | None:
-        return self._live(self._entry(key)[0])
+    def getValue(self, key: Any) -> Any:
+        found = self._live(self._entry(key)[0])
+        # A row, as on Spark; the values of its iterator are tuples.
+        return None if found is None else self._values.row(found)
 
     def containsKey(self, key: Any) -> bool:
         return self._live(self._entry(key)[0]) is not None
