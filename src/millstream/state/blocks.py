@@ -27,6 +27,7 @@ TIME = "millstream.time"
 NEWEST = "millstream.newest"
 INTERNAL = "millstream."  # how the names of our columns begin
 EVENT_TIME = "time"  # the event time of a value, in tables that users read
+_SIGN = np.uint64(1 << 63)
 _OPTIONS = pa.ipc.IpcWriteOptions(compression=None)
 
 
@@ -43,7 +44,22 @@ def place_rows(keys: pa.Array, slots: int) -> tuple[npt.NDArray[np.int32], npt.N
     """The slot of each key, and the order of rows by slot and hash."""
     hashes = hash_column(keys)
     slot = slot_of(hashes, slots)
-    return slot, np.lexsort((hashes, slot))
+    return slot, _order(hashes, slot, slots)
+
+
+def _order(
+    hashes: npt.NDArray[np.int64], slot: npt.NDArray[np.int32], slots: int
+) -> npt.NDArray[np.int64]:
+    bits = slots.bit_length() - 1
+    if slots == 1 << bits and bits:
+        # The slot is the low bits of the hash. As the high ones, one sort by one number will do.
+        unsigned = hashes.view(np.uint64) ^ _SIGN
+        ranks = (unsigned >> np.uint64(bits)) | (slot.astype(np.uint64) << np.uint64(64 - bits))
+        order = np.argsort(ranks)
+        ranks = ranks[order]
+        if not (ranks[1:] == ranks[:-1]).any():  # else equal hashes remain in their order
+            return order
+    return np.lexsort((hashes, slot))
 
 
 def keys_in_order(keys: pa.Array, slots: int) -> tuple[pa.Array, pa.Array, npt.NDArray[np.int64]]:

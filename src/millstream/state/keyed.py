@@ -85,25 +85,25 @@ class KeyedState:
         """Apply the fragment of a committed epoch, or its part for some slots."""
         chosen = None if slots is None else np.flatnonzero(slots).tolist()
         for slot, writes in among(fragment.plain, chosen):
-            self._write(slot, writes)
+            self._write(slot, writes, whole=slot in fragment.whole)
         for slot, changes in among(fragment.other, chosen):
             self._change(slot, changes)
         for time, visited in fragment.visits:
             for slot, keys in among(visited, chosen):
                 self._visit(slot, keys, time)
 
-    def _write(self, slot: int, writes: Mapping[Any, Entries]) -> None:
+    def _write(self, slot: int, writes: Mapping[Any, Entries], *, whole: bool) -> None:
         if not writes:
             return
         master, slow_path = self._masters.setdefault(slot, {}), self._slow_path.get(slot)
         if self._timers is not None:
             self._timers.write(slot, master, writes)
+        if whole and not slow_path and max(map(len, writes.values())) <= COPIED_ENTRIES:
+            master.update(writes)
+            return
         for key, new in writes.items():
-            entries = master.get(key)
-            if entries is None:
-                master[key] = entries = new.copy()
-            else:
-                entries.update(new)
+            older = master.get(key)
+            master[key] = entries = new if older is None else older | new
             if len(entries) > COPIED_ENTRIES or (slow_path and key in slow_path):
                 self._update_slow_path(slot, key, entries)
 
@@ -112,15 +112,9 @@ class KeyedState:
         timers = self._timers
         for key, change in changes.items():
             before = {} if timers is None else timers_in(master.get(key, {}))
-            entries = None if change.cleared else master.get(key)
-            if entries is None:
-                entries = {n: v for n, v in change.writes.items() if v is not GONE}
-            else:
-                for name, value in change.writes.items():
-                    if value is GONE:
-                        entries.pop(name, None)
-                    else:
-                        entries[name] = value
+            older = {} if change.cleared else master.get(key, {})
+            # A new dictionary: the collector traverses one that has held mutable values before.
+            entries = {n: v for n, v in (older | change.writes).items() if v is not GONE}
             if entries:
                 master[key] = entries
             else:
@@ -194,7 +188,7 @@ class KeyedState:
     def snapshot(self, slots: range) -> KeyedFragment:
         """All entries of some slots, as a fragment that makes empty slots equal to them.
 
-        Entries are copied, values are shared: nothing changes a committed value in place.
+        Entries are shared: nothing changes committed ones in place.
         """
         with without_collector():
             return self._snapshot(slots)
@@ -205,12 +199,13 @@ class KeyedState:
             master, slow_path = self._masters.get(slot), self._slow_path.get(slot, _NO_KEYS)
             if master is None:
                 continue
-            plain = {key: entries.copy() for key, entries in master.items() if key not in slow_path}
+            plain = {key: entries for key, entries in master.items() if key not in slow_path}
             if plain:
                 taken.plain[slot] = plain
+                taken.whole.add(slot)
             if len(plain) < len(master):
                 taken.other[slot] = {
-                    key: Change(entries.copy(), plain=False)
+                    key: Change(entries, plain=False)
                     for key, entries in master.items()
                     if key in slow_path
                 }

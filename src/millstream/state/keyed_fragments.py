@@ -33,12 +33,13 @@ class KeyedFragment:
 
     ``plain`` has the writes of plain changes, which are nearly all and need no ``Change`` object;
     ``other`` has all other changes. ``visits`` lists the keys that were touched at a time, by slot,
-    oldest first.
+    oldest first. In slots of ``whole``, plain writes are all entries that their keys have then.
     """
 
     plain: dict[int, dict[Any, Entries]] = field(default_factory=dict)
     other: dict[int, dict[Any, Change]] = field(default_factory=dict)
     visits: Visits = field(default_factory=list)
+    whole: set[int] = field(default_factory=set)
 
     def __bool__(self) -> bool:
         """Whether there is any change."""
@@ -50,6 +51,7 @@ class KeyedFragment:
             return
         if change.plain:
             self.plain.setdefault(slot, {})[key] = change.writes
+            self.whole.discard(slot)
         else:
             self.other.setdefault(slot, {})[key] = change
 
@@ -57,6 +59,11 @@ class KeyedFragment:
         """Remove the change of a key, and return it."""
         plain = self.plain.get(slot, {}).pop(key, None)
         return self.other.get(slot, {}).pop(key, None) if plain is None else Change(plain)
+
+    def finish(self, partial: set[int]) -> None:
+        """Set which slots are whole: all but those where plain writes are parts of entries."""
+        self.plain = {slot: writes for slot, writes in self.plain.items() if writes}
+        self.whole = self.plain.keys() - partial
 
     def expire(
         self, idle: Mapping[int, set[Any]], touched: dict[int, list[Any]], time: int
@@ -78,13 +85,14 @@ class KeyedFragment:
     def part(self, slots: range) -> KeyedFragment:
         """Its changes to some slots."""
         visits = [(time, _part(visited, slots)) for time, visited in self.visits]
-        return KeyedFragment(_part(self.plain, slots), _part(self.other, slots), visits)
+        plain, other = _part(self.plain, slots), _part(self.other, slots)
+        return KeyedFragment(plain, other, visits, self.whole.intersection(slots))
 
     def among(self, slots: list[int]) -> KeyedFragment:
         """Its changes to slots that are listed one by one."""
         visits = [(time, dict(among(visited, slots))) for time, visited in self.visits]
         plain, other = dict(among(self.plain, slots)), dict(among(self.other, slots))
-        return KeyedFragment(plain, other, visits)
+        return KeyedFragment(plain, other, visits, self.whole.intersection(slots))
 
 
 def tables_of(fragment: object) -> list[Any]:
@@ -153,7 +161,8 @@ def _encode_part(fragment: KeyedFragment) -> bytes:
     }
     changes = chain.from_iterable(map(dict.values, fragment.other.values()))
     cleared = [at for at, hides in enumerate(map(attrgetter("cleared"), changes)) if hides]
-    return dumps((_pack(fragment.plain), _pack(other), cleared, fragment.visits))
+    whole = sorted(fragment.whole)  # by slot: equal fragments have equal bytes
+    return dumps((_pack(fragment.plain), _pack(other), cleared, fragment.visits, whole))
 
 
 def decode_keyed(data: bytes | pa.Buffer) -> KeyedFragment:
@@ -163,11 +172,12 @@ def decode_keyed(data: bytes | pa.Buffer) -> KeyedFragment:
         decoded.plain.update(part.plain)
         decoded.other.update(part.other)
         decoded.visits += part.visits
+        decoded.whole |= part.whole
     return decoded
 
 
 def _decode_part(read: Any) -> KeyedFragment:
-    plain, other, cleared, visits = read
+    plain, other, cleared, visits, *whole = read  # records of older versions end with the visits
     hidden = set(cleared)
     numbers = iter(range(len(other[2])))
     changes = {
@@ -177,7 +187,7 @@ def _decode_part(read: Any) -> KeyedFragment:
     for _, visited in visits:
         for slot, keys in visited.items():
             visited[slot] = canonical(keys)
-    return KeyedFragment(_unpack(plain), changes, visits)
+    return KeyedFragment(_unpack(plain), changes, visits, set(*whole))
 
 
 def _pack(table: _Table) -> _Packed:
@@ -226,7 +236,7 @@ def merge_keyed(fragments: Sequence[KeyedFragment]) -> KeyedFragment:
     seen: dict[int, dict[Any, int]] = {}
     for fragment in fragments:
         for slot, writes in fragment.plain.items():
-            _add_plain(merged, slot, writes)
+            _add_plain(merged, slot, writes, whole=slot in fragment.whole)
         for slot, changes in fragment.other.items():
             _add_other(merged, slot, changes)
         for time, visited in fragment.visits:
@@ -236,8 +246,14 @@ def merge_keyed(fragments: Sequence[KeyedFragment]) -> KeyedFragment:
     return merged
 
 
-def _add_plain(merged: KeyedFragment, slot: int, writes: Mapping[Any, Entries]) -> None:
+def _add_plain(
+    merged: KeyedFragment, slot: int, writes: Mapping[Any, Entries], *, whole: bool
+) -> None:
     other = merged.other.get(slot)
+    if whole and slot not in merged.plain:
+        merged.whole.add(slot)
+    elif not whole:
+        merged.whole.discard(slot)
     plain = merged.plain.setdefault(slot, {})
     for key, new in writes.items():
         older = other.get(key) if other else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import compress
 from typing import Any
 
@@ -18,9 +18,15 @@ class Pairs:
 
     items: Sequence[tuple[Any, ...]]
     timed: bool
+    zipped: tuple[tuple[Any, ...], ...] | None = field(default=None, compare=False, repr=False)
 
     def __len__(self) -> int:
         return len(self.items)
+
+    @property
+    def columns(self) -> tuple[tuple[Any, ...], ...]:
+        """The keys, the values and, if there are any, the times."""
+        return tuple(zip(*self.items, strict=True)) if self.zipped is None else self.zipped
 
     def part(self, start: int, stop: int) -> Pairs:
         """The values from one position to another."""

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -16,6 +16,7 @@ from millstream.flow.reducers import (
     StatefulReducer,
 )
 from millstream.flow.vertices import JobVertex
+from millstream.state.immutable import SCALARS
 from millstream.state.key_view import (
     Entries,
     KeyView,
@@ -24,7 +25,7 @@ from millstream.state.key_view import (
     copy_entries,
     overwrites,
 )
-from millstream.state.keyed import KeyedState
+from millstream.state.keyed import KeyedState, Lookup
 from millstream.state.keyed_fragments import KeyedFragment
 from millstream.state.values import value_text
 from millstream.work.failures import user_error
@@ -35,6 +36,7 @@ from millstream.work.unit import Reduced, UnitContext, ttl_of
 from millstream.work.unit_values import Groups, shares
 
 ACCUMULATOR = "accumulator"
+_EMPTY: Final[dict[Any, Entries]] = {}
 MakeState = Callable[[Callable[[Entries], Any]], KeyedState]
 """Makes the state of a job, given what users read in a key's entries."""
 
@@ -81,11 +83,13 @@ class _ValueOperator(KeyedOperator, ABC):
         outputs: list[Any] = []
         ends: list[int] = []
         keys: list[Any] = []
+        partial: set[int] = set()
         for share in shares(self._job, blocks):
             groups, slots = gather_values(self._job, share)
-            self._call(groups, slots, idle, fragment, outputs, ends)
+            partial |= self._call(groups, slots, idle, fragment, outputs, ends)
             self._touch(touched, groups, slots)
             keys += groups
+        fragment.finish(partial)
         if self._ttl is not None:
             fragment.expire(idle, touched, unit.time)
         batches = self._encode(outputs, ends, keys, unit)
@@ -100,8 +104,11 @@ class _ValueOperator(KeyedOperator, ABC):
         fragment: KeyedFragment,
         outputs: list[Any],
         ends: list[int],
-    ) -> None:
-        """Reduce each key; ``ends`` gets the number of outputs after each."""
+    ) -> set[int]:
+        """Reduce each key; ``ends`` gets the number of outputs after each.
+
+        Returns the slots where a plain change leaves some entries of a key as they were.
+        """
 
     def _touch(
         self, touched: defaultdict[int, list[Any]], groups: Groups, slots: Sequence[int]
@@ -129,29 +136,45 @@ class FunctionOperator(_ValueOperator):
         fragment: KeyedFragment,
         outputs: list[Any],
         ends: list[int],
-    ) -> None:
+    ) -> set[int]:
         plain, other = fragment.plain, fragment.other
         masters = self.state.lookups(groups, slots)
         function, slow_path = self._function, self.state.slow_path
         yields = inspect.isgeneratorfunction(function)
+        partial: set[int] = set()
+        last: int | None = None
+        master: Lookup = _EMPTY
         key: Any = None
         try:
             # The hot loop of the whole system: calls are inlined here.
             for (key, values), slot in zip(groups.items(), slots, strict=True):
-                master = masters.get(slot)
-                base = None if master is None else master.get(key)
+                if slot != last:
+                    last = slot
+                    master = masters.get(slot, _EMPTY)
+                    written = plain[slot]
+                base = master.get(key)
                 view: View
+                single = False
                 if base is None or (idle and key in idle.get(slot, ())):
                     base, view = None, {}
                 elif slow_path and key in slow_path.get(slot, ()):
                     view = KeyView(base)
                 else:
                     view = base.copy()
+                    single = len(base) == 1
                 result = function(key, values, view)
                 if yields:
                     outputs.extend(result)
                 elif result is not None:
                     extend_outputs(outputs, result)
+                ends.append(len(outputs))
+                if single and base is not None and len(view) == 1:
+                    (name,) = base
+                    value = view.get(name, base)
+                    if type(value) in SCALARS:
+                        if value is not base[name]:
+                            written[key] = {name: value}
+                        continue
                 writes = overwrites(view, base) if type(view) is dict else None
                 if writes is None and (change := close_view(view, base)) is not None:
                     if change.plain:
@@ -159,14 +182,16 @@ class FunctionOperator(_ValueOperator):
                     else:
                         other[slot][key] = change
                 if writes:
-                    plain[slot][key] = writes
-                ends.append(len(outputs))
+                    written[key] = writes
+                    if base is not None and list(writes) != list(base):
+                        partial.add(slot)
         except StateTypeError:
             raise
         except Exception as problem:
             raise user_error(
                 f"reducer of job {self._job.name!r}", function, problem, value_text(key)
             ) from problem
+        return partial
 
 
 class CombiningOperator(_ValueOperator):
@@ -186,7 +211,7 @@ class CombiningOperator(_ValueOperator):
         fragment: KeyedFragment,
         outputs: list[Any],
         ends: list[int],
-    ) -> None:
+    ) -> set[int]:
         masters = self.state.lookups(groups, slots)
         merge, result = self._combinable.merge, self._combinable.result
         key: Any = None
@@ -210,6 +235,7 @@ class CombiningOperator(_ValueOperator):
             raise user_error(
                 f"reducer of job {self._job.name!r}", called, problem, value_text(key)
             ) from problem
+        return set()
 
     def _read(self, entries: Entries) -> Any:
         return self._combinable.result(copy_entries(entries)[ACCUMULATOR])

@@ -130,11 +130,15 @@ def _is_keyed(chunk: Chunk) -> bool:
 
 
 def _as_pairs(job: JobVertex, items: Sequence[Any]) -> Pairs:
-    widths = set(map(len, items)) if set(map(type, items)) == {tuple} else set()
-    if widths == {2} or widths == {3}:
-        return Pairs(items, widths == {3})
-    if widths == {2, 3}:
-        raise _half_timed(job)
+    if set(map(type, items)) == {tuple}:
+        try:
+            columns = tuple(zip(*items, strict=True))
+        except ValueError:  # they differ in length
+            columns = ()
+        if len(columns) in (2, 3):
+            return Pairs(items, len(columns) == 3, columns)
+        if set(map(len, items)) == {2, 3}:
+            raise _half_timed(job)
     wrong = next(item for item in items if type(item) is not tuple or len(item) not in (2, 3))
     raise record_error(
         f"{'input' if job.map is None else 'map'} of job {job.name!r}",
@@ -294,7 +298,7 @@ def from_batch(job: JobVertex, batch: pa.RecordBatch, *, timed: bool = True) -> 
 
 def pair_columns(job: JobVertex, pairs: Pairs, *, with_values: bool = True) -> KeyedBatch:
     """Convert pairs to columns, for reducers that work on Arrow."""
-    columns = list(zip(*pairs.items, strict=True))
+    columns = pairs.columns
     keys = encode_job_keys(job, columns[0])
     times = encode_times(job, columns[2]) if pairs.timed else None
     return KeyedBatch(keys, _value_columns(job, columns[1]) if with_values else {}, times)

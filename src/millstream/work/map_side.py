@@ -25,6 +25,7 @@ from millstream.work.outlets import Outlet, push
 from millstream.work.packers.aggregate_packer import AggregatePacker
 from millstream.work.packers.block_weight import FLUSH_BYTES, Weigher
 from millstream.work.packers.packer import FLUSH_ROWS, Packer, cut, packer_for
+from millstream.work.packers.value_packers import ValuePacker
 from millstream.work.program import Program
 from millstream.work.shared_maps import SharedMaps
 
@@ -135,6 +136,11 @@ class MapSide:
 
     def _pack(self, job: int, values: Pairs | KeyedBatch) -> None:
         packer = self._packers[job]
+        if isinstance(packer, ValuePacker):
+            repeated = packer.add_repeated(values, self._flush_bytes)
+            if repeated is not None:
+                self._count(job, packer, repeated)
+                return
         for part, weight in self._weighers[job].parts(values):
             packer.add(part)
             self._count(job, packer, weight)

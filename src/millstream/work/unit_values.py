@@ -8,19 +8,22 @@ second, and need all its memory at once.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import chain, pairwise
+from itertools import chain, pairwise, repeat
+from operator import mul
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from millstream.flow.vertices import JobVertex
+from millstream.ring.key_types import BINARY, INT64, STRING
 from millstream.ring.keys import decode_keys
 from millstream.ring.strides import strides
 from millstream.state.blocks import KEY, NEWEST, SLOT
+from millstream.state.pickling import loads
 from millstream.times import BEGINNING
 from millstream.work.keyed_values import one_key_type
-from millstream.work.packers.value_lists import decode_lists
+from millstream.work.packers.value_lists import VALUES, decode_lists, repeated_value
 
 # The number of rows of a share, unless a single slot has more; the more blocks, the more rows,
 # because each slice of a block has a cost.
@@ -75,8 +78,30 @@ def _strides(block: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         yield block.slice(at.start, at.stop - at.start)
 
 
+def _gather_repeated(blocks: Sequence[pa.RecordBatch]) -> tuple[Groups, list[int]] | None:
+    """The same for blocks in which all values are equal, if these have plain keys of one type."""
+    keys = [block.column(KEY) for block in blocks]
+    if keys[0].type not in (STRING, BINARY, INT64) or len({column.type for column in keys}) > 1:
+        return None
+    repeated = {repeated_value(block) for block in blocks}
+    (value,) = repeated if len(repeated) == 1 else (None,)
+    if value is None:
+        return None
+    encoded = pa.concat_arrays(keys).dictionary_encode(null_encoding="encode")
+    of_rows = encoded.indices.to_numpy()
+    counts = np.zeros(len(encoded.dictionary), np.int64)
+    np.add.at(counts, of_rows, np.concatenate([b.column(VALUES).to_numpy() for b in blocks]))
+    slots = np.zeros(len(counts), np.int32)
+    slots[of_rows] = np.concatenate([block.column(SLOT).to_numpy() for block in blocks])
+    one = [loads(value)]
+    lists = map(mul, repeat(one), counts.tolist())
+    return dict(zip(decode_keys(encoded.dictionary), lists, strict=True)), slots.tolist()
+
+
 def gather(blocks: Sequence[pa.RecordBatch]) -> tuple[Groups, list[int]]:
     """The values of each key of a share, and the keys' slots."""
+    if len(blocks) > 1 and (counted := _gather_repeated(blocks)) is not None:
+        return counted
     groups: Groups = {}
     slots: list[int] = []
     for block in chain.from_iterable(map(_strides, blocks)):

@@ -7,7 +7,7 @@ travel.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, chain, pairwise
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.flow.vertices import JobVertex
+from millstream.state.aggregates.grouping import Ints
 from millstream.state.pickling import dumps, loads
 from millstream.state.values import PICKLED, decode_column, encode_column, is_pickled, plain_scalars
 from millstream.work.failures import record_error
@@ -25,20 +26,20 @@ _PLAIN = frozenset({int, float, str, bytes, bool})
 _REPEATED = b"millstream.repeated"
 
 
-def only_value(values: list[Any]) -> bool:
-    """Whether all values of a list are plain and equal."""
+def only_value(values: tuple[Any, ...]) -> bool:
+    """Whether all of some values are plain and equal."""
     # Types come first: to Python 1, True and 1.0 are equal, and a user's == may do anything.
     if not values or type(values[0]) not in _PLAIN or len(set(map(type, values))) > 1:
         return False
     if type(values[0]) is float and values[0] == 0.0:  # which -0.0 equals, too
         return False
-    return values.count(values[0]) == len(values)
+    return values == values[:1] * len(values)
 
 
-def encode_repeated(counts: Iterable[int], value: Any) -> tuple[pa.Field, pa.Array]:
+def encode_repeated(counts: Ints, value: Any) -> tuple[pa.Field, pa.Array]:
     """Encode how often every key has the one value."""
     field = pa.field(VALUES, pa.int64(), metadata={_REPEATED: dumps(value)})
-    return field, pa.array(list(counts), pa.int64())
+    return field, pa.array(counts, pa.int64())
 
 
 def encode_lists(job: JobVertex, lists: list[list[Any]]) -> tuple[pa.Field, pa.Array]:
@@ -120,10 +121,16 @@ def offsets_of(lists: list[list[Any]]) -> pa.Array:
     return pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
 
 
+def repeated_value(block: pa.RecordBatch) -> bytes | None:
+    """The value that all rows of a block repeat, pickled, if it has only their numbers."""
+    metadata: dict[bytes, bytes] = block.schema.field(VALUES).metadata or {}
+    return metadata.get(_REPEATED)
+
+
 def decode_lists(block: pa.RecordBatch) -> Iterator[list[Any]]:
     """Decode the list of every row; the caller may change it."""
     field, column = block.schema.field(VALUES), block.column(VALUES)
-    repeated = (field.metadata or {}).get(_REPEATED)
+    repeated = repeated_value(block)
     if repeated is not None:
         one = [loads(repeated)]
         return (one * count for count in column.to_pylist())

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.flow.vertices import JobVertex
-from millstream.ring.keys import decode_keys
+from millstream.ring.keys import canonical_type, decode_keys
 from millstream.state.aggregates.grouping import Ints, stable_order
 from millstream.state.blocks import KEY, NEWEST, SLOT, keys_in_order
 from millstream.state.values import value_text
@@ -24,7 +24,9 @@ from millstream.times import BEGINNING
 from millstream.work.failures import user_error
 from millstream.work.keyed_batches import KeyedBatch, Pairs
 from millstream.work.keyed_values import Uniform, encode_job_keys, encode_times
+from millstream.work.packers.block_weight import LARGEST_BYTES
 from millstream.work.packers.collected_values import CollectedValues, as_items
+from millstream.work.packers.key_counts import KeyCounts, key_column
 from millstream.work.packers.placing import Placing, block_order
 from millstream.work.packers.value_lists import (
     TIMES,
@@ -34,6 +36,8 @@ from millstream.work.packers.value_lists import (
     only_value,
     with_lists,
 )
+
+_key, _value = itemgetter(0), itemgetter(1)
 
 
 class ValuePacker:
@@ -48,10 +52,33 @@ class ValuePacker:
         self._times: dict[Any, list[Any]] = defaultdict(list)
         self._newest: dict[Any, int] | None = None  # of each key with a time, if values have any
         self._counts: Counter[Any] = Counter()
+        self._columns = KeyCounts()
         self._repeated: Any = None
         self.rows = 0
 
+    def add_repeated(
+        self, values: Pairs | KeyedBatch, limit: int = LARGEST_BYTES
+    ) -> int | None:
+        """Take values if all are equal, and return their size; else take nothing."""
+        if not isinstance(values, Pairs) or values.timed or self._groups or self._counts:
+            return None
+        if self._combine is not None or not values.items:
+            return None
+        of_pairs, given, *_ = values.columns
+        keys = key_column(of_pairs) if self._is_repeated(given) else None
+        if keys is None or keys.nbytes > limit or keys.type != (self._columns.kind or keys.type):
+            return None
+        if self._job.key_type is not None and canonical_type(self._job.key_type) != keys.type:
+            return None
+        self._uniform.checked((), False)
+        self._repeated = given[0]
+        self._columns.add(keys)
+        self.rows += len(keys)
+        return int(keys.nbytes)
+
     def add(self, values: Pairs | KeyedBatch, times: Ints | None = None) -> None:
+        if times is None and self.add_repeated(values) is not None:
+            return
         items, stamps = as_items(values)
         items = self._uniform.checked(items, stamps is not None)
         self.rows += len(items)
@@ -81,6 +108,7 @@ class ValuePacker:
 
     def _add(self, items: Iterable[tuple[Any, ...]]) -> None:
         groups = self._groups
+        self._decode_columns()
         if self._counts:
             # The values so far were all equal; from now on they are collected in lists.
             for key, number in self._counts.items():
@@ -91,16 +119,24 @@ class ValuePacker:
 
     def _add_repeated(self, items: Sequence[tuple[Any, ...]]) -> bool:
         """Count keys while all values are equal: twice as fast as collecting them in lists."""
-        if self._groups or not items:
+        if self._groups or not items or not self._is_repeated(tuple(map(_value, items))):
             return False
-        values = list(map(itemgetter(1), items))
+        self._decode_columns()
+        self._repeated = items[0][1]
+        self._counts.update(map(_key, items))
+        return True
+
+    def _is_repeated(self, values: tuple[Any, ...]) -> bool:
+        """Whether all values are equal, and equal to those before."""
         if not only_value(values):
             return False
-        if self._counts and not only_value([self._repeated, values[0]]):
-            return False
-        self._repeated = values[0]
-        self._counts.update(map(itemgetter(0), items))
-        return True
+        known = self._counts or self._columns
+        return not known or only_value((self._repeated, values[0]))
+
+    def _decode_columns(self) -> None:
+        if self._columns:
+            keys, numbers = self._columns.take()
+            self._counts.update(dict(zip(decode_keys(keys), numbers.tolist(), strict=True)))
 
     def flush(self) -> pa.RecordBatch | None:
         newest, self._newest = self._newest, None
@@ -114,6 +150,9 @@ class ValuePacker:
     def _flush(self) -> pa.RecordBatch | None:
         if self._counts and self._combine is not None:
             self._add(())
+        if self._columns:
+            self.rows = 0
+            return self._counted(*self._columns.take())
         if self._counts:
             return self._flush_counts()
         if not self._groups:
@@ -138,10 +177,13 @@ class ValuePacker:
 
     def _flush_counts(self) -> pa.RecordBatch:
         counts, self._counts, self.rows = self._counts, Counter(), 0
-        keys, slots, order = keys_in_order(encode_job_keys(self._job, list(counts)), self._slots)
-        numbers = np.fromiter(counts.values(), np.int64, len(counts))[order]
+        numbers = np.fromiter(counts.values(), np.int64, len(counts))
+        return self._counted(encode_job_keys(self._job, list(counts)), numbers)
+
+    def _counted(self, keys: pa.Array, numbers: Ints) -> pa.RecordBatch:
+        keys, slots, order = keys_in_order(keys, self._slots)
         return with_lists(
-            {KEY: keys, SLOT: slots}, *encode_repeated(numbers.tolist(), self._repeated)
+            {KEY: keys, SLOT: slots}, *encode_repeated(numbers[order], self._repeated)
         )
 
 

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millstream.work.chunk import Chunk
+from millstream.work.failures import RecordError
+from millstream.work.packers import key_counts
+from millstream.work.packers.key_counts import KeyCounts, key_column
+from millstream.work.unit_values import gather
+from tests.state.python_values import untimed
+from tests.work.running import blocks_of, job_of
+
+
+def nothing(key: Any, values: list[Any], state: Any) -> None:
+    """A reduce function."""
+
+
+JOB = job_of(nothing)
+TEXT = st.text("aß", max_size=2)
+NUMBER = st.integers(-3, 3) | st.sampled_from([2**62, -(2**62)])
+# To Python, some of these values are equal.
+VALUE = st.sampled_from([1, True, 1.0, 0.0, -0.0, "x", (1,)])
+
+
+def chunks_of(keys: st.SearchStrategy[Any]) -> st.SearchStrategy[list[list[tuple[Any, Any]]]]:
+    equal = VALUE.flatmap(lambda value: st.lists(st.tuples(keys, st.just(value)), max_size=8))
+    return st.lists(equal | st.lists(st.tuples(keys, VALUE), max_size=8), max_size=6)
+
+
+CHUNKS = st.one_of(
+    [chunks_of(keys) for keys in (TEXT, TEXT | st.none(), NUMBER, st.binary(max_size=1))]
+)
+
+
+@untimed
+@given(st.lists(CHUNKS, max_size=3).filter(lambda tasks: len({*map(_kind, tasks)} - {None}) < 2))
+def test_equal_values_are_gathered_as_all_others_are(
+    tasks: list[list[list[tuple[Any, Any]]]],
+) -> None:
+    blocks = [
+        block
+        for chunks in tasks
+        for block in blocks_of(JOB, *(Chunk(records=chunk) for chunk in chunks if chunk))
+    ]
+
+    groups, slots = gather(blocks)
+
+    expected: dict[Any, list[Any]] = {}
+    for key, value in (pair for chunks in tasks for chunk in chunks for pair in chunk):
+        expected.setdefault(key, []).append(value)
+    assert {key: list(map(repr, values)) for key, values in groups.items()} == {
+        key: list(map(repr, values)) for key, values in expected.items()
+    }
+    assert len(slots) == len(groups)
+
+
+def _kind(chunks: list[list[tuple[Any, Any]]]) -> type | None:
+    """The type of the keys of a task."""
+    return next((type(k) for c in chunks for k, _ in c if k is not None), None)
+
+
+@pytest.mark.parametrize("other", [1, b"b", True, None.__class__, "\ud800"])
+def test_a_key_of_another_type_is_refused_wherever_it_comes(other: Any) -> None:
+    texts = [("a", 1)] * 3
+
+    for chunks in ([[*texts, (other, 1)]], [texts, [(other, 1)]]):
+        with pytest.raises(RecordError, match="map of job 'job'"):
+            blocks_of(JOB, *(Chunk(records=chunk) for chunk in chunks))
+
+
+def test_keys_are_counted_in_parts_and_come_back_by_first_occurrence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(key_counts, "_FOLD_ROWS", 3)
+    counts = KeyCounts()
+    for keys in (["b", "a"], ["b", "b"], ["c", "a"], ["a"]):
+        column = key_column(keys)
+        assert column is not None
+        counts.add(column)
+
+    keys, numbers = counts.take()
+
+    assert (keys.to_pylist(), numbers.tolist()) == (["b", "a", "c"], [3, 3, 1])
+    assert not counts
