@@ -60,17 +60,29 @@ def place(tmp_path: Path, spark: SparkSession) -> Place:
 def test_spark_logs_an_epoch_and_plans_the_next_while_it_runs(place: Place) -> None:
     sink = Sink(place)
 
-    state = place.run(sink.flow(), overlap=1)
+    state = place.run(sink.flow())
 
     assert sink.saw_ahead
     assert state["count"] == place.counts()
     assert place.rows() == place.running_counts()
 
 
+def test_spark_reports_the_rows_of_every_epoch(place: Place, spark: SparkSession) -> None:
+    run = ms.start(place.flow(), spark=spark, checkpoint=place.checkpoint, progress=False)
+    with run:
+        query = next(q for q in spark.streams.active if q.name.startswith("words-"))
+        run.await_termination(timedelta(seconds=60))
+        rows = [report.numInputRows for report in query.recentProgress]
+
+    lines = sum(len(file.read_text().splitlines()) for file in place.books.iterdir())
+    assert sum(rows) == lines
+    assert len([number for number in rows if number]) == len(TEXTS)
+
+
 def test_without_overlap_spark_waits_for_the_epoch(place: Place) -> None:
     sink = Sink(place, patience=1)
 
-    place.run(sink.flow())
+    place.run(sink.flow(), overlap=0)
 
     assert not sink.saw_ahead
     assert place.rows() == place.running_counts()
@@ -83,11 +95,11 @@ def test_an_epoch_that_failed_is_run_again_whatever_spark_has_logged(
     sink = Sink(place, fails_in=epoch)
 
     with pytest.raises(ms.UserFunctionError, match=f"no more of epoch {epoch}") as failed:
-        place.run(sink.flow(), overlap=1)
+        place.run(sink.flow())
 
     assert failed.value.epoch == epoch
     assert set(place.rows()) == set(range(epoch))
-    assert place.run(Sink(place).flow(), overlap=1)["count"] == place.counts()
+    assert place.run(Sink(place).flow())["count"] == place.counts()
     assert place.rows() == place.running_counts()
 
 
@@ -104,9 +116,7 @@ def test_a_run_can_be_stopped_from_a_handed_over_epoch(place: Place, spark: Spar
     counts = flow.source("lines", source).flat_map(split).key_by().reduce("count", count)
     counts.sink("out", ms.write.json(place.out))
     counts.sink("seen", ms.write.callback(stop))
-    run = ms.start(
-        flow, spark=spark, checkpoint=place.checkpoint, slots=64, overlap=1, progress=False
-    )
+    run = ms.start(flow, spark=spark, checkpoint=place.checkpoint, slots=64, progress=False)
     assert run.await_termination(timedelta(seconds=60))
 
     assert stopped == [run]
@@ -126,7 +136,7 @@ def test_a_sink_sees_what_spark_keeps_by_thread(place: Place) -> None:
     source = ms.read.text(place.books, max_files_per_epoch=1)
     counts = flow.source("lines", source).flat_map(split).key_by().reduce("count", count)
     counts.sink("seen", ms.write.foreach_batch(look))
-    place.run(flow, overlap=1)
+    place.run(flow)
 
     groups = {group for _, group in seen}
     assert [active for active, _ in seen] == [True] * len(TEXTS)

@@ -1,8 +1,8 @@
 """The callback of ``foreachBatch``: Spark's part in an epoch, and the errors of a failed one.
 
 :func:`millstream.coordinator.epochs.run_epoch` has the order of steps within an epoch. The callback
-returns after it, or, with *overlap*, shortly before its end: Spark then plans the next epoch
-meanwhile (``epoch_thread``).
+returns after it, or, with *overlap*, when Spark has evaluated it: Spark then plans the next epoch
+while this one is committed (``epoch_thread``).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from millstream.flow.plan import Plan
 from millstream.observe.progress import EpochProgress, JobProgress, Progress, StoreProgress
 from millstream.observe.time_progress import time_progress
 from millstream.spark.compile import EpochFrames, Frames
-from millstream.spark.epoch_thread import EpochThread, ReturnTimes, ThreadContext
+from millstream.spark.epoch_thread import EpochThread, ThreadContext
 from millstream.spark.gateway import SparkLostError
 from millstream.spark.sink_writers import ForeachBatchWriter, SinkWriter
 from millstream.spark.spark_log import SparkLog
@@ -73,10 +73,10 @@ class Engine:
         """``successor`` and ``spark_lost`` explain a failure: a newer driver, or a lost JVM.
 
         ``log`` is the log of Spark, if it is a session of ours. With ``overlap``, Spark plans the
-        next epoch while one runs.
+        next epoch while one is committed.
         """
         self._overlap = EpochThread() if overlap else None
-        self._returns = ReturnTimes()
+        self._staged = threading.Event()
         self._plan = plan
         self._frames = frames
         self._coordinator = coordinator
@@ -98,26 +98,23 @@ class Engine:
 
     def __call__(self, frame: DataFrame, epoch: int) -> None:
         """Run one epoch, or hand it over; raises a short exception for Spark if it fails."""
-        self._returns.called(time.perf_counter())
         self._idle.wait()  # for the epoch before, if that was handed over
         self._idle.clear()
         if self.stopping.is_set() or self.error is not None:
             self._idle.set()
             raise RunStoppedError("stopped")
         if self._overlap is not None:
-            stay, context = self._returns.stay, ThreadContext.of_caller(frame.sparkSession)
+            self._staged.clear()
+            context = ThreadContext.of_caller(frame.sparkSession)
             self._overlap.hand_over(partial(self._run_handed_over, context, frame, epoch))
-            self._idle.wait(stay)
-            self._returns.returned(time.perf_counter())
-            return
-        self._run_or_fail(frame, epoch)
+            self._staged.wait()
+        else:
+            self._run_or_fail(frame, epoch)
         if self.error is not None:
             raise RunStoppedError(type(self.error).__name__)
 
     def _run_handed_over(self, context: ThreadContext, frame: DataFrame, epoch: int) -> None:
-        started = time.perf_counter()
         self._run_or_fail(frame, epoch, context)
-        self._returns.ended(time.perf_counter() - started)
         if self.error is not None:
             self.give_up()
 
@@ -133,6 +130,7 @@ class Engine:
             self.fail(problem, epoch)
         finally:
             self._thread = None
+            self._staged.set()  # first: the next epoch, which clears it, waits for the other
             self._idle.set()
 
     @property
@@ -184,7 +182,9 @@ class Engine:
             return  # committed by us, and not yet in Spark's commit log
         started = time.perf_counter()
         self._tune(frame)
-        body = _SparkBody(frame, self._frames, self._coordinator, self._sinks, self._names)
+        body = _SparkBody(
+            frame, self._frames, self._coordinator, self._sinks, self._names, self._staged.set
+        )
         result = run_epoch(self._coordinator, epoch, round(self._clock() * 1e6), body)
         if any(clock.watermark == END for clock in result.record.clocks.values()):
             self.ended.set()
@@ -254,12 +254,15 @@ class _SparkBody:
         coordinator: Coordinator,
         sinks: Mapping[int, SinkWriter],
         names: Mapping[int, str],
+        on_staged: Callable[[], None],
     ) -> None:
+        """``on_staged`` is called when Spark has evaluated a try, and its outputs are staged."""
         self._frame = frame
         self._frames = frames
         self._coordinator = coordinator
         self._sinks = sinks
         self._names = names
+        self._on_staged = on_staged
         self._staged: set[int] = set()
 
     @contextlib.contextmanager
@@ -267,7 +270,9 @@ class _SparkBody:
         with self._frames.build(self._frame, record) as frames:
             # A sink whose columns are not known yet has no rows, and no frame.
             sinks = {at: self._sinks[at] for at in frames.sinks}
-            attempt = _SparkAttempt(frames, record, self._coordinator, sinks, self._names)
+            attempt = _SparkAttempt(
+                frames, record, self._coordinator, sinks, self._names, self._on_staged
+            )
             self._staged = attempt.staged
             yield attempt
 
@@ -300,12 +305,14 @@ class _SparkAttempt:
         coordinator: Coordinator,
         sinks: Mapping[int, SinkWriter],
         names: Mapping[int, str],
+        on_staged: Callable[[], None],
     ) -> None:
         self._frames = frames
         self._record = record
         self._coordinator = coordinator
         self._sinks = sinks
         self._names = names
+        self._on_staged = on_staged
         self.staged: set[int] = set()  # the sinks that have something to publish after the commit
 
     def stage(self) -> None:
@@ -321,6 +328,7 @@ class _SparkAttempt:
                 raise
             if full and writer.when == "staged":
                 self.staged.add(at)
+        self._on_staged()
 
     def evaluate(self) -> None:
         self._frames.evaluate()

@@ -1,16 +1,16 @@
-"""The thread in which epochs run while Spark plans the next one.
+"""The thread in which epochs run, and end while Spark plans the next one.
 
 Spark's query calls ``foreachBatch``, then writes its commit log, asks the sources for new offsets,
 writes its offset log, and plans: about a third of a small epoch. With *overlap* the callback hands
-the epoch over and returns before it has ended, and Spark does all that meanwhile. Epochs still run
-one after the other. What Spark has logged says nothing about what is committed: a restart resumes
-from our own chain of manifests, with Spark's logs up to that epoch.
+the epoch over, and returns when Spark has evaluated it: its rows are counted then. Receipts,
+callbacks, the commit and the seal follow, while Spark logs and plans. Epochs still run one after
+the other. What Spark has logged says nothing about what is committed: a restart resumes from our
+own chain of manifests, with Spark's logs up to that epoch.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -70,37 +70,3 @@ class EpochThread:
             if work is None:
                 return
             work()
-
-
-class ReturnTimes:
-    """When the callback shall return: just in time for Spark to have planned when the epoch ends.
-
-    The offsets of the next epoch are fixed soon after the callback returned, and rows that come
-    later have to wait for the one after it. So the callback stays for as long as the longer of the
-    last two epochs took, less the shortest time that Spark has needed lately. Times are in seconds.
-    """
-
-    def __init__(self) -> None:
-        self._epochs: deque[float] = deque(maxlen=2)
-        self._planning: deque[float] = deque(maxlen=8)
-        self._returned: float | None = None
-
-    def called(self, now: float) -> None:
-        """Note that Spark calls."""
-        if self._returned is not None:
-            self._planning.append(now - self._returned)
-
-    def returned(self, now: float) -> None:
-        """Note that the callback returns."""
-        self._returned = now
-
-    def ended(self, seconds: float) -> None:
-        """Note how long an epoch took."""
-        self._epochs.append(seconds)
-
-    @property
-    def stay(self) -> float:
-        """How long the callback stays with an epoch that it has handed over."""
-        if not self._epochs or not self._planning:
-            return 0.0
-        return max(0.0, max(self._epochs) - min(self._planning))

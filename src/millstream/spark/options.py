@@ -71,7 +71,7 @@ class RunConfig:
     replace_after: timedelta | None = timedelta(seconds=5)
     master: str | None = None
     partitions: int | None = None
-    overlap: int = 0
+    overlap: int = 1
     slots: int = 4096
     replicas: int = 1
     policy: str | Policy = "manual"

@@ -46,10 +46,10 @@ def start(workflow: Workflow, config: RunConfig) -> Run:
     ("ring", "bottleneck", "latency", or one of ``ms.policy``) changes nodes and slots by load,
     within ``min_nodes`` and ``max_nodes`` (by default as many as there are cores); with ``dry_run``
     it only reports what it would do, and ``cooldown`` is how long it waits. ``every`` is the
-    shortest time between two epochs of unbounded input. With ``overlap=1`` Spark plans the next
-    epoch while one runs, which makes small epochs shorter, unless a source forgets what it has
-    handed out (``socket``, ``dataframe``, files with ``cleanSource``); Spark's own progress reports
-    then show no input rows, ``run.progress`` does. With a ``memory_limit`` (bytes, or text such as
+    shortest time between two epochs of unbounded input. Spark plans the next
+    epoch while one is committed, which makes small epochs shorter; with ``overlap=0`` it does so
+    afterwards, and always if a source forgets what it has handed out (``socket``, ``dataframe``,
+    files with ``cleanSource``). With a ``memory_limit`` (bytes, or text such as
     ``"512MB"``) a node whose keys take more than that in memory moves the least recently used to
     its local disk; jobs with built-in aggregates or Arrow reducers do not. ``listen`` is the
     address on which coordinator and nodes accept connections from other hosts; without it they use

@@ -418,7 +418,7 @@ def group(keys: pa.Array) -> tuple[npt.NDArray[np.int64], pa.Array]:
     """Number the distinct keys: the group of each row, and the key of each group."""
     if not pa.types.is_struct(keys.type):
         encoded = keys.dictionary_encode(null_encoding="encode")
-        return encoded.indices.to_numpy().astype(np.int64), encoded.dictionary
+        return encoded.indices.cast(pa.int64()).to_numpy(), encoded.dictionary
     valid = keys.is_valid().to_numpy(zero_copy_only=False)
     _, first, codes = np.unique(valid, return_index=True, return_inverse=True)
     for field in keys.flatten():

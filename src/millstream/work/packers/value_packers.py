@@ -56,9 +56,7 @@ class ValuePacker:
         self._repeated: Any = None
         self.rows = 0
 
-    def add_repeated(
-        self, values: Pairs | KeyedBatch, limit: int = LARGEST_BYTES
-    ) -> int | None:
+    def add_repeated(self, values: Pairs | KeyedBatch, limit: int = LARGEST_BYTES) -> int | None:
         """Take values if all are equal, and return their size; else take nothing."""
         if not isinstance(values, Pairs) or values.timed or self._groups or self._counts:
             return None
