@@ -1,4 +1,4 @@
-"""Fragments whose writes are all entries of their keys replace these, and give the same state."""
+"""Writes of all entries of a key, and keys with one entry: the same state in every copy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from millstream.state.keyed import KeyedState
 from millstream.state.keyed_fragments import KeyedFragment
+from millstream.state.spill import Spilling
 from tests.state.python_values import untimed
+from tests.state.test_spill import LimitedTable
 from tests.work.running import ALL, Running, blocks_of_pairs, job_of
 
 
@@ -22,7 +24,7 @@ def write(key: str, values: list[tuple[str, Any]], state: Any) -> None:
             state[name] = value
 
 
-ENTRY = st.tuples(st.sampled_from("ab"), st.sampled_from([1, 2, True, "x", None, [1]]))
+ENTRY = st.tuples(st.sampled_from(["a", "b", ""]), st.sampled_from([1, 2, True, "x", None, [1]]))
 MANY = st.just([(f"n{number}", number) for number in range(20)]).flatmap(st.sampled_from)
 EPOCH = st.lists(st.tuples(st.sampled_from(["k", "l", "m"]), ENTRY | MANY), max_size=6)
 
@@ -36,8 +38,8 @@ def entries_of(state: KeyedState) -> dict[Any, list[tuple[str, str]]]:
 
 
 def as_stored_before(fragment: KeyedFragment, state: KeyedState) -> bytes:
-    """A record of a version that did not know of whole slots."""
-    parts = pickle.loads(state.encode(fragment))
+    """A record of a version that knew neither of whole slots nor of singles."""
+    parts = pickle.loads(state.encode(fragment.expanded()))
     return pickle.dumps(parts[:4])
 
 
@@ -49,6 +51,9 @@ def test_copies_of_every_kind_have_the_same_entries(
     running = Running(job_of(write), partitions=1, tasks=1)
     owner = running.operator.state
     copy, restored, merged, expected = KeyedState(), KeyedState(), KeyedState(), {}
+    # One that has singles of another name, and one with most of its keys on disk.
+    mixed, spilled = KeyedState(), Spilling(300, lambda _: LimitedTable()).state(0)
+    mixed.apply(KeyedFragment(singles={slot: {"z": 1} for slot in range(len(ALL))}, name="z"))
     fragments: list[KeyedFragment] = []
     for epoch in epochs:
         blocks = blocks_of_pairs(running.job, epoch) if epoch else []
@@ -56,6 +61,8 @@ def test_copies_of_every_kind_have_the_same_entries(
         fragments.append(fragment)
         owner.apply(fragment)
         copy.apply(copy.decode(copy.encode(fragment)))
+        mixed.apply(fragment)
+        spilled.apply(fragment)
         restored.apply(restored.decode(as_stored_before(fragment, restored)))
         for key, entry in epoch:
             write(key, [entry], expected.setdefault(key, {}))
@@ -65,7 +72,12 @@ def test_copies_of_every_kind_have_the_same_entries(
 
     found = entries_of(owner)
     assert [entries_of(other) for other in (copy, restored, snapshot)] == [found] * 3
-    assert dict(merged.items(ALL)) == dict(owner.items(ALL))
+    assert dict(merged.items(ALL)) == dict(owner.items(ALL)) == dict(spilled.items(ALL))
+    assert entries_of(mixed) == {**found, "z": [("z", "1")]}
+    for key, entries in found.items():
+        for state in (owner, mixed, spilled):
+            (got,) = [r for r in (state.get(slot, key) for slot in range(len(ALL))) if r]
+            assert [(name, repr(value)) for name, value in got.items()] == entries
     assert {key: dict(entries) for key, entries in found.items()} == {
         key: {name: repr(value) for name, value in entries.items()}
         for key, entries in expected.items()
@@ -75,12 +87,14 @@ def test_copies_of_every_kind_have_the_same_entries(
 
 def test_a_committed_state_is_not_changed_by_later_epochs_through_its_fragments() -> None:
     running = Running(job_of(write), partitions=1, tasks=1)
-    (first,) = running.fragments(blocks_of_pairs(running.job, [("k", ("a", 1))]), 0)
+    values = [("k", ("a", 1)), ("k", ("b", 1)), ("l", ("a", 1))]
+    (first,) = running.fragments(blocks_of_pairs(running.job, values), 0)
     before = running.operator.state.encode(first)
 
     running.operator.state.apply(first)
-    running.epoch([("k", ("a", 2)), ("k", ("b", 3))])
+    running.epoch([("k", ("a", 2)), ("l", ("a", 2)), ("l", ("b", 3))])
 
     assert first.whole
+    assert first.singles
     assert running.operator.state.encode(first) == before
-    assert running.state() == {"k": {"a": 2, "b": 3}}
+    assert running.state() == {"k": {"a": 2, "b": 1}, "l": {"a": 2, "b": 3}}

@@ -8,7 +8,7 @@ to its attempt until frozen.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -36,6 +36,7 @@ from millstream.state.timers import timers_in
 
 _NO_KEYS: Final[frozenset[Any]] = frozenset()
 _NEVER: Final[dict[Any, int]] = {}
+_NO_ENTRIES: Final[dict[Any, Entries]] = {}
 
 
 class Lookup(Protocol):
@@ -45,6 +46,28 @@ class Lookup(Protocol):
         """A key's entries; not to be changed."""
 
 
+class Tables(NamedTuple):
+    """The committed keys by slot: by entries, and by the value of their one entry."""
+
+    entries: Mapping[int, Lookup]
+    singles: Mapping[int, Mapping[Any, Any]]
+    name: str | None
+
+
+class _WithSingles:
+    """A slot's keys of both kinds."""
+
+    __slots__ = ("_entries", "_name", "_singles")
+
+    def __init__(self, entries: Lookup, singles: Mapping[Any, Any], name: str | None) -> None:
+        self._entries, self._singles, self._name = entries, singles, name
+
+    def get(self, key: Any, /) -> Entries | None:
+        if key in self._singles:
+            return {self._name: self._singles[key]}
+        return self._entries.get(key)
+
+
 class KeyedState:
     """The master state of one job on one node, by slot.
 
@@ -52,12 +75,18 @@ class KeyedState:
     result of an accumulator; by default a copy of the entries.
     """
 
-    step = 2_000
+    step = 8_000
+    keeps_singles = True
+    """Whether keys with one entry of a plain value are stored by that value."""
 
     def __init__(self, read: Callable[[Entries], Any] = copy_entries) -> None:
         self._read = read
         self._timers: TimerIndex | None = None
         self._masters: dict[int, dict[Any, Entries]] = {}
+        # Keys that are not in the masters: each has one entry, of this name, with a plain value. A
+        # dictionary for each of them would take ten times the memory, and most of the time.
+        self._singles: dict[int, dict[Any, Any]] = {}
+        self._name: str | None = None
         self._slow_path: dict[int, set[Any]] = {}
         # When each key was last touched, by slot; the longest ago comes first.
         self._seen: dict[int, dict[Any, int]] = {}
@@ -65,7 +94,15 @@ class KeyedState:
     @property
     def slots(self) -> Mapping[int, Mapping[Any, Entries]]:
         """The committed keys of each slot that has any; not to be changed by the caller."""
-        return self._masters
+        singles = {slot: self._entries_of(slot) for slot in self._singles}
+        return {
+            slot: singles.get(slot, {}) | self._masters.get(slot, {})
+            for slot in self._masters.keys() | singles.keys()
+        }
+
+    def _entries_of(self, slot: int) -> dict[Any, Entries]:
+        """The singles of a slot as entries."""
+        return {key: {self._name: value} for key, value in self._singles.get(slot, {}).items()}
 
     @property
     def slow_path(self) -> Mapping[int, Set[Any]]:
@@ -79,11 +116,33 @@ class KeyedState:
 
     def lookups(self, keys: Iterable[Any], slots: Iterable[int]) -> Mapping[int, Lookup]:
         """The slots as a reduction of some keys, each with its slot, reads them."""
+        masters = self._lookups(keys, slots)
+        if not self._singles:
+            return masters
+        return {
+            slot: _WithSingles(
+                masters.get(slot, _NO_ENTRIES), self._singles.get(slot, {}), self._name
+            )
+            for slot in masters.keys() | self._singles.keys()
+        }
+
+    def tables(self, keys: Iterable[Any], slots: Iterable[int]) -> Tables:
+        """The same in two tables: keys by their entries, and by their value."""
+        name = self._name if self._singles else None
+        return Tables(self._lookups(keys, slots), self._singles, name)
+
+    def _lookups(self, keys: Iterable[Any], slots: Iterable[int]) -> Mapping[int, Lookup]:
         return self._masters
 
     def apply(self, fragment: KeyedFragment, slots: SlotMask | None = None) -> None:
         """Apply the fragment of a committed epoch, or its part for some slots."""
         chosen = None if slots is None else np.flatnonzero(slots).tolist()
+        if not self._singles:
+            self._name = fragment.name
+        elif fragment.singles and fragment.name != self._name:
+            fragment = fragment.expanded()
+        for slot, values in among(fragment.singles, chosen):
+            self._write_singles(slot, values)
         for slot, writes in among(fragment.plain, chosen):
             self._write(slot, writes, whole=slot in fragment.whole)
         for slot, changes in among(fragment.other, chosen):
@@ -92,9 +151,32 @@ class KeyedState:
             for slot, keys in among(visited, chosen):
                 self._visit(slot, keys, time)
 
+    def _write_singles(self, slot: int, values: Mapping[Any, Any]) -> None:
+        master = self._masters.get(slot)
+        if master:
+            known = {key: values[key] for key in master.keys() & values.keys()}
+            entries = {key: {self._name: value} for key, value in known.items()}
+            self._change(slot, {key: Change(new, True, False) for key, new in entries.items()})
+            values = {key: value for key, value in values.items() if key not in known}
+        if values:
+            self._singles.setdefault(slot, {}).update(values)
+
+    def _expand(self, slot: int, keys: Iterable[Any]) -> None:
+        """Store some keys by their entries."""
+        singles = self._singles.get(slot)
+        if singles is None:
+            return
+        master = self._masters.setdefault(slot, {})
+        for key in keys:
+            if key in singles:
+                master[key] = {self._name: singles.pop(key)}
+        if not singles:
+            del self._singles[slot]
+
     def _write(self, slot: int, writes: Mapping[Any, Entries], *, whole: bool) -> None:
         if not writes:
             return
+        self._expand(slot, writes)
         master, slow_path = self._masters.setdefault(slot, {}), self._slow_path.get(slot)
         if self._timers is not None:
             self._timers.write(slot, master, writes)
@@ -108,6 +190,7 @@ class KeyedState:
                 self._update_slow_path(slot, key, entries)
 
     def _change(self, slot: int, changes: Mapping[Any, Change]) -> None:
+        self._expand(slot, changes)
         master = self._masters.setdefault(slot, {})
         timers = self._timers
         for key, change in changes.items():
@@ -139,8 +222,9 @@ class KeyedState:
 
     def _visit(self, slot: int, keys: list[Any], time: int) -> None:
         master, seen = self._masters.get(slot, {}), self._seen.setdefault(slot, {})
+        singles = self._singles.get(slot, {})
         for key in keys:
-            if key not in master:
+            if key not in master and key not in singles:
                 seen.pop(key, None)
             elif seen.get(key) != time:  # a merged fragment may repeat what is known
                 seen.pop(key, None)
@@ -194,8 +278,10 @@ class KeyedState:
             return self._snapshot(slots)
 
     def _snapshot(self, slots: range) -> KeyedFragment:
-        taken = KeyedFragment()
+        taken = KeyedFragment(name=self._name)
         for slot in slots:
+            if slot in self._singles:
+                taken.singles[slot] = self._singles[slot].copy()
             master, slow_path = self._masters.get(slot), self._slow_path.get(slot, _NO_KEYS)
             if master is None:
                 continue
@@ -218,18 +304,23 @@ class KeyedState:
             self._timers.drop(np.flatnonzero(slots).tolist())
         for slot in np.flatnonzero(slots).tolist():
             self._slow_path.pop(slot, None)
-            for tables in (self._masters, self._seen):
+            for tables in (self._masters, self._singles, self._seen):
                 if slot in tables:
                     discard(tables.pop(slot))
 
     def get(self, slot: int, key: Any) -> Any:
         """What a user reads for a key, or None."""
         entries = self._masters.get(slot, {}).get(key)
+        singles = self._singles.get(slot, {})
+        if key in singles:
+            entries = {self._name: singles[key]}
         return None if entries is None else self._read(entries)
 
     def items(self, slots: SlotMask) -> Iterator[tuple[Any, Any]]:
         """The keys of some slots with what a user reads for each."""
         for slot in np.flatnonzero(slots).tolist():
+            for key, entries in self._entries_of(slot).items():
+                yield key, self._read(entries)
             for key, entries in self._masters.get(slot, {}).items():
                 yield key, self._read(entries)
 
@@ -239,5 +330,8 @@ class KeyedState:
 
     def counts(self, slots: SlotMask) -> SlotCounts:
         """The number of keys in each of some slots, in slot order."""
-        at = np.flatnonzero(slots).tolist()
-        return np.fromiter((len(self._masters.get(slot, ())) for slot in at), np.int64, len(at))
+        counts = np.zeros(len(slots), np.int64)
+        for table in (self._masters, self._singles):
+            at = np.fromiter(table, np.int64, len(table))
+            counts[at] += np.fromiter(map(len, table.values()), np.int64, len(table))
+        return counts[slots]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from operator import attrgetter, itemgetter
+from operator import attrgetter, itemgetter, methodcaller
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -23,6 +23,8 @@ from millstream.state.pickling import canonical, dumps, unpickled
 T = TypeVar("T")
 _Table = Mapping[int, Mapping[Any, Entries]]
 _Packed = tuple[list[int], list[int], list[Any], tuple[str, ...], list[Any]]
+_PackedSingles = tuple[list[int], list[int], list[Any], list[Any]]
+_values = methodcaller("values")
 
 Visits = list[tuple[int, dict[int, list[Any]]]]
 
@@ -34,16 +36,20 @@ class KeyedFragment:
     ``plain`` has the writes of plain changes, which are nearly all and need no ``Change`` object;
     ``other`` has all other changes. ``visits`` lists the keys that were touched at a time, by slot,
     oldest first. In slots of ``whole``, plain writes are all entries that their keys have then.
+    ``singles`` has the new values of keys that have one entry, called ``name``, with a plain value.
     """
 
     plain: dict[int, dict[Any, Entries]] = field(default_factory=dict)
     other: dict[int, dict[Any, Change]] = field(default_factory=dict)
     visits: Visits = field(default_factory=list)
     whole: set[int] = field(default_factory=set)
+    singles: dict[int, dict[Any, Any]] = field(default_factory=dict)
+    name: str | None = None
 
     def __bool__(self) -> bool:
         """Whether there is any change."""
-        return any(self.plain.values()) or any(self.other.values()) or bool(self.visits)
+        tables = (self.plain, self.other, self.singles)
+        return any(any(table.values()) for table in tables) or bool(self.visits)
 
     def add(self, slot: int, key: Any, change: Change | None) -> None:
         """Add the change of a key that has none yet."""
@@ -63,6 +69,7 @@ class KeyedFragment:
     def finish(self, partial: set[int]) -> None:
         """Set which slots are whole: all but those where plain writes are parts of entries."""
         self.plain = {slot: writes for slot, writes in self.plain.items() if writes}
+        self.singles = {slot: values for slot, values in self.singles.items() if values}
         self.whole = self.plain.keys() - partial
 
     def expire(
@@ -86,20 +93,35 @@ class KeyedFragment:
         """Its changes to some slots."""
         visits = [(time, _part(visited, slots)) for time, visited in self.visits]
         plain, other = _part(self.plain, slots), _part(self.other, slots)
-        return KeyedFragment(plain, other, visits, self.whole.intersection(slots))
+        singles, whole = _part(self.singles, slots), self.whole.intersection(slots)
+        return KeyedFragment(plain, other, visits, whole, singles, self.name)
 
     def among(self, slots: list[int]) -> KeyedFragment:
         """Its changes to slots that are listed one by one."""
         visits = [(time, dict(among(visited, slots))) for time, visited in self.visits]
         plain, other = dict(among(self.plain, slots)), dict(among(self.other, slots))
-        return KeyedFragment(plain, other, visits, self.whole.intersection(slots))
+        singles, whole = dict(among(self.singles, slots)), self.whole.intersection(slots)
+        return KeyedFragment(plain, other, visits, whole, singles, self.name)
+
+    def expanded(self) -> KeyedFragment:
+        """The same without singles: their keys have plain writes."""
+        if not self.singles:
+            return self
+        plain, whole, name = dict(self.plain), set(self.whole), self.name
+        for slot, values in self.singles.items():
+            if slot not in plain:
+                whole.add(slot)
+            writes = {key: {name: value} for key, value in values.items()}
+            plain[slot] = plain.get(slot, {}) | writes
+        return KeyedFragment(plain, self.other, self.visits, whole)
 
 
 def tables_of(fragment: object) -> list[Any]:
     """The large tables of a fragment, to be freed one by one."""
     if not isinstance(fragment, KeyedFragment):
         return []
-    return [*fragment.plain.values(), *fragment.other.values()]
+    tables = (fragment.plain, fragment.other, fragment.singles)
+    return [of_slot for table in tables for of_slot in table.values()]
 
 
 def _part(table: dict[int, T], slots: range) -> dict[int, T]:
@@ -135,7 +157,8 @@ def encode_keyed(fragment: KeyedFragment) -> bytes:
 def _parts(fragment: KeyedFragment) -> Iterator[KeyedFragment]:
     """Cut a fragment between slots, into parts of not too many keys."""
     weights: dict[int, int] = {}
-    tables: list[Mapping[int, Collection[Any]]] = [fragment.plain, fragment.other]
+    tables: list[Mapping[int, Collection[Any]]]
+    tables = [fragment.plain, fragment.other, fragment.singles]
     tables += [visited for _, visited in fragment.visits]
     for table in tables:
         for slot, keys in table.items():
@@ -162,7 +185,8 @@ def _encode_part(fragment: KeyedFragment) -> bytes:
     changes = chain.from_iterable(map(dict.values, fragment.other.values()))
     cleared = [at for at, hides in enumerate(map(attrgetter("cleared"), changes)) if hides]
     whole = sorted(fragment.whole)  # by slot: equal fragments have equal bytes
-    return dumps((_pack(fragment.plain), _pack(other), cleared, fragment.visits, whole))
+    singles = (fragment.name, *_pack_singles(fragment.singles))
+    return dumps((_pack(fragment.plain), _pack(other), cleared, fragment.visits, whole, singles))
 
 
 def decode_keyed(data: bytes | pa.Buffer) -> KeyedFragment:
@@ -173,11 +197,13 @@ def decode_keyed(data: bytes | pa.Buffer) -> KeyedFragment:
         decoded.other.update(part.other)
         decoded.visits += part.visits
         decoded.whole |= part.whole
+        decoded.singles.update(part.singles)
+        decoded.name = part.name
     return decoded
 
 
 def _decode_part(read: Any) -> KeyedFragment:
-    plain, other, cleared, visits, *whole = read  # records of older versions end with the visits
+    plain, other, cleared, visits, *more = read  # records of older versions have no more
     hidden = set(cleared)
     numbers = iter(range(len(other[2])))
     changes = {
@@ -187,7 +213,25 @@ def _decode_part(read: Any) -> KeyedFragment:
     for _, visited in visits:
         for slot, keys in visited.items():
             visited[slot] = canonical(keys)
-    return KeyedFragment(_unpack(plain), changes, visits, set(*whole))
+    found = KeyedFragment(_unpack(plain), changes, visits)
+    if more:
+        whole, (found.name, *singles) = more
+        found.whole, found.singles = set(whole), _unpack_singles(*singles)
+    return found
+
+
+def _pack_singles(singles: dict[int, dict[Any, Any]]) -> _PackedSingles:
+    """Slots with their numbers of keys, all keys, and their values."""
+    tables = singles.values()
+    keys = list(chain.from_iterable(tables))
+    return list(singles), list(map(len, tables)), keys, [*chain.from_iterable(map(_values, tables))]
+
+
+def _unpack_singles(
+    slots: list[int], numbers: list[int], keys: list[Any], values: list[Any]
+) -> dict[int, dict[Any, Any]]:
+    pairs = zip(canonical(keys), values, strict=True)
+    return {slot: dict(islice(pairs, n)) for slot, n in zip(slots, numbers, strict=True)}
 
 
 def _pack(table: _Table) -> _Packed:
@@ -234,7 +278,12 @@ def merge_keyed(fragments: Sequence[KeyedFragment]) -> KeyedFragment:
     """Merge fragments of consecutive epochs, oldest first, into one with the same effect."""
     merged = KeyedFragment()
     seen: dict[int, dict[Any, int]] = {}
+    if not _have_singles_apart(fragments):
+        fragments = [fragment.expanded() for fragment in fragments]
     for fragment in fragments:
+        for slot, values in fragment.singles.items():
+            merged.singles.setdefault(slot, {}).update(values)
+        merged.name = fragment.name if fragment.singles else merged.name
         for slot, writes in fragment.plain.items():
             _add_plain(merged, slot, writes, whole=slot in fragment.whole)
         for slot, changes in fragment.other.items():
@@ -244,6 +293,16 @@ def merge_keyed(fragments: Sequence[KeyedFragment]) -> KeyedFragment:
                 seen.setdefault(slot, {}).update(dict.fromkeys(keys, time))
     merged.visits = visits_of(seen)
     return merged
+
+
+def _have_singles_apart(fragments: Sequence[KeyedFragment]) -> bool:
+    """Whether singles have one name, and no slot of them has changes of another kind."""
+    slots: set[int] = set().union(*(fragment.singles for fragment in fragments))
+    names = {fragment.name for fragment in fragments if fragment.singles}
+    return len(names) < 2 and all(
+        slots.isdisjoint(fragment.plain) and slots.isdisjoint(fragment.other)
+        for fragment in fragments
+    )
 
 
 def _add_plain(

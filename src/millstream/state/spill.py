@@ -118,6 +118,8 @@ class _Overlaid:
 class SpillingState(KeyedState):
     """The master state of one job on one node, in memory and in a table of cold keys."""
 
+    keeps_singles = False
+
     def __init__(
         self, spilling: Spilling, table: ColdKeys, read: Callable[[Entries], Any] = copy_entries
     ) -> None:
@@ -136,7 +138,7 @@ class SpillingState(KeyedState):
         """The number of cold keys."""
         return sum(self._cold.values())
 
-    def lookups(self, keys: Iterable[Any], slots: Iterable[int]) -> Mapping[int, Lookup]:
+    def _lookups(self, keys: Iterable[Any], slots: Iterable[int]) -> Mapping[int, Lookup]:
         """The slots as a reduction reads them; cold keys are read in one call."""
         wanted: dict[int, list[Any]] = {}
         for key, slot in zip(keys, slots, strict=True):
@@ -165,6 +167,7 @@ class SpillingState(KeyedState):
 
     def apply(self, fragment: KeyedFragment, slots: SlotMask | None = None) -> None:
         chosen = None if slots is None else set(np.flatnonzero(slots).tolist())
+        fragment = fragment.expanded()
         touched = _touched(fragment, chosen)
         self._load(touched, chosen)
         self.weight -= self._weight_of(touched)

@@ -25,7 +25,7 @@ from millstream.state.key_view import (
     copy_entries,
     overwrites,
 )
-from millstream.state.keyed import KeyedState, Lookup
+from millstream.state.keyed import KeyedState
 from millstream.state.keyed_fragments import KeyedFragment
 from millstream.state.values import value_text
 from millstream.work.failures import user_error
@@ -36,7 +36,10 @@ from millstream.work.unit import Reduced, UnitContext, ttl_of
 from millstream.work.unit_values import Groups, shares
 
 ACCUMULATOR = "accumulator"
-_EMPTY: Final[dict[Any, Entries]] = {}
+_EMPTY: Final[dict[Any, Any]] = {}
+_MISSING: Final = object()
+# Not None, which a look-up gives for a key that is not there.
+_BARE: Final = SCALARS - {type(None)}
 MakeState = Callable[[Callable[[Entries], Any]], KeyedState]
 """Makes the state of a job, given what users read in a key's entries."""
 
@@ -78,7 +81,7 @@ class _ValueOperator(KeyedOperator, ABC):
 
     def reduce(self, blocks: Sequence[pa.RecordBatch], unit: UnitContext) -> Reduced[KeyedFragment]:
         idle = self._idle(unit)
-        fragment = KeyedFragment(defaultdict(dict), defaultdict(dict))
+        fragment = KeyedFragment(defaultdict(dict), defaultdict(dict), singles=defaultdict(dict))
         touched: defaultdict[int, list[Any]] = defaultdict(list)
         outputs: list[Any] = []
         ends: list[int] = []
@@ -137,44 +140,50 @@ class FunctionOperator(_ValueOperator):
         outputs: list[Any],
         ends: list[int],
     ) -> set[int]:
-        plain, other = fragment.plain, fragment.other
-        masters = self.state.lookups(groups, slots)
+        plain, other, bare = fragment.plain, fragment.other, fragment.singles
+        masters, singles, name = self.state.tables(groups, slots)
+        name = fragment.name if name is None else name
+        keeps_singles = self.state.keeps_singles and self._ttl is None
         function, slow_path = self._function, self.state.slow_path
         yields = inspect.isgeneratorfunction(function)
         partial: set[int] = set()
         last: int | None = None
-        master: Lookup = _EMPTY
         key: Any = None
         try:
             # The hot loop of the whole system: calls are inlined here.
             for (key, values), slot in zip(groups.items(), slots, strict=True):
                 if slot != last:
                     last = slot
-                    master = masters.get(slot, _EMPTY)
-                    written = plain[slot]
-                base = master.get(key)
+                    master, single = masters.get(slot, _EMPTY), singles.get(slot, _EMPTY)
+                    written, new = plain[slot], bare[slot]
                 view: View
-                single = False
-                if base is None or (idle and key in idle.get(slot, ())):
-                    base, view = None, {}
+                base, old = None, single.get(key, _MISSING)
+                if idle and key in idle.get(slot, ()):
+                    old, view = _MISSING, {}
+                elif old is not _MISSING:
+                    view = {name: old}
+                elif (base := master.get(key)) is None:
+                    view = {}
                 elif slow_path and key in slow_path.get(slot, ()):
                     view = KeyView(base)
                 else:
                     view = base.copy()
-                    single = len(base) == 1
                 result = function(key, values, view)
                 if yields:
                     outputs.extend(result)
                 elif result is not None:
                     extend_outputs(outputs, result)
                 ends.append(len(outputs))
-                if single and base is not None and len(view) == 1:
-                    (name,) = base
-                    value = view.get(name, base)
-                    if type(value) in SCALARS:
-                        if value is not base[name]:
-                            written[key] = {name: value}
+                if base is None and keeps_singles and len(view) == 1:
+                    if name is None:
+                        name = _name_in(view)
+                    value = _MISSING if name is None else view.get(name, _MISSING)
+                    if type(value) in _BARE:
+                        if value is not old:
+                            new[key] = value
                         continue
+                if old is not _MISSING:
+                    base = {name: old}
                 writes = overwrites(view, base) if type(view) is dict else None
                 if writes is None and (change := close_view(view, base)) is not None:
                     if change.plain:
@@ -185,6 +194,7 @@ class FunctionOperator(_ValueOperator):
                     written[key] = writes
                     if base is not None and list(writes) != list(base):
                         partial.add(slot)
+            fragment.name = name
         except StateTypeError:
             raise
         except Exception as problem:
@@ -192,6 +202,12 @@ class FunctionOperator(_ValueOperator):
                 f"reducer of job {self._job.name!r}", function, problem, value_text(key)
             ) from problem
         return partial
+
+
+def _name_in(view: View) -> str | None:
+    """The name of the one entry of a key, if it is text."""
+    (name,) = view
+    return name if type(name) is str else None
 
 
 class CombiningOperator(_ValueOperator):
