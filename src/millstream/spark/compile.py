@@ -28,6 +28,7 @@ from millstream.flow.vertices import (
     RecordStep,
     SourceVertex,
 )
+from millstream.spark.arrow_maps import ArrowMaps
 from millstream.spark.conform import SinkTypeError, for_spark, is_known, unified
 from millstream.spark.source_frames import open_source
 from millstream.spark.stage import (
@@ -151,6 +152,9 @@ class EpochFrames:
         self._plan = plan
         self._program = program
         self._branches = branches
+        self._maps = ArrowMaps()
+        self._route = sf.col("route")
+        self._names: list[str] | None = None
         self._task = StageTask(coordinator, packed, 0, 0, 0)
         self._sinks = {at: sink.name for at, sink in plan.sinks}
         self._steps = {
@@ -200,16 +204,16 @@ class EpochFrames:
         for stage in range(last + 1):
             if stage:
                 width = self._program.width(stage, record.task_count)
-                frame = frame.repartitionById(width, sf.col("route"))
+                frame = frame.repartitionById(width, self._route)
             of_stage = replace(
                 task,
                 stage=stage,
                 branches=() if stage else self._branches,
                 direct=task.direct if stage == last else None,
             )
-            frame = frame.mapInArrow(
-                partial(run_stage, of_stage), result if stage == last else BLOCKS
-            )
+            names = BLOCKS.names if stage else self._source_names(frame)
+            schema = result if stage == last else BLOCKS
+            frame = self._maps.apply(frame, names, partial(run_stage, of_stage), schema)
             entries = [
                 at
                 for at in self._steps
@@ -218,6 +222,12 @@ class EpochFrames:
             for at in entries:  # in the plan's order: one may feed the next
                 frame = self._through_jvm(frame, of_stage, at, cached)
         return frame
+
+    def _source_names(self, frame: DataFrame) -> list[str]:
+        """The columns of the frames that Spark hands over, which are those of its query."""
+        if self._names is None:
+            self._names = frame.columns
+        return self._names
 
     def _through_jvm(
         self, blocks: DataFrame, task: StageTask, entry: int, cached: ExitStack
