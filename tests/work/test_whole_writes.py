@@ -50,7 +50,9 @@ def test_copies_of_every_kind_have_the_same_entries(
 ) -> None:
     running = Running(job_of(write), partitions=1, tasks=1)
     owner = running.operator.state
-    copy, restored, merged, expected = KeyedState(), KeyedState(), KeyedState(), {}
+    assert isinstance(owner, KeyedState)
+    copy, restored, merged = KeyedState(), KeyedState(), KeyedState()
+    expected: dict[str, dict[str, Any]] = {}
     # One that has singles of another name, and one with most of its keys on disk.
     mixed, spilled = KeyedState(), Spilling(300, lambda _: LimitedTable()).state(0)
     mixed.apply(KeyedFragment(singles={slot: {"z": 1} for slot in range(len(ALL))}, name="z"))

@@ -161,7 +161,7 @@ class FunctionOperator(_ValueOperator):
                 if idle and key in idle.get(slot, ()):
                     old, view = _MISSING, {}
                 elif old is not _MISSING:
-                    view = {name: old}
+                    view = {name: old}  # type: ignore[dict-item]  # singles have a name
                 elif (base := master.get(key)) is None:
                     view = {}
                 elif slow_path and key in slow_path.get(slot, ()):
