@@ -137,9 +137,9 @@ class MapSide:
     def _pack(self, job: int, values: Pairs | KeyedBatch) -> None:
         packer = self._packers[job]
         if isinstance(packer, ValuePacker):
-            repeated = packer.add_repeated(values, self._flush_bytes)
-            if repeated is not None:
-                self._count(job, packer, repeated)
+            taken = packer.add_columns(values, self._flush_bytes)
+            if taken is not None:
+                self._count(job, packer, taken)
                 return
         for part, weight in self._weighers[job].parts(values):
             packer.add(part)

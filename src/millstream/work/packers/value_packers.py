@@ -1,7 +1,8 @@
 """All values of a key as a list, for reduce functions.
 
-Without windows, values are grouped by key as they come, and only counted while all are equal: that
-is faster than numbering and sorting them, which windows need.
+Without windows, values are only counted while all are equal, and grouped in columns while all are
+plain and of one type; others are grouped by key as they come: that is faster than numbering and
+sorting them, which windows need.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from millstream.work.packers.block_weight import LARGEST_BYTES
 from millstream.work.packers.collected_values import CollectedValues, as_items
 from millstream.work.packers.key_counts import KeyCounts, key_column
 from millstream.work.packers.placing import Placing, block_order
+from millstream.work.packers.value_columns import ValueColumns, value_column
 from millstream.work.packers.value_lists import (
     TIMES,
     encode_lists,
@@ -52,30 +54,44 @@ class ValuePacker:
         self._times: dict[Any, list[Any]] = defaultdict(list)
         self._newest: dict[Any, int] | None = None  # of each key with a time, if values have any
         self._counts: Counter[Any] = Counter()
-        self._columns = KeyCounts()
+        self._repeats = KeyCounts()
+        self._columns = ValueColumns()
         self._repeated: Any = None
         self.rows = 0
 
-    def add_repeated(self, values: Pairs | KeyedBatch, limit: int = LARGEST_BYTES) -> int | None:
-        """Take values if all are equal, and return their size; else take nothing."""
+    def add_columns(self, values: Pairs | KeyedBatch, limit: int = LARGEST_BYTES) -> int | None:
+        """Take plain values of one type in columns, and return their size; else take nothing."""
         if not isinstance(values, Pairs) or values.timed or self._groups or self._counts:
             return None
         if self._combine is not None or not values.items:
             return None
         of_pairs, given, *_ = values.columns
-        keys = key_column(of_pairs) if self._is_repeated(given) else None
-        if keys is None or keys.nbytes > limit or keys.type != (self._columns.kind or keys.type):
+        keys = key_column(of_pairs)
+        if keys is None or keys.nbytes > limit or keys.type != (self._repeats.kind or keys.type):
             return None
         if self._job.key_type is not None and canonical_type(self._job.key_type) != keys.type:
             return None
         self._uniform.checked((), False)
-        self._repeated = given[0]
-        self._columns.add(keys)
+        if not self._columns and self._is_repeated(given):
+            weight = int(keys.nbytes)
+            self._repeated = given[0]
+            self._repeats.add(keys)
+        else:
+            column = value_column(given)
+            if column is None or keys.nbytes + column.nbytes > limit:
+                return None
+            before = value_column((self._repeated,)) if self._repeats else column
+            if before is None or before.type != column.type or not self._columns.fits(keys, column):
+                return None
+            weight = int(keys.nbytes + column.nbytes)
+            if self._repeats:
+                self._columns.add_repeated(*self._repeats.take(), before)
+            self._columns.add(keys, column)
         self.rows += len(keys)
-        return int(keys.nbytes)
+        return weight
 
     def add(self, values: Pairs | KeyedBatch, times: Ints | None = None) -> None:
-        if times is None and self.add_repeated(values) is not None:
+        if times is None and self.add_columns(values) is not None:
             return
         items, stamps = as_items(values)
         items = self._uniform.checked(items, stamps is not None)
@@ -117,7 +133,9 @@ class ValuePacker:
 
     def _add_repeated(self, items: Sequence[tuple[Any, ...]]) -> bool:
         """Count keys while all values are equal: twice as fast as collecting them in lists."""
-        if self._groups or not items or not self._is_repeated(tuple(map(_value, items))):
+        if self._groups or self._columns or not items:
+            return False
+        if not self._is_repeated(tuple(map(_value, items))):
             return False
         self._decode_columns()
         self._repeated = items[0][1]
@@ -128,13 +146,18 @@ class ValuePacker:
         """Whether all values are equal, and equal to those before."""
         if not only_value(values):
             return False
-        known = self._counts or self._columns
+        known = self._counts or self._repeats
         return not known or only_value((self._repeated, values[0]))
 
     def _decode_columns(self) -> None:
-        if self._columns:
-            keys, numbers = self._columns.take()
+        """Take what is in columns out of them, because it has to be grouped with other values."""
+        if self._repeats:
+            keys, numbers = self._repeats.take()
             self._counts.update(dict(zip(decode_keys(keys), numbers.tolist(), strict=True)))
+        if self._columns:
+            keys, values = self._columns.take()
+            for key, value in zip(decode_keys(keys), values.to_pylist(), strict=True):
+                self._groups[key].append(value)
 
     def flush(self) -> pa.RecordBatch | None:
         newest, self._newest = self._newest, None
@@ -150,7 +173,10 @@ class ValuePacker:
             self._add(())
         if self._columns:
             self.rows = 0
-            return self._counted(*self._columns.take())
+            return self._columns.flush(self._slots)
+        if self._repeats:
+            self.rows = 0
+            return self._counted(*self._repeats.take())
         if self._counts:
             return self._flush_counts()
         if not self._groups:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,12 +24,14 @@ JOB = job_of(nothing)
 TEXT = st.text("aß", max_size=2)
 NUMBER = st.integers(-3, 3) | st.sampled_from([2**62, -(2**62)])
 # To Python, some of these values are equal.
-VALUE = st.sampled_from([1, True, 1.0, 0.0, -0.0, "x", (1,)])
+VALUE = st.sampled_from([1, 2, True, 1.0, 0.0, -0.0, "x", "y", "\ud800", 2**70, b"x", None, (1,)])
 
 
 def chunks_of(keys: st.SearchStrategy[Any]) -> st.SearchStrategy[list[list[tuple[Any, Any]]]]:
     equal = VALUE.flatmap(lambda value: st.lists(st.tuples(keys, st.just(value)), max_size=8))
-    return st.lists(equal | st.lists(st.tuples(keys, VALUE), max_size=8), max_size=6)
+    numbers = st.lists(st.tuples(keys, st.integers()), max_size=8)
+    several = st.lists(st.tuples(keys, VALUE), max_size=8)
+    return st.lists(equal | numbers | several, max_size=6) | st.lists(numbers, max_size=6)
 
 
 CHUNKS = st.one_of(
@@ -38,7 +41,7 @@ CHUNKS = st.one_of(
 
 @untimed
 @given(st.lists(CHUNKS, max_size=3).filter(lambda tasks: len({*map(_kind, tasks)} - {None}) < 2))
-def test_equal_values_are_gathered_as_all_others_are(
+def test_values_are_gathered_in_order_whatever_they_are(
     tasks: list[list[list[tuple[Any, Any]]]],
 ) -> None:
     blocks = [
@@ -70,6 +73,15 @@ def test_a_key_of_another_type_is_refused_wherever_it_comes(other: Any) -> None:
     for chunks in ([[*texts, (other, 1)]], [texts, [(other, 1)]]):
         with pytest.raises(RecordError, match="map of job 'job'"):
             blocks_of(JOB, *(Chunk(records=chunk) for chunk in chunks))
+
+
+def test_plain_values_of_one_type_travel_as_a_column_also_after_equal_ones() -> None:
+    chunks = [[("b", 1), ("a", 1)], [("b", 3), ("a", 2), ("b", 1)]]
+
+    (block,) = blocks_of(JOB, *(Chunk(records=chunk) for chunk in chunks))
+
+    assert block.schema.field("values").type == pa.list_(pa.int64())
+    assert gather([block])[0] == {"a": [1, 2], "b": [1, 3, 1]}
 
 
 def test_keys_are_counted_in_parts_and_come_back_by_first_occurrence(
