@@ -1,8 +1,7 @@
 """``mapInArrow`` for frames that are built again in every epoch.
 
-PySpark names all columns of a frame one by one, each with some calls to the JVM; that took longer
-than anything else in building an epoch. The columns are the same in every epoch, so they are
-named once.
+PySpark names all columns of a frame one by one, each with some calls to the JVM. The columns are
+the same in every epoch, so they are named once.
 """
 
 from __future__ import annotations

@@ -305,7 +305,7 @@ class Frames:
 
 
 def _evaluate(frame: DataFrame) -> None:
-    # Counting is cheaper than writing to ``noop``, which is a query of its own around this one.
+    # Not by a write to ``noop``, which is a query of its own around this one.
     frame._jdf.queryExecution().toRdd().count()
 
 

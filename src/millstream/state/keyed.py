@@ -84,7 +84,7 @@ class KeyedState:
         self._timers: TimerIndex | None = None
         self._masters: dict[int, dict[Any, Entries]] = {}
         # Keys that are not in the masters: each has one entry, of this name, with a plain value. A
-        # dictionary for each of them would take ten times the memory, and most of the time.
+        # dictionary for each of them would take several times the memory, and the time.
         self._singles: dict[int, dict[Any, Any]] = {}
         self._name: str | None = None
         self._slow_path: dict[int, set[Any]] = {}

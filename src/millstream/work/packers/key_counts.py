@@ -1,6 +1,6 @@
 """How often each key comes, counted in Arrow columns: for values that are all equal.
 
-A dictionary would hash and compare every key as a Python object, about twice as slowly.
+A dictionary would hash and compare every key as a Python object, which takes longer.
 """
 
 from __future__ import annotations

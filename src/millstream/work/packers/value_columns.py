@@ -1,7 +1,6 @@
 """Keys with plain values of one type, grouped in Arrow columns.
 
-Grouping Python objects in a dictionary of lists, and making one column of the lists, takes about
-twice as long.
+To group Python objects in a dictionary of lists, and to make one column of the lists, takes longer.
 """
 
 from __future__ import annotations
