@@ -23,9 +23,9 @@ from millstream.wire.process_identity import this_process
 from millstream.wire.run_registry import (
     FOLDERS,
     RegisteredRun,
+    Registration,
     RegistryUnusableError,
     RunRegistry,
-    register_run,
 )
 
 ENDPOINT = Endpoint("grpc+unix:///tmp/somewhere/coordinator.sock", b"\x00secret\xff")
@@ -302,15 +302,15 @@ def test_two_processes_that_register_at_once_are_both_listed(
 
 def test_the_state_folder_is_that_of_the_environment(tmp_path: Path) -> None:
     environment = {"XDG_STATE_HOME": str(tmp_path)}
-    remove = register_run("w", ENDPOINT, environment)
-    register_run("w", ENDPOINT, environment)
+    registered = Registration("w", ENDPOINT, environment=environment)
+    Registration("w", ENDPOINT, environment=environment)
 
     first, second = RunRegistry.of_user(environment).runs()
     assert (first.workflow, first.endpoint, first.process) == ("w", ENDPOINT, this_process())
     assert second.number == first.number + 1
-    remove()
+    registered.remove()
     assert RunRegistry.of_user(environment).runs() == [second]
-    remove()
+    registered.remove()
 
 
 @pytest.mark.parametrize("home", [{}, {"XDG_STATE_HOME": "relative"}, {"XDG_STATE_HOME": ""}])
@@ -319,7 +319,7 @@ def test_otherwise_it_is_in_the_home_folder(
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
 
-    register_run("w", ENDPOINT, home)
+    Registration("w", ENDPOINT, environment=home)
 
     assert len(os.listdir(tmp_path.joinpath(".local", "state", *FOLDERS))) == 1
 
@@ -330,23 +330,25 @@ def test_a_run_does_not_depend_on_its_entry(
     (tmp_path / "file").write_text("no folder")
 
     with caplog.at_level(logging.WARNING, "millstream"):
-        register_run("w", ENDPOINT, {"XDG_STATE_HOME": str(tmp_path / "file")})()
+        Registration("w", ENDPOINT, environment={"XDG_STATE_HOME": str(tmp_path / "file")}).remove()
     assert "cannot find this run" in caplog.text and "XDG_STATE_HOME" in caplog.text
 
 
 def test_an_entry_in_a_folder_that_is_gone_need_not_be_removed(tmp_path: Path) -> None:
-    remove = register_run("w", ENDPOINT, {"XDG_STATE_HOME": str(tmp_path / "state")})
+    registered = Registration(
+        "w", ENDPOINT, environment={"XDG_STATE_HOME": str(tmp_path / "state")}
+    )
     (tmp_path / "state").rename(tmp_path / "moved")
 
-    remove()
+    registered.remove()
 
 
 def test_an_entry_in_a_folder_that_became_unsafe_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    remove = register_run("w", ENDPOINT, {"XDG_STATE_HOME": str(tmp_path)})
+    registered = Registration("w", ENDPOINT, environment={"XDG_STATE_HOME": str(tmp_path)})
     tmp_path.joinpath(*FOLDERS).chmod(0o777)
 
     with caplog.at_level(logging.WARNING, "millstream"):
-        remove()
+        registered.remove()
     assert "others can write it" in caplog.text

@@ -23,8 +23,7 @@ from millstream.node.holdings import UNKNOWN, Holdings
 from millstream.node.pending_epochs import PendingEpoch, PendingEpochs
 from millstream.node.replication_log import ReplicationLog, Retained
 from millstream.node.scan_views import Views
-from millstream.ring.hashing import slot_of_key
-from millstream.ring.keys import canonical_key
+from millstream.ring.key_types import NULL
 from millstream.ring.masks import SlotCounts, SlotMask, equal_runs, mask_of, runs_of
 from millstream.ring.placement import Placement
 from millstream.ring.ring import NodeId
@@ -327,17 +326,19 @@ class SlotStore:
 
     # -- reading -------------------------------------------------------------------------
 
-    def get(self, job: int, key: Any) -> Any:
-        """A key's committed state, or None; also if its slot is not this node's."""
-        slot = self.slot_of(job, key)
-        if slot is None or not self.holdings.owned[slot]:
-            return None
-        return self.operators[job].state.get(slot, canonical_key(key, self._key_types[job]))
-
-    def slot_of(self, job: int, key: Any) -> int | None:
-        """The slot of a key; None if this node has seen no key of its type."""
+    def get_many(self, job: int, keys: Sequence[Any], slots: Sequence[int]) -> list[Any]:
+        """The committed state of canonical keys in slots that this node must own, or None."""
         self.require_job(job)
-        return slot_of_key(key, self._key_types.get(job), self.slots)
+        if not self.holdings.owned[list(slots)].all():
+            raise SlotsNotHeldError(f"node {self._node} does not own the slots of all keys")
+        state = self.operators[job].state
+        if self._key_types.get(job, NULL) != NULL:
+            return state.get_many(slots, keys)
+        # It has seen no key, or only None.
+        return [
+            None if key is not None else state.get_many([slot], [key])[0]
+            for slot, key in zip(slots, keys, strict=True)
+        ]
 
     def is_behind(self, slots: range, epoch: int) -> bool:
         """Whether this node owns some of these slots and has not merged an epoch into them yet."""

@@ -198,6 +198,8 @@ class Engine:
                 node_memory=sum(report.memory for report in result.reports.values()),
                 cold_keys=sum(report.cold_keys for report in result.reports.values()),
                 store=_stored(result.reports.values()),
+                time=self._clock(),
+                phases=result.phases,
             )
         )
 

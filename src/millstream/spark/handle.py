@@ -23,6 +23,7 @@ from millstream.flow.vertices import FusedVertex, JobVertex
 from millstream.observe.display import Display
 from millstream.observe.progress import Progress
 from millstream.ring.drawing import draw
+from millstream.spark.dashboard_option import Dashboard
 from millstream.spark.engine import Engine, EpochFailedError
 from millstream.spark.gateway import BROKEN, Gateway
 from millstream.times import END, since_epoch
@@ -97,6 +98,7 @@ class Run:
         self._display = display
         self._cleanup = cleanup
         self._gateway = gateway
+        self.dashboard: Dashboard | None = None
         self._stopped = False
         self._raised = False
         self._lock = threading.RLock()
@@ -111,7 +113,7 @@ class Run:
         now = self._coordinator.overview()
         return Status(
             self._plan.name,
-            self._phase(),
+            self.phase(),
             now.committed,
             now.placement.version,
             now.nodes(),
@@ -126,7 +128,8 @@ class Run:
             now.pending,
         )
 
-    def _phase(self) -> Phase:
+    def phase(self) -> Phase:
+        """Whether it runs, or how it ended."""
         if self._failure() is not None:
             return "failed"
         if self._stopped:
@@ -158,6 +161,18 @@ class Run:
         names = ", ".join(vertex.name for _, vertex in self._plan.jobs)
         raise ConfigError(f"there is no job {job!r}; the jobs are {names}")
 
+    def dashboard_link(self, *, viewer: bool = False) -> str:
+        """A link that opens the dashboard in a browser, once, within five minutes.
+
+        It allows to change the run, unless it is for a ``viewer``.
+        """
+        if self.dashboard is None:
+            raise ConfigError(
+                "this run has no dashboard: pip install 'millstream[dashboard]', and start it "
+                "without dashboard=False"
+            )
+        return self.dashboard.login_link("viewer" if viewer else "operator")
+
     # -- elasticity ----------------------------------------------------------------------
 
     def scale(self, nodes: int) -> None:
@@ -182,8 +197,7 @@ class Run:
 
     def load(self) -> Load | None:
         """The load of nodes and slots after the newest epoch; None before the first."""
-        history = self._coordinator.load.history
-        return history[-1] if history else None
+        return self._coordinator.load.newest()
 
     def events(self) -> list[Event]:
         """What happened to nodes and slots, and why; the newest thousand, oldest first.
