@@ -23,7 +23,8 @@ from millstream.api.key_text import parse_key
 from millstream.api.served_run import ContinuationGoneError
 from millstream.checkpoints.tables import jsonable
 from millstream.coordinator.service import Coordinator
-from millstream.coordinator.state_reader import Scan, StateReader
+from millstream.coordinator.state_reader import StateReader
+from millstream.coordinator.state_scan import Scan
 from millstream.errors import ConfigError
 from millstream.flow.plan import Plan
 from millstream.observe.progress import Progress

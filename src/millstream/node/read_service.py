@@ -94,7 +94,6 @@ class ReadService:
         items: list[tuple[Any, bytes]] = []
         for part in split_by_keys(slots, keys):
             with self._metadata:
-                store.require_owned(part)
                 fragments = list(store.views.parts(view, part, store.holdings.through))
             # Unpickled and pickled again outside of the lock.
             shown = shown_items(partial(store.scratch, view.job), iter(fragments), store.slots)

@@ -24,6 +24,7 @@ from millstream.node.pending_epochs import PendingEpoch, PendingEpochs
 from millstream.node.replication_log import ReplicationLog, Retained
 from millstream.node.scan_views import Views
 from millstream.ring.key_types import NULL
+from millstream.ring.keys import canonical_key
 from millstream.ring.masks import SlotCounts, SlotMask, equal_runs, mask_of, runs_of
 from millstream.ring.placement import Placement
 from millstream.ring.ring import NodeId
@@ -86,7 +87,9 @@ class SlotStore:
     def place(self, placement: Placement, *, empty: bool, owners_since: int | None = None) -> None:
         """Apply the placement in force: roles change, and slots no longer held are dropped."""
         before, through = self.holdings.owned, self.holdings.through.copy()
-        self._drop(self.holdings.place(placement, empty, owners_since))
+        released = self.holdings.place(placement, empty, owners_since)
+        self.views.preserve(released, through)  # which is not known any more afterwards
+        self._drop(released)
         self.replication.begin(self.holdings.owned & ~before, through)
         self.merge()
 
@@ -327,13 +330,14 @@ class SlotStore:
     # -- reading -------------------------------------------------------------------------
 
     def get_many(self, job: int, keys: Sequence[Any], slots: Sequence[int]) -> list[Any]:
-        """The committed state of canonical keys in slots that this node must own, or None."""
+        """The committed state of keys in slots that this node must own, or None."""
         self.require_job(job)
         if not self.holdings.owned[list(slots)].all():
             raise SlotsNotHeldError(f"node {self._node} does not own the slots of all keys")
         state = self.operators[job].state
-        if self._key_types.get(job, NULL) != NULL:
-            return state.get_many(slots, keys)
+        kind = self._key_types.get(job, NULL)
+        if kind != NULL:  # canonical again: of equal NaNs, there is one in each process
+            return state.get_many(slots, [canonical_key(key, kind) for key in keys])
         # It has seen no key, or only None.
         return [
             None if key is not None else state.get_many([slot], [key])[0]
@@ -353,14 +357,6 @@ class SlotStore:
     def scratch(self, job: int) -> State[Any]:
         """An empty state of a job, to read fragments with."""
         return operator_for(self._vertices[job], self.slots).state
-
-    def require_owned(self, slots: range) -> None:
-        """Raise ``SlotsNotHeldError`` unless this node owns all of these slots."""
-        if not self.holdings.owned[slots.start : slots.stop].all():
-            last = slots.stop - 1
-            raise SlotsNotHeldError(
-                f"node {self._node} does not own all of slots {slots.start} to {last}"
-            )
 
     def most_keys(self, slots: range) -> int:
         """The number of keys of the largest job in some slots."""

@@ -9,12 +9,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, Literal
+from typing import Literal
 
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from millstream.coordinator.service import Coordinator
-from millstream.coordinator.state_reader import Scan, StateReader
+from millstream.coordinator.state_reader import StateReader
 from millstream.elastic.events import Event
 from millstream.elastic.load import Load
 from millstream.errors import ConfigError
@@ -26,6 +27,7 @@ from millstream.ring.drawing import draw
 from millstream.spark.dashboard_option import Dashboard
 from millstream.spark.engine import Engine, EpochFailedError
 from millstream.spark.gateway import BROKEN, Gateway
+from millstream.spark.job_state import JobState
 from millstream.times import END, since_epoch
 from millstream.wire.control import NodeStatus
 
@@ -59,23 +61,6 @@ class Status:
     pending: int = 0
 
 
-class JobState:
-    """The committed state of one job."""
-
-    def __init__(self, coordinator: Coordinator, job: int, gateway: Gateway) -> None:
-        self._reader = StateReader(coordinator, gateway.explaining)
-        self._job = job
-
-    def get(self, key: object, default: Any = None) -> Any:
-        """The state of a key: its entries, or the result of a combinable reducer."""
-        found = self._reader.get(self._job, key)
-        return default if found is None else found
-
-    def items(self) -> Scan:
-        """All keys with their state, as of one committed epoch: the scan's ``epoch``."""
-        return self._reader.items(self._job)
-
-
 class Run:
     """A running workflow. Leaving the ``with`` block stops it."""
 
@@ -89,6 +74,7 @@ class Run:
         display: Display,
         cleanup: contextlib.ExitStack,
         gateway: Gateway,
+        spark: SparkSession,
     ) -> None:
         self._plan = plan
         self._coordinator = coordinator
@@ -97,7 +83,8 @@ class Run:
         self._progress = progress
         self._display = display
         self._cleanup = cleanup
-        self._gateway = gateway
+        self._reader = StateReader(coordinator, gateway.explaining)
+        self._spark = spark
         self.dashboard: Dashboard | None = None
         self._stopped = False
         self._raised = False
@@ -148,7 +135,7 @@ class Run:
         """The committed state of a job."""
         for at, vertex in self._plan.jobs:
             if vertex.name == job:
-                return JobState(self._coordinator, at, self._gateway)
+                return JobState(self._reader, at, self._spark)
         for at, fused in self._plan.of_kind(FusedVertex):
             if fused.name == job:
                 leader = self._plan.vertices[self._plan.inputs[at][0]]

@@ -230,6 +230,7 @@ class Startup:
             display,
             self._cleanup,
             self._gateway,
+            spark,
         )
         self._serve(run, coordinator, figures, query, endpoint)
         return run

@@ -21,7 +21,7 @@ class FoundStates:
 
 @dataclass(frozen=True)
 class GetStates(Request[FoundStates]):
-    """Reads the state of canonical keys whose slots the node owns, at a commit or a later one."""
+    """Reads the state of keys whose slots the node owns, at a commit or a later one."""
 
     job: int
     keys: tuple[Any, ...]
