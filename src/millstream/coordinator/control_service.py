@@ -1,12 +1,13 @@
-"""Serves what users ask of a running workflow, from its own process or from another one.
+"""Serves what users ask of a running workflow.
 
-It checks and resolves what they pass; :mod:`millstream.coordinator.scaling` makes the changes.
+Nodes may be named by the beginning of their id. Changes take effect between two epochs; their
+answer describes the run as it is when the change was accepted. This module checks and resolves what
+users pass; :mod:`millstream.coordinator.scaling` makes the changes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import chain
 from typing import Protocol
 
 from millstream.coordinator import change_preview
@@ -17,16 +18,7 @@ from millstream.coordinator.run_context import RunContext, RunEndedError
 from millstream.coordinator.scaling import Scaling
 from millstream.errors import ConfigError
 from millstream.ring.ring import NodeId
-from millstream.wire.control import (
-    DescribeRun,
-    DrainNode,
-    EventPage,
-    ListEvents,
-    MoveSlots,
-    Rebalance,
-    RunDescription,
-    ScaleTo,
-)
+from millstream.wire.control import EventPage, RunDescription
 from millstream.wire.persistence import NotReadyError
 
 
@@ -53,15 +45,6 @@ class ControlService:
 
     def __init__(self, run: ControlledRun) -> None:
         self._run = run
-        self.handlers = (
-            DescribeRun.served_by(lambda _: self.describe()),
-            ListEvents.served_by(lambda request: self.events(request.since)),
-            ScaleTo.served_by(lambda request: self.scale(request.nodes)),
-            Rebalance.served_by(lambda _: self.rebalance()),
-            DrainNode.served_by(lambda request: self.drain(request.node)),
-            # Not expanded before it is checked: a range may be long.
-            MoveSlots.served_by(lambda r: self.move(chain.from_iterable(r.slots), r.to)),
-        )
 
     # -- looking ---------------------------------------------------------------------------
 

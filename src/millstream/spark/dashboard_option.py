@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 from millstream.errors import ConfigError
 
 LOOPBACK = ("127.0.0.1", 0)
-_NEEDED = ("msgspec", "starlette", "uvicorn")
+_NEEDED = ("starlette", "uvicorn")
 
 
 class Dashboard(Protocol):

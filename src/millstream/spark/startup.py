@@ -232,7 +232,7 @@ class Startup:
             self._gateway,
             spark,
         )
-        self._serve(run, coordinator, figures, query, endpoint)
+        self._serve(run, coordinator, figures, query)
         return run
 
     def _serve(
@@ -241,12 +241,11 @@ class Startup:
         coordinator: Coordinator,
         figures: RunHistory,
         query: StreamingQuery,
-        endpoint: Endpoint,
     ) -> None:
         """Let the user's commands, and the dashboard, reach the run."""
         address = address_of(self._config.dashboard)
         if address is None:
-            self._cleanup.callback(Registration(self._plan.name, endpoint).remove)
+            self._cleanup.callback(Registration(self._plan.name).remove)
             return
         # The packages of the extra are imported while the first epoch runs.
         from millstream.api.live_run import LiveRun
@@ -263,7 +262,7 @@ class Startup:
             backlog=Backlog(query),
         )
         api = RunApi(live, address, version=version("millstream"))
-        registration = Registration(self._plan.name, endpoint, api.access())
+        registration = Registration(self._plan.name, api.access())
         self._cleanup.callback(registration.remove)
         self._cleanup.callback(api.close)
         api.start(registration.renew)

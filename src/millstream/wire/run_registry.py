@@ -1,10 +1,10 @@
 """The registry of running workflows: how a user's commands find them, and authenticate.
 
-A run has a file in ``millstream/runs`` of the user's state folder, with the address of its
-coordinator and its secret. Whoever can read the file can change the run, and whoever can write one
-can run code in the commands that read it. So folder and files belong to the user alone; anything
-else is rejected. The folder is opened once for each operation, and its files are opened through it:
-what was checked cannot be replaced afterwards.
+A run has a file in ``millstream/runs`` of the user's state folder, with the address of its HTTP API
+and tokens for it. Whoever can read the file can change the run, and whoever can write one can send
+commands elsewhere. So folder and files belong to the user alone; anything else is rejected. The
+folder is opened once for each operation, and its files are opened through it: what was checked
+cannot be replaced afterwards.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 from millstream.errors import MillstreamError
-from millstream.wire.calls import Endpoint
 from millstream.wire.process_identity import ProcessIdentity, this_process
 
 log = logging.getLogger("millstream")
@@ -76,7 +75,6 @@ class RegisteredRun:
     process: ProcessIdentity
     number: int
     started: float
-    endpoint: Endpoint
     api: ApiAccess | None = None
 
 
@@ -192,13 +190,10 @@ class Registration:
     def __init__(
         self,
         workflow: str,
-        endpoint: Endpoint,
         api: ApiAccess | None = None,
         environment: Mapping[str, str] = os.environ,
     ) -> None:
-        self._run = RegisteredRun(
-            workflow, this_process(), next(_numbers), time.time(), endpoint, api
-        )
+        self._run = RegisteredRun(workflow, this_process(), next(_numbers), time.time(), api)
         self._registry: RunRegistry | None = None
         try:
             registry = RunRegistry.of_user(environment)
@@ -260,7 +255,6 @@ def _remove_abandoned(name: str, folder: int) -> None:
 
 
 def _as_json(run: RegisteredRun) -> dict[str, Any]:
-    certificate = run.endpoint.certificate
     return {
         "workflow": run.workflow,
         "pid": run.process.pid,
@@ -270,9 +264,6 @@ def _as_json(run: RegisteredRun) -> dict[str, Any]:
         "namespace": run.process.namespace,
         "number": run.number,
         "started": run.started,
-        "address": run.endpoint.address,
-        "secret": run.endpoint.secret.hex(),
-        "certificate": None if certificate is None else certificate.decode(),
         "api": None if run.api is None else asdict(run.api),
     }
 
@@ -286,12 +277,6 @@ def _parsed(content: bytes) -> RegisteredRun:
         str(entry["boot"]),
         str(entry["namespace"]),
     )
-    certificate = entry["certificate"]
-    endpoint = Endpoint(
-        str(entry["address"]),
-        bytes.fromhex(entry["secret"]),
-        None if certificate is None else str(certificate).encode(),
-    )
     api = entry["api"]
     access = None
     if api is not None:
@@ -303,6 +288,5 @@ def _parsed(content: bytes) -> RegisteredRun:
         process,
         int(entry["number"]),
         float(entry["started"]),
-        endpoint,
         access,
     )
