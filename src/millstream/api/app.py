@@ -20,6 +20,7 @@ from starlette.types import ASGIApp
 from millstream.api.contract import LoginLink, LoginLinkRequest, Session, StreamQuery
 from millstream.api.guard import LOGIN, Guard
 from millstream.api.live_stream import LiveStreams
+from millstream.api.metrics import METRICS, exposition
 from millstream.api.openapi import LOGIN_LINK, SESSION, description
 from millstream.api.operations import OPERATIONS, PREFIX, Operation
 from millstream.api.problems import problem_response, status_of
@@ -50,6 +51,7 @@ def application(
         _route(LOGIN_LINK, handlers.login_link),
         Route(f"{PREFIX}/stream", handlers.stream, methods=["GET"]),
         Route(f"{PREFIX}/openapi.json", handlers.openapi, methods=["GET"]),
+        Route(METRICS, handlers.metrics, methods=["GET"]),
         Route(LOGIN, handlers.login, methods=["GET"]),
         Route("/", handlers.page, methods=["GET"]),
         Mount("/assets", StaticFiles(directory=PAGE, check_dir=False)),
@@ -136,6 +138,13 @@ class _Handlers:
             return problem_response(503, "too many streams are open; close one")
         messages = self._streams.messages(query.since, _grant(request).expires)
         return StreamingResponse(messages, media_type="text/event-stream")
+
+    async def metrics(self, _: Request) -> Response:
+        try:
+            now = await run_in_threadpool(self._run.snapshot)
+        except MillstreamError as problem:
+            return problem_response(status_of(problem), str(problem))
+        return Response(exposition(now), media_type="text/plain; version=0.0.4")
 
     async def openapi(self, _: Request) -> Response:
         return _json(description(self._version))

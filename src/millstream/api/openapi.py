@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from millstream.api import contract as c
+from millstream.api.metrics import METRICS
 from millstream.api.operations import OPERATIONS, PREFIX, Nothing, Operation
 
 _REF = "#/components/schemas/{name}"
@@ -36,6 +37,7 @@ def description(version: str) -> dict[str, Any]:
     paths: dict[str, Any] = {
         f"{PREFIX}/stream": {"get": _stream(components)},
         f"{PREFIX}/openapi.json": {"get": _itself()},
+        METRICS: {"get": _metrics()},
     }
     for each in described:
         paths.setdefault(PREFIX + each.path, {})[each.method.lower()] = _operation(each, components)
@@ -152,6 +154,19 @@ def _stream(components: dict[str, Any]) -> dict[str, Any]:
         "parameters": _parameters("StreamQuery", components),
         "responses": {
             "200": _answer({"type": "string"}, "text/event-stream", "A stream of events"),
+            **_refusals(SESSION),
+        },
+    }
+
+
+def _metrics() -> dict[str, Any]:
+    text = {"type": "string"}
+    return {
+        "operationId": "get_metrics",
+        "summary": "The run in the text format of Prometheus",
+        "x-right": "viewer",
+        "responses": {
+            "200": _answer(text, "text/plain", "Metrics"),
             **_refusals(SESSION),
         },
     }

@@ -145,8 +145,8 @@ def _store(url: str) -> str:
     key, begun = f"doctor/{os.getpid()}", time.perf_counter()
     store = open_checkpoint(url)
     try:
-        store.put(key, b"checked")
-        if store.get(key) != b"checked":
+        store.put({key: b"checked"})
+        if store.get([key]) != {key: b"checked"}:
             raise _wrong("what was written is not read again")
         store.delete([key])
     finally:

@@ -184,6 +184,8 @@ class Engine:
             return  # committed by us, and not yet in Spark's commit log
         started = time.perf_counter()
         self._tune(frame)
+        # For Spark's UI. The job group stays that of the query, which a stop cancels.
+        frame.sparkSession.sparkContext.setJobDescription(f"{self._plan.name}: epoch {epoch}")
         body = _SparkBody(frame, self._frames, self._coordinator, self._sinks, self._names)
         result = run_epoch(self._coordinator, epoch, round(self._clock() * 1e6), body)
         if any(clock.watermark == END for clock in result.record.clocks.values()):
