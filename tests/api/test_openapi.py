@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import schemathesis
 from hypothesis import settings
 from schemathesis.specs.openapi.checks import (
@@ -23,7 +25,7 @@ _schema = schemathesis.openapi.from_dict(_described)
 
 @_schema.parametrize()
 @settings(max_examples=25, deadline=None)
-def test_every_answer_is_as_described(case: schemathesis.Case) -> None:
+def test_every_answer_is_as_described(case: schemathesis.Case[Any]) -> None:
     scene = Scene()  # with a rate limit of its own
     headers = {"Authorization": f"Bearer {scene.tokens.issue('operator').text}"}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import http.client
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 from urllib.parse import urlencode, urlsplit
 
 import msgspec
@@ -52,12 +52,12 @@ class ApiClient:
         """Ask; parameters that are None are left out."""
         given = {name: value for name, value in query.items() if value is not None}
         asked = f"{PREFIX}{path}?{urlencode(given)}" if given else PREFIX + path
-        return cast(A, msgspec.json.decode(self._send("GET", asked, None), type=answer))
+        return msgspec.json.decode(self._send("GET", asked, None), type=answer)
 
     def post(self, path: str, body: object, answer: type[A]) -> A:
         """Send a request of the contract."""
         sent = msgspec.json.encode(body)
-        return cast(A, msgspec.json.decode(self._send("POST", PREFIX + path, sent), type=answer))
+        return msgspec.json.decode(self._send("POST", PREFIX + path, sent), type=answer)
 
     def snapshot(self) -> c.Snapshot:
         """The run now."""

@@ -67,7 +67,7 @@ def metrics_of(now: Snapshot) -> Iterator[Metric]:
 
 
 def _nodes(now: Snapshot) -> Iterator[Metric]:
-    roles = [node.role for node in now.nodes]
+    roles: list[str] = [node.role for node in now.nodes]
     counts = [({"role": role}, float(roles.count(role))) for role in sorted(set(roles))]
     yield Metric("nodes", "gauge", "Living nodes", counts)
     yield _one("nodes_target", "gauge", "Nodes that shall be active", now.run.target)

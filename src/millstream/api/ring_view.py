@@ -9,14 +9,15 @@ from millstream.coordinator.overview import Overview
 from millstream.coordinator.roster import Roster
 from millstream.elastic.load import NodeLoad
 from millstream.ring.balance import pending
+from millstream.ring.masks import SlotMask
 from millstream.ring.ring import NodeId
 
 
 def ring_of(roster: Roster) -> RingView:
     """The ring in force, and the moves that are pending."""
     placement, goal = roster.placement, roster.goal
-    in_sync = {}
-    moves = []
+    in_sync: dict[NodeId, SlotMask] = {}
+    moves: list[PendingMove] = []
     for move in pending(placement.ring, goal):
         mask = in_sync.setdefault(move.target, roster.in_sync(move.target))
         moves += [
@@ -55,17 +56,6 @@ def nodes_of(now: Overview, loads: Mapping[NodeId, NodeLoad]) -> list[NodeView]:
     views = []
     for status in now.nodes():
         load = loads.get(NodeId(status.node))
-        figures = {}
-        if load is not None:
-            figures = {
-                "cpu": load.cpu,
-                "queue": load.queue,
-                "waiting": load.waiting,
-                "rows": load.tuples,
-                "reduce_seconds": load.reduce_seconds,
-                "memory": load.memory,
-                "state_bytes": load.state_bytes,
-            }
         views.append(
             NodeView(
                 id=status.node,
@@ -78,7 +68,13 @@ def nodes_of(now: Overview, loads: Mapping[NodeId, NodeLoad]) -> list[NodeView]:
                 slots=status.slots,
                 copies=status.copies,
                 in_sync=status.in_sync,
-                **figures,
+                cpu=None if load is None else load.cpu,
+                queue=None if load is None else load.queue,
+                waiting=None if load is None else load.waiting,
+                rows=None if load is None else load.tuples,
+                reduce_seconds=None if load is None else load.reduce_seconds,
+                memory=None if load is None else load.memory,
+                state_bytes=None if load is None else load.state_bytes,
             )
         )
     return views
