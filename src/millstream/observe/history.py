@@ -64,7 +64,7 @@ class RunHistory:
             self._latencies.append(report.seconds)
             self._rows += report.rows
             self._slowest = max(self._slowest, report.seconds)
-            if report.time - self._begun < _STEP:
+            if self._points and report.time - self._begun < _STEP:
                 return
             self._points.append((report.time, self._values(report, report.time - self._begun)))
             self._begun, self._rows, self._slowest = report.time, 0, 0.0
