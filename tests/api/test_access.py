@@ -165,6 +165,7 @@ def test_requests_are_limited_by_token_and_guesses_by_address(scene: Scene) -> N
 
     assert set(asked) == {200, 429}
     assert set(guessed) == {401, 429}
+    assert scene.client().get("/login?code=guess").status_code == 429
     assert other.get("/api/v1/session").status_code == 200
 
 

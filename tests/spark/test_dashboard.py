@@ -91,6 +91,19 @@ def test_a_run_is_looked_at_read_and_changed_over_http(spark: SparkSession) -> N
         top = ask(access, access.viewer, "GET", "/api/v1/state/top?job=count&n=3&by=n")
         assert len(top["items"]) == 3
 
+        state = run.state("count")
+        read = state.get_many([1, 2, 99])
+        assert set(read) == {1, 2} and read.epoch <= run.status().committed
+        assert sorted(key for key, _ in state.scan(start=5, stop=7)) == [5, 6]
+        (_, largest), *_ = state.top(3, by="n")
+        assert (
+            largest["n"] >= state.get(3)["n"] - 1 and len(state.top(2, by=lambda v: -v["n"])) == 2
+        )
+        table = state.to_arrow()
+        assert table.column_names == ["key", "n"] and table.num_rows == 20
+        assert int(table.schema.metadata[b"millstream.epoch"]) >= read.epoch
+        assert state.to_dataframe().where("key >= 18").count() == 2
+
         plan = ask(access, access.operator, "POST", "/api/v1/scale", {"nodes": 1, "dry_run": True})
         assert plan["preview"]["nodes_after"] == 1 and plan["preview"]["slots"] == 32
         assert run.status().target == 2

@@ -67,7 +67,9 @@ class Guard:
         headers = Headers(scope=scope)
         send = _with_headers(send)
         refusal = self._foreign(scope, headers) or self._too_large(headers)
-        if refusal is None and scope["path"] != LOGIN:
+        if refusal is None and scope["path"] == LOGIN:
+            refusal = self._too_often(scope)
+        elif refusal is None:
             refusal = self._authenticate(scope, headers)
         if refusal is not None:
             await problem_response(*refusal)(scope, receive, send)
@@ -104,12 +106,10 @@ class Guard:
 
     def _authenticate(self, scope: Scope, headers: Headers) -> tuple[int, str] | None:
         grant, by_cookie = self._grant(headers)
-        client = (scope.get("client") or ("",))[0]
         if grant is None:
-            if not self._failures.admit(client):
-                return 429, "too many requests without a valid token; wait a few seconds"
-            return 401, (
-                "this needs a valid token; `millstream dashboard NAME` prints a link for a browser"
+            return self._too_often(scope) or (
+                401,
+                "this needs a valid token; `millstream dashboard NAME` prints a link for a browser",
             )
         if not self._requests.admit(grant.digest):
             return 429, "too many requests with this token; wait a second"
@@ -117,6 +117,13 @@ class Guard:
             return 403, "a change from a browser must name its origin"
         scope.setdefault("state", {})["grant"] = grant
         return None
+
+    def _too_often(self, scope: Scope) -> tuple[int, str] | None:
+        """Count a request without a valid token, which may be a guess."""
+        client = (scope.get("client") or ("",))[0]
+        if self._failures.admit(client):
+            return None
+        return 429, "too many requests without a valid token; wait a few seconds"
 
     def _grant(self, headers: Headers) -> tuple[Grant | None, bool]:
         kind, _, token = headers.get("authorization", "").partition(" ")
