@@ -82,3 +82,14 @@ def test_equal_parts_are_not_sent_again() -> None:
 
     assert set(change(before, run.now).parts) == {"run"}
     assert change(run.now, run.now).parts == {}
+
+
+def test_a_stream_ends_when_its_server_ends() -> None:
+    run, ending = StandInRun(), [False]
+    run.on_snapshot = lambda: ending.__setitem__(0, True)
+
+    async def read() -> int:
+        stream = LiveStreams(run, Clock(), lambda: ending[0]).messages(None, 2e9)
+        return len([message async for message in stream])
+
+    assert anyio.run(read) == 1

@@ -42,9 +42,10 @@ def application(
     version: str,
     hosts: Collection[str] = (),
     clock: Callable[[], float] = time.monotonic,
+    is_ending: Callable[[], bool] = lambda: False,
 ) -> ASGIApp:
     """The application that serves a run to whoever has a token; ``clock`` is that of rates."""
-    handlers = _Handlers(run, tokens, cookie, version)
+    handlers = _Handlers(run, tokens, cookie, version, LiveStreams(run, is_ending=is_ending))
     routes: list[BaseRoute] = [
         *(_route(operation, handlers.answer(operation)) for operation in OPERATIONS),
         _route(SESSION, handlers.session),
@@ -66,12 +67,19 @@ def _route(operation: Operation[Any, Any], handler: Handler) -> Route:
 
 
 class _Handlers:
-    def __init__(self, run: ServedRun, tokens: TokenBook, cookie: str, version: str) -> None:
+    def __init__(
+        self,
+        run: ServedRun,
+        tokens: TokenBook,
+        cookie: str,
+        version: str,
+        streams: LiveStreams,
+    ) -> None:
         self._run = run
         self._tokens = tokens
         self._cookie = cookie
         self._version = version
-        self._streams = LiveStreams(run)
+        self._streams = streams
 
     def answer(self, operation: Operation[Any, Any]) -> Handler:
         """The handler of an operation; it runs in a thread, because it may wait for nodes."""

@@ -27,8 +27,15 @@ _PARTS = tuple(each.name for each in fields(Snapshot) if each.name not in ("numb
 class LiveStreams:
     """Streams of one run; all of them end when the run cannot be described any more."""
 
-    def __init__(self, run: ServedRun, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        run: ServedRun,
+        clock: Callable[[], float] = time.time,
+        is_ending: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """``is_ending`` tells whether the server ends, which must not wait for streams."""
         self._run = run
+        self._is_ending = is_ending
         self._clock = clock
         self._open = 0
 
@@ -51,7 +58,7 @@ class LiveStreams:
         sent = self._clock()
         if since is None:
             since = (await run_in_threadpool(self._run.events, 2**53, 1)).newest
-        while self._clock() < expires:
+        while self._clock() < expires and not self._is_ending():
             try:
                 now = await run_in_threadpool(self._run.snapshot)
                 events = await run_in_threadpool(self._run.events, since, MOST_EVENTS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import logging
 import socket
 import threading
@@ -31,7 +32,15 @@ class ApiServer:
         self.host, self.port = host, self._socket.getsockname()[1]
         self.cookie = f"millstream_{self.port}"  # cookies of a host are sent to all of its ports
         names = (host, socket.gethostname(), socket.getfqdn()) if not is_loopback(host) else (host,)
-        app = application(run, tokens, cookie=self.cookie, version=version, hosts=names)
+        self._ending = threading.Event()
+        app = application(
+            run,
+            tokens,
+            cookie=self.cookie,
+            version=version,
+            hosts=names,
+            is_ending=self._ending.is_set,
+        )
         self._server = uvicorn.Server(
             uvicorn.Config(
                 app,
@@ -61,6 +70,7 @@ class ApiServer:
 
     def close(self) -> None:
         """Stop answering, and free the port."""
+        self._ending.set()
         self._server.should_exit = True
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join(2 * _END)
@@ -76,7 +86,10 @@ class ApiServer:
 
 def is_loopback(host: str) -> bool:
     """Whether only this host can reach a server that listens there."""
-    return host in ("localhost", "::1") or host.startswith("127.")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _listen(host: str, port: int) -> socket.socket:
