@@ -29,6 +29,7 @@ from millstream.ring.masks import SlotCounts, SlotMask, equal_runs, mask_of, run
 from millstream.ring.placement import Placement
 from millstream.ring.ring import NodeId
 from millstream.state.collector import free_one_by_one, without_collector
+from millstream.state.columns import ColumnState
 from millstream.state.keyed import KeyedState
 from millstream.state.keyed_fragments import tables_of
 from millstream.state.protocol import State
@@ -334,15 +335,16 @@ class SlotStore:
         self.require_job(job)
         if not self.holdings.owned[list(slots)].all():
             raise SlotsNotHeldError(f"node {self._node} does not own the slots of all keys")
-        state = self.operators[job].state
-        kind = self._key_types.get(job, NULL)
-        if kind != NULL:  # canonical again: of equal NaNs, there is one in each process
-            return state.get_many(slots, [canonical_key(key, kind) for key in keys])
-        # It has seen no key, or only None.
-        return [
-            None if key is not None else state.get_many([slot], [key])[0]
-            for slot, key in zip(slots, keys, strict=True)
-        ]
+        state, kind = self.operators[job].state, self._key_types.get(job, NULL)
+        if kind == NULL:  # it has seen no key, or only None
+            known = [(slot, key) for slot, key in zip(slots, keys, strict=True) if key is None]
+            found = {key: state.get(slot, key) for slot, key in known}
+            return [found.get(key) for key in keys]
+        # Canonical again: of equal NaNs, there is one in each process.
+        canonical = [canonical_key(key, kind) for key in keys]
+        if isinstance(state, ColumnState):
+            return state.get_many(canonical)
+        return [state.get(slot, key) for slot, key in zip(slots, canonical, strict=True)]
 
     def is_behind(self, slots: range, epoch: int) -> bool:
         """Whether this node owns some of these slots and has not merged an epoch into them yet."""

@@ -261,8 +261,12 @@ class ColumnState:
 
     # -- reading ---------------------------------------------------------------------------
 
-    def get_many(self, slots: Sequence[int], keys: Sequence[Any]) -> list[Any]:
-        """What a user reads for each key, or None."""
+    def get(self, slot: int, key: Any) -> Any:
+        """What a user reads for a key, or None."""
+        return self.get_many([key])[0]
+
+    def get_many(self, keys: Sequence[Any]) -> list[Any]:
+        """The same for many keys: each by itself would search all columns."""
         rows = self.find(list(keys))
         known = np.flatnonzero(rows >= 0)
         found: list[Any] = [None] * len(keys)

@@ -227,12 +227,10 @@ class KeyedState:
                 if slot in tables:
                     discard(tables.pop(slot))
 
-    def get_many(self, slots: Sequence[int], keys: Sequence[Any]) -> list[Any]:
-        """What a user reads for each key, whose slot is given, or None."""
-        found = [
-            self._masters.get(slot, {}).get(key) for slot, key in zip(slots, keys, strict=True)
-        ]
-        return [None if entries is None else self._read(entries) for entries in found]
+    def get(self, slot: int, key: Any) -> Any:
+        """What a user reads for a key, or None."""
+        entries = self._masters.get(slot, {}).get(key)
+        return None if entries is None else self._read(entries)
 
     def items(self, slots: SlotMask) -> Iterator[tuple[Any, Any]]:
         """The keys of some slots with what a user reads for each."""

@@ -59,8 +59,8 @@ class State(Protocol[F]):
     def drop(self, slots: SlotMask) -> None:
         """Remove all rows of some slots."""
 
-    def get_many(self, slots: Sequence[int], keys: Sequence[Any]) -> list[Any]:
-        """What a user reads for each key, whose slot is given, or None."""
+    def get(self, slot: int, key: Any) -> Any:
+        """What a user reads for a key, or None."""
 
     def items(self, slots: SlotMask) -> Iterator[tuple[Any, Any]]:
         """The keys of some slots with what a user reads for each."""

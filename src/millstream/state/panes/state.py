@@ -375,10 +375,10 @@ class PaneState(Generic[A]):
 
     # -- reading ---------------------------------------------------------------------------
 
-    def get_many(self, slots: Sequence[int], keys: Sequence[Any]) -> list[Any]:
-        """What a user reads for each key: its values by the start of their panes; or None."""
-        found = [self.committed.get(key) for key in keys]
-        return [None if panes is None else _by_instant(panes) for panes in found]
+    def get(self, slot: int, key: Any) -> Any:
+        """What a user reads for a key: its values by the start of their panes; or None."""
+        found = self.committed.get(key)
+        return None if found is None else _by_instant(found)
 
     def items(self, slots: SlotMask) -> Iterator[tuple[Any, Any]]:
         """The keys of some slots with what a user reads for each."""
