@@ -179,8 +179,14 @@ def test_following_events_prints_each_of_them_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     served.add_event("join", "first")
-    pauses = iter([lambda: served.add_event("scale", "second"), lambda: None])
-    monkeypatch.setattr("millstream.cli.control.time.sleep", lambda _: next(pauses)())
+    more = iter(["second", None])
+
+    def sleep(seconds: float) -> None:
+        text = next(more)
+        if text is not None:
+            served.add_event("scale", text)
+
+    monkeypatch.setattr("millstream.cli.control.time.sleep", sleep)
     with pytest.raises(StopIteration):
         main(["events", "words", "--follow", *(["--json"] if as_json else [])])
 

@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,7 @@ def _doctor(options: argparse.Namespace) -> int:
         ("loopback port", _port),
         ("socket folder", _socket_folder),
         ("registry", lambda: f"{len(RunRegistry.of_user().runs())} workflows are running"),
-        *((f"store {url}", lambda url=url: _store(url)) for url in options.store),  # type: ignore[misc]
+        *((f"store {url}", partial(_store, url)) for url in options.store),
         ("clock", _clock),
     ]
     findings = [_checked(about, check) for about, check in checks]

@@ -83,7 +83,7 @@ class Run:
         self._progress = progress
         self._display = display
         self._cleanup = cleanup
-        self._reader = StateReader(coordinator, gateway.explaining)
+        self._gateway = gateway
         self._spark = spark
         self.dashboard: Dashboard | None = None
         self._stopped = False
@@ -135,7 +135,8 @@ class Run:
         """The committed state of a job."""
         for at, vertex in self._plan.jobs:
             if vertex.name == job:
-                return JobState(self._reader, at, self._spark)
+                reader = StateReader(self._coordinator, self._gateway.explaining)
+                return JobState(reader, at, self._spark)
         for at, fused in self._plan.of_kind(FusedVertex):
             if fused.name == job:
                 leader = self._plan.vertices[self._plan.inputs[at][0]]
