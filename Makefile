@@ -124,6 +124,10 @@ bench-heterogeneous: setup ## see what the latency policy gains on nodes of diff
 bench-autoscale: setup ## let policies scale with a load; ARGS="--plots docs/images" to draw it
 	@$(with_java) $(BIN)/python benchmarks/autoscale.py $(ARGS)
 
+.PHONY: bench-observe
+bench-observe: setup ## see what reads of state and the HTTP API cost; ARGS="--part reads"
+	@$(with_java) $(BIN)/python benchmarks/observe.py $(ARGS)
+
 .PHONY: bench-pauses
 bench-pauses: setup ## see how long nodes are silent, and whether they grow; ARGS="--part memory"
 	@$(BIN)/python -m benchmarks.pauses $(ARGS)

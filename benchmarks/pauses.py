@@ -20,16 +20,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from benchmarks.goals import Goal, note_goals, note_table
 from benchmarks.harness import Result, environment, note, print_table, write_results
-from benchmarks.nodes import JOB, NodeRun
+from benchmarks.nodes import JOB, SLOTS, NodeRun
 from benchmarks.probing import Target, probed, processor_for
 from millstream.errors import Place
 from millstream.flow.reducers import reducer_of
 from millstream.flow.vertices import JobVertex
+from millstream.ring.hashing import slot_of_key
+from millstream.wire.commit import NOTHING_COMMITTED
 from millstream.wire.membership import Ping
-from millstream.wire.state_reads import GetState
+from millstream.wire.state_reads import GetStates
 
 MAX_PAUSE_MS = 50
 MAX_GROWTH = 0.02
@@ -83,6 +86,17 @@ def job_of(function: Any, ttl: timedelta | None = None) -> JobVertex:
     return replace(vertex, ttl=ttl)
 
 
+def reads_of(run: NodeRun, keys: list[str]) -> list[GetStates]:
+    """Reads of those keys that the first node owns."""
+    slots = {key: slot_of_key(key, pa.string(), SLOTS) or 0 for key in keys}
+    owner = run.coordinator.roster.placement.owner
+    return [
+        GetStates(JOB, (key,), (slot,), _ANY_RING, NOTHING_COMMITTED)
+        for key, slot in slots.items()
+        if owner(slot) == run.started[0].node
+    ]
+
+
 # -- pauses ----------------------------------------------------------------------------------
 
 
@@ -103,7 +117,7 @@ def pauses(size: Size, kind: str) -> list[Result]:
             for at in range(0, size.keys, size.at_once)
         ]
         some = keys[:: max(1, size.keys // 1000)]
-        reads = [("get", GetState(JOB, key, _ANY_RING)) for key in some]
+        reads = [("get", request) for request in reads_of(run, some)]
         measured, *others = (Target(node.address, node.pid) for node in run.started)
         with (
             processor_for(measured, others),

@@ -4,6 +4,7 @@ The layers, from the user's side inwards; imports go one way, downwards, and a t
 
     cli                   the command ``millstream``
     spark                 the only importer of pyspark: sessions, stages, feeds, sources, sinks
+    api, dashboard        a run over HTTP, and the page that shows it
     observe               progress and its display
     coordinator, node     who decides, and who owns the state
     wire                  authenticated calls between processes

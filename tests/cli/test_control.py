@@ -1,106 +1,29 @@
-"""The commands for running workflows, against a server that answers as a coordinator does."""
+"""The commands for running workflows, against a served run that stands in for a real one."""
 
 from __future__ import annotations
 
 import json
 import os
 import socket
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
-from millstream.cli import main, run_client
-from millstream.cli.run_client import (
-    NoSuchRunError,
-    RunClient,
-    RunUnreachableError,
-    SeveralRunsError,
-    find_run,
-    label_of,
-)
-from millstream.elastic.events import Event
+from millstream.api.client import ApiClient, ApiUnreachableError
+from millstream.api.contract import SlotRange
+from millstream.api.server import ApiServer
+from millstream.api.tokens import TokenBook
+from millstream.cli import main
+from millstream.cli.run_client import NoSuchRunError, SeveralRunsError, find_run, label_of
 from millstream.errors import ConfigError
-from millstream.wire.auth import new_secret
-from millstream.wire.calls import Endpoint
-from millstream.wire.control import (
-    DescribeRun,
-    DrainNode,
-    EventPage,
-    ListEvents,
-    MoveSlots,
-    NodeStatus,
-    Rebalance,
-    RunDescription,
-    ScaleTo,
-)
 from millstream.wire.process_identity import this_process
-from millstream.wire.request import Request
-from millstream.wire.run_registry import RegisteredRun, RunRegistry
-from millstream.wire.serving import RunServer, tcp_address
-from millstream.wire.tls import new_identity
+from millstream.wire.run_registry import ApiAccess, RegisteredRun, RunRegistry
+from tests.api.stand_in import StandInRun
 
-SECRET = new_secret()
-NOWHERE = Endpoint("grpc+unix:///nowhere/s.sock", SECRET)
-NODE = NodeStatus("a" * 32, "host-1", "executor-1", "zone-1", 17, 3, 2, 1)
-OTHER = replace(NODE, node="b" * 32, slots=1, role="leaving")
-SETTLED = RunDescription(
-    workflow="words",
-    incarnation=2,
-    committed=41,
-    under_way=42,
-    durable=40,
-    ring=7,
-    slots=4,
-    target=1,
-    pending=0,
-    is_settled=True,
-    nodes=(NODE,),
-    owned={NODE.node: (range(4),)},
-    lost=(),
-    fenced_alive=(),
-    slow=(),
-    waits=(),
-    failure=None,
-)
-MOVING = replace(
-    SETTLED,
-    pending=1,
-    is_settled=False,
-    nodes=(NODE, OTHER),
-    owned={NODE.node: (range(2), range(3, 4)), OTHER.node: (range(2, 3),)},
-    lost=("c" * 32, "d" * 32),
-    fenced_alive=("d" * 32,),
-    slow=(OTHER.node,),
-    waits=("epoch 42 waits for node bbbbbbbb",),
-    failure="all is lost",
-)
-EVENTS = (
-    Event(time=1.0, epoch=-1, kind="join", text="node aaaaaaaa joined", facts={"node": NODE.node}),
-    Event(time=3.0, epoch=7, kind="scale", text="from 1 to 2 nodes", facts={"nodes": 2}),
-)
-
-
-class Coordinator:
-    """Answers requests as a test wants, and records them."""
-
-    def __init__(self) -> None:
-        self.described = SETTLED
-        self.changed = MOVING
-        self.error: Exception | None = None
-        self.asked: list[Request[Any]] = []
-
-    def answer(self, request: Request[Any]) -> Any:
-        self.asked.append(request)
-        if self.error is not None:
-            raise self.error
-        if isinstance(request, ListEvents):
-            events = tuple(event for event in EVENTS if event.time > request.since)
-            return EventPage(10.0, events)
-        return self.described if isinstance(request, DescribeRun) else self.changed
+NOWHERE = ApiAccess("http://127.0.0.1:1", "viewer", "operator", 2e9)
 
 
 @pytest.fixture(autouse=True)
@@ -110,28 +33,26 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunRegistry:
 
 
 @pytest.fixture
-def coordinator() -> Coordinator:
-    return Coordinator()
+def served() -> StandInRun:
+    return StandInRun()
 
 
 @pytest.fixture
-def run(registry: RunRegistry, coordinator: Coordinator) -> Iterator[RegisteredRun]:
+def run(registry: RunRegistry, served: StandInRun) -> Iterator[RegisteredRun]:
     """A registered run with a server."""
-    # Not tmp_path: the path of a Unix socket must be short.
-    with tempfile.TemporaryDirectory(prefix="ms-") as folder:
-        server = RunServer(f"grpc+unix://{folder}/s.sock", SECRET, coordinator.answer)
-        with server:
-            found = registered("words", server.endpoint)
-            registry.add(found)
-            yield found
+    tokens = TokenBook()
+    server = ApiServer(served, tokens, host="127.0.0.1", port=0, version="1")
+    server.start()
+    viewer, operator = tokens.issue("viewer"), tokens.issue("operator")
+    access = ApiAccess(server.url, viewer.text, operator.text, viewer.expires)
+    found = registered("words", access)
+    registry.add(found)
+    yield found
+    server.close()
 
 
-def registered(
-    workflow: str,
-    endpoint: Endpoint = NOWHERE,
-    number: int = 1,
-) -> RegisteredRun:
-    return RegisteredRun(workflow, this_process(), number, 86_400.0, endpoint)
+def registered(workflow: str, api: ApiAccess | None = NOWHERE, number: int = 1) -> RegisteredRun:
+    return RegisteredRun(workflow, this_process(), number, 86_400.0, api)
 
 
 @pytest.fixture
@@ -141,7 +62,9 @@ def say(run: RegisteredRun, capsys: pytest.CaptureFixture[str]) -> Callable[...,
     def run_command(*arguments: str) -> str:
         assert main(arguments) == 0, capsys.readouterr()
         printed = capsys.readouterr()
-        assert SECRET.hex() not in printed.out and printed.err == ""
+        assert run.api is not None
+        assert run.api.operator not in printed.out and run.api.viewer not in printed.out
+        assert printed.err == ""
         return printed.out
 
     return run_command
@@ -171,171 +94,241 @@ def test_ps_lists_runs_with_epoch_and_nodes(say: Callable[..., str]) -> None:
 
     assert headers.split() == ["NAME", "PID", "HOST", "STARTED", "EPOCH", "NODES"]
     assert row.split()[:2] == ["words", str(os.getpid())]
-    assert "1970-01-02 00:00:00Z" in row and row.endswith("41  1 of 1")
+    assert "1970-01-02 00:00:00Z" in row and row.endswith("7  2 of 2")
 
 
-def test_ps_lists_a_run_that_does_not_answer(
+def test_ps_lists_a_run_that_does_not_answer_or_has_no_api(
     say: Callable[..., str], registry: RunRegistry
 ) -> None:
     registry.add(registered("words", number=2))
+    registry.add(registered("silent", None))
 
     found = json.loads(say("ps", "--json"))
 
-    assert [run["name"] for run in found] == [
-        f"words:{os.getpid()}.1",
-        f"words:{os.getpid()}.2",
-    ]
-    assert [run["committed"] for run in found] == [41, None]
+    assert {run["name"]: run["committed"] for run in found} == {
+        f"words:{os.getpid()}.1": 7,
+        f"words:{os.getpid()}.2": None,
+        "silent": None,
+    }
     assert "no answer" in say("ps")
 
 
-def test_status_shows_epochs_and_nodes(say: Callable[..., str], coordinator: Coordinator) -> None:
+def test_status_shows_epochs_and_nodes(say: Callable[..., str], served: StandInRun) -> None:
     printed = say("status", "words")
 
-    assert "41 committed, 42 under way, 40 in the store" in printed
-    assert "1 of 1 active, no slots pending, ring 7" in printed
-    assert printed.splitlines()[-1].split() == (
-        ["aaaaaaaa", "active", "3", "2", "1", "host-1", "executor-1", "17", "0-3"]
-    )
-    coordinator.described = replace(SETTLED, committed=-1, under_way=None, durable=-1)
+    assert "7 committed, 8 under way, 7 in the store" in printed
+    assert "2 of 2 active, no slots pending, ring 1" in printed
+    last = ["00000000", "active", "2048", "2048", "2048", "localhost", "1", "100", "2048-4095"]
+    assert printed.splitlines()[-1].split() == last
+    run = replace(served.now.run, committed=-1, under_way=None, durable=-1)
+    served.now = replace(served.now, run=run)
     assert "none committed, none in the store" in say("status", "words")
 
 
-def test_status_shows_what_is_wrong(say: Callable[..., str], coordinator: Coordinator) -> None:
-    many = tuple(range(slot, slot + 1) for slot in range(0, 100, 2))
-    coordinator.described = replace(MOVING, owned={NODE.node: many})
+def test_status_shows_what_is_wrong(say: Callable[..., str], served: StandInRun) -> None:
+    run = replace(
+        served.now.run,
+        pending=1,
+        is_settled=False,
+        lost=["c" * 32],
+        fenced_alive=["c" * 32],
+        waits=["epoch 8 waits for node bbbbbbbb"],
+        failure="all is lost",
+    )
+    nodes = [served.now.nodes[0], replace(served.now.nodes[1], role="leaving", is_slow=True)]
+    served.now = replace(served.now, run=run, nodes=nodes)
 
     printed = say("status", "words")
 
-    assert "1 of 1 active, 1 leaving, 1 of 4 slots pending, ring 7" in printed
-    assert "0,2,4,6,8,10,12,14,16,18,20,22,24,26,28…" in printed
+    assert "1 leaving, 1 of 4096 slots pending" in printed
     assert printed.splitlines()[-5:] == [
-        "lost: cccccccc, dddddddd",
-        "fenced while alive: dddddddd",
-        "slow: bbbbbbbb",
-        "waits: epoch 42 waits for node bbbbbbbb",
+        "lost: cccccccc",
+        "fenced while alive: cccccccc",
+        "slow: 00000000",
+        "waits: epoch 8 waits for node bbbbbbbb",
         "failed: all is lost",
     ]
 
 
-def test_status_as_json_has_everything_but_the_secret(
-    say: Callable[..., str], coordinator: Coordinator
+def test_status_as_json_is_the_snapshot_and_what_the_registry_knows(
+    say: Callable[..., str],
 ) -> None:
-    coordinator.described = MOVING
-
     found = json.loads(say("status", "words", "--json"))
 
-    assert found["owned"] == {NODE.node: "0-1,3", OTHER.node: "2"}
-    assert [node["role"] for node in found["nodes"]] == ["active", "leaving"]
-    assert (found["workflow"], found["pid"], found["active"]) == ("words", os.getpid(), 1)
-    assert (found["is_settled"], found["failure"]) == (False, "all is lost")
-    assert "secret" not in found
+    assert (found["pid"], found["run"]["committed"]) == (os.getpid(), 7)
+    assert len(found["nodes"]) == len(found["ring"]["tokens"]) == 2
 
 
 def test_events_are_printed_with_the_time_of_day(
-    say: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+    say: Callable[..., str], served: StandInRun
 ) -> None:
-    monkeypatch.setattr("millstream.cli.control.time.time", lambda: 100.0)
+    served.add_event("join", "node aaaaaaaa joined")
 
-    assert say("events", "words").splitlines() == [
-        "1970-01-01 00:01:31Z  start       join        node aaaaaaaa joined",
-        "1970-01-01 00:01:33Z  epoch 7     scale       from 1 to 2 nodes",
-    ]
-    found = json.loads(say("events", "words", "--json"))
-    assert [event["time"] for event in found] == [91.0, 93.0]
-    assert found[1]["facts"] == {"nodes": 2}
+    assert say("events", "words") == (
+        "2001-09-09 01:46:40Z  epoch 7     join        node aaaaaaaa joined\n"
+    )
+    assert [event["number"] for event in json.loads(say("events", "words", "--json"))] == [1]
 
 
 @pytest.mark.parametrize("as_json", [False, True])
 def test_following_events_prints_each_of_them_once(
     run: RegisteredRun,
-    coordinator: Coordinator,
+    served: StandInRun,
     as_json: bool,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    pauses = iter([None, None])
+    served.add_event("join", "first")
+    more = iter(["second", None])
 
     def sleep(seconds: float) -> None:
-        next(pauses)
+        text = next(more)
+        if text is not None:
+            served.add_event("scale", text)
 
     monkeypatch.setattr("millstream.cli.control.time.sleep", sleep)
     with pytest.raises(StopIteration):
         main(["events", "words", "--follow", *(["--json"] if as_json else [])])
 
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == len(EVENTS)
-    assert [request.since for request in coordinator.asked] == [float("-inf"), 3.0, 3.0]  # type: ignore[attr-defined]
+    assert len(lines) == 2
     if as_json:
         assert [json.loads(line)["kind"] for line in lines] == ["join", "scale"]
+
+
+def test_a_link_to_the_dashboard_is_printed(say: Callable[..., str]) -> None:
+    assert "/login?code=" in say("dashboard", "words")
+    assert json.loads(say("dashboard", "words", "--viewer", "--json"))["right"] == "viewer"
+
+
+def test_top_prints_a_snapshot_where_there_is_no_terminal(say: Callable[..., str]) -> None:
+    assert json.loads(say("top", "words"))["run"]["workflow"] == "wordcount"
+
+
+# -- state -----------------------------------------------------------------------------------
+
+
+def test_state_is_read_by_key_in_pages_and_by_size(say: Callable[..., str]) -> None:
+    assert "counts" in say("state", "jobs", "words")
+    assert say("state", "get", "words", "counts", "mill").split() == [
+        *("epoch", "7", "KEY", "STATE", "mill", "4")
+    ]
+    found = json.loads(say("state", "scan", "words", "counts", "--limit", "2", "--json"))
+    assert [item["text"] for item in found["items"]] == ["a", "bc"]
+    assert say("state", "top", "words", "counts", "-n", "1").split()[-2:] == ["def", "3"]
+
+
+def test_state_is_exported_to_a_new_parquet_file(
+    say: Callable[..., str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "counts.parquet"
+
+    assert say("state", "export", "words", "counts", str(file)) == "3 keys of epoch 7\n"
+    assert pq.read_table(file).to_pydict() == {"key": ["a", "bc", "def"], "value": [1, 2, 3]}
+    assert "is there already" in refused(capsys, "state", "export", "words", "counts", str(file))
 
 
 # -- changing --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("arguments", "request_"),
+    ("arguments", "change"),
     [
-        (["scale", "words", "4"], ScaleTo(4)),
-        (["rebalance", "words"], Rebalance()),
-        (["drain", "words", "3f9c"], DrainNode("3f9c")),
-        (["move", "words", "0-511,700", "3f9c"], MoveSlots((range(512), range(700, 701)), "3f9c")),
+        (["scale", "words", "4"], ("scale", 4)),
+        (["rebalance", "words"], ("rebalance", None)),
+        (["drain", "words", "3f9c"], ("drain", "3f9c")),
+        (
+            ["move", "words", "0-511,700", "3f9c"],
+            ("move", ((SlotRange(start=0, stop=512), SlotRange(start=700, stop=701)), "3f9c")),
+        ),
     ],
 )
 def test_a_change_is_sent_and_its_progress_printed(
-    arguments: list[str],
-    request_: Request[Any],
-    say: Callable[..., str],
-    coordinator: Coordinator,
+    arguments: list[str], change: tuple[str, object], say: Callable[..., str], served: StandInRun
 ) -> None:
-    assert say(*arguments) == "accepted: 1 of 1 active, 1 leaving, 1 of 4 slots pending\n"
-    assert coordinator.asked == [request_]
-    assert json.loads(say(*arguments, "--json"))["pending"] == 1
-    coordinator.changed = SETTLED
-    assert say(*arguments) == "done: 1 of 1 active, no slots pending\n"
+    assert say(*arguments) == "done: 2 of 2 active, no slots pending\n"
+    assert served.changes == [change]
+    assert json.loads(say(*arguments, "--json"))["run"]["pending"] == 0
+    assert say(*arguments, "--dry-run").startswith(arguments[0])
+    assert served.changes == [change] * 2
+    unsettle(served)
+    assert say(*arguments).startswith("accepted: ")
 
 
-def test_waiting_ends_when_the_change_is_done(
-    say: Callable[..., str], coordinator: Coordinator
-) -> None:
-    assert say("scale", "words", "4", "--wait", "60").startswith("done: ")
-    assert coordinator.asked == [ScaleTo(4), DescribeRun()]
+def unsettle(served: StandInRun) -> None:
+    served.now = replace(served.now, run=replace(served.now.run, is_settled=False))
+
+
+def test_a_run_is_stopped(say: Callable[..., str], served: StandInRun) -> None:
+    say("stop", "words", "--dry-run")
+    assert served.changes == []
+    say("stop", "words")
+    assert served.changes == [("stop", None)]
 
 
 def test_a_change_that_is_not_done_in_time_is_a_failure(
-    run: RegisteredRun, coordinator: Coordinator, capsys: pytest.CaptureFixture[str]
+    run: RegisteredRun, served: StandInRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    coordinator.described = MOVING
+    unsettle(served)
 
     line = refused(capsys, "drain", "words", "b", "--wait", "0")
 
-    assert line.startswith("millstream: not done after 0 s") and "1 leaving" in line
+    assert line.startswith("millstream: not done after 0 s")
     assert main(["drain", "words", "b", "--wait", "0", "--json"]) == 1
-    assert json.loads(capsys.readouterr().out)["is_settled"] is False
+    assert json.loads(capsys.readouterr().out)["run"]["is_settled"] is False
 
 
-def test_waiting_asks_again_until_the_time_is_over(
-    run: RegisteredRun, coordinator: Coordinator
+def test_waiting_asks_again_until_the_change_is_done(
+    run: RegisteredRun, served: StandInRun
 ) -> None:
-    coordinator.described = MOVING
-    now = [0.0]
+    assert run.api is not None
+    unsettle(served)
+    now, settled = [0.0], served.now
 
     def sleep(seconds: float) -> None:
         now[0] += seconds
+        if now[0] > 1.0:
+            served.now = replace(settled, run=replace(settled.run, is_settled=True))
 
-    assert RunClient(run).await_settled(1.0, lambda: now[0], sleep) == MOVING
+    client = ApiClient(run.api.url, run.api.viewer)
+    assert client.await_settled(60.0, lambda: now[0], sleep).run.is_settled
     assert now[0] == pytest.approx(1.0, abs=0.3)
-    assert len(coordinator.asked) == pytest.approx(1.0 / run_client._POLL, abs=2)
 
 
-def test_what_the_coordinator_rejects_is_printed_on_a_line(
-    run: RegisteredRun, coordinator: Coordinator, capsys: pytest.CaptureFixture[str]
+def test_what_is_rejected_is_printed_on_a_line(
+    run: RegisteredRun, served: StandInRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    coordinator.error = ConfigError("nodes must be from 1 to 4 (slots), got 9")
+    served.failure = ConfigError("nodes must be from 1 to 4 (slots), got 9")
 
-    line = refused(capsys, "scale", "words", "9")
+    line = refused(capsys, "status", "words")
 
     assert line == "millstream: nodes must be from 1 to 4 (slots), got 9"
+
+
+# -- by address ------------------------------------------------------------------------------
+
+
+def test_a_run_is_reached_by_its_address_with_a_token(
+    run: RegisteredRun,
+    served: StandInRun,
+    registry: RunRegistry,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert run.api is not None
+    address = run.api.url.removeprefix("http://")
+    assert "needs a token" in refused(capsys, "status", "--at", address)
+    monkeypatch.setenv("MILLSTREAM_TOKEN", run.api.viewer)
+    assert main(["status", "--at", address]) == 0
+    capsys.readouterr()
+    assert "operator" in refused(capsys, "scale", "--at", address, "4")
+    monkeypatch.setenv("MILLSTREAM_TOKEN", run.api.operator)
+    assert main(["scale", "--at", address, "4"]) == 0
+    assert served.changes == [("scale", 4)]
+
+
+def test_a_command_needs_a_name_or_an_address(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "name a workflow" in refused(capsys, "status")
 
 
 # -- arguments -------------------------------------------------------------------------------
@@ -344,15 +337,14 @@ def test_what_the_coordinator_rejects_is_printed_on_a_line(
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["status"],
-        ["scale", "words"],
+        ["scale"],
         ["scale", "words", "0"],
         ["scale", "words", "many"],
         ["scale", "words", "4", "--wait", "-1"],
         ["move", "words", "5-3", "node"],
         ["move", "words", "", "node"],
-        ["move", "words", "1"],
-        ["drain", "words"],
+        ["move", "1"],
+        ["drain"],
         ["events", "words", "--last"],
     ],
 )
@@ -367,7 +359,7 @@ def test_wrong_arguments_end_with_status_2(
 
 
 @pytest.mark.parametrize(
-    "command", ["ps", "status", "events", "scale", "rebalance", "drain", "move"]
+    "command", ["ps", "status", "events", "scale", "rebalance", "drain", "move", "stop", "top"]
 )
 def test_the_help_has_an_example_and_the_exit_codes(
     command: str, capsys: pytest.CaptureFixture[str]
@@ -432,20 +424,6 @@ def test_a_driver_that_has_ended_is_no_run(
     refused(capsys, "status", "letters", status=3)
 
 
-def test_a_run_that_listens_on_the_network_is_reached_with_its_certificate(
-    registry: RunRegistry, coordinator: Coordinator, capsys: pytest.CaptureFixture[str]
-) -> None:
-    identity = new_identity()
-    address = tcp_address("127.0.0.1", identity)
-    with RunServer(address, SECRET, coordinator.answer, identity=identity) as server:
-        elsewhere = replace(this_process(), boot="another", host="another")
-        registry.add(replace(registered("words", server.endpoint), process=elsewhere))
-
-        assert main(["rebalance", "words"]) == 0
-    assert coordinator.asked == [Rebalance()]
-    assert capsys.readouterr().out.startswith("accepted: ")
-
-
 # -- drivers that do not answer --------------------------------------------------------------
 
 
@@ -456,33 +434,32 @@ def test_a_driver_that_does_not_listen_is_reported_on_a_line(
 
     line = refused(capsys, "status", "words")
 
-    assert f"the driver of 'words' (process {os.getpid()} on" in line
-    assert "nothing listens at grpc+unix:///nowhere/s.sock" in line
+    assert "http://127.0.0.1:1 does not answer: nothing listens there" in line
 
 
-def test_a_wrong_secret_is_reported_on_a_line(
+def test_a_run_without_an_api_says_how_to_get_one(
+    registry: RunRegistry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    registry.add(registered("words", None))
+
+    assert "start it without dashboard=False" in refused(capsys, "status", "words")
+
+
+def test_a_wrong_token_is_reported_on_a_line(
     run: RegisteredRun,
-    coordinator: Coordinator,
+    served: StandInRun,
     registry: RunRegistry,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    wrong = Endpoint(run.endpoint.address, new_secret())
-    registry.add(registered("letters", wrong))
+    assert run.api is not None
+    registry.add(registered("letters", replace(run.api, operator="wrong")))
 
-    line = refused(capsys, "scale", "letters", "2")
-
-    assert "does not hold the run's secret" in line
-    assert coordinator.asked == []
+    assert "valid token" in refused(capsys, "scale", "letters", "2")
+    assert served.changes == []
 
 
-def test_a_driver_that_is_stopped_is_reported_when_the_time_is_over(run: RegisteredRun) -> None:
-    with (
-        tempfile.TemporaryDirectory(prefix="ms-") as folder,
-        socket.socket(socket.AF_UNIX) as silent,
-    ):
-        silent.bind(f"{folder}/s.sock")
-        silent.listen()
-        stopped = replace(run, endpoint=Endpoint(f"grpc+unix://{folder}/s.sock", SECRET))
-
-        with pytest.raises(RunUnreachableError, match="busy or stopped"):
-            RunClient(stopped).ask(DescribeRun(), 0.2)
+def test_a_driver_that_is_stopped_is_reported_when_the_time_is_over() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(ApiUnreachableError, match="busy or stopped"):
+            ApiClient(url, "token", 0.2).snapshot()

@@ -3,32 +3,21 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
-from itertools import pairwise
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.coordinator.control_service import resolved
+from millstream.coordinator.control_service import ControlService, resolved
 from millstream.coordinator.roster import StateLostError
 from millstream.coordinator.run_context import RunEndedError
 from millstream.errors import ConfigError
 from millstream.ring.ring import NodeId
 from millstream.sim import World
-from millstream.wire.control import (
-    DescribeRun,
-    DrainNode,
-    EventPage,
-    ListEvents,
-    MoveSlots,
-    Rebalance,
-    RunDescription,
-    ScaleTo,
-)
+from millstream.wire.control import EventPage, RunDescription
 from millstream.wire.persistence import NotReadyError
-from millstream.wire.request import Request
 from tests.coordinator.clusters import N0, N1, N2, SLOTS, Run
 
 ALL = float("-inf")
@@ -45,8 +34,32 @@ def run(world: World) -> Run:
     return Run(world)
 
 
+Asked = Callable[[ControlService], RunDescription]
+
+
+def ask(run: Run, asked: Asked) -> RunDescription:
+    return asked(run.coordinator.control)
+
+
 def describe(run: Run) -> RunDescription:
-    return run.coordinator.answer(DescribeRun())
+    return run.coordinator.control.describe()
+
+
+def scaling(nodes: int) -> Asked:
+    return lambda control: control.scale(nodes)
+
+
+def rebalancing(control: ControlService) -> RunDescription:
+    return control.rebalance()
+
+
+def draining(node: str) -> Asked:
+    return lambda control: control.drain(node)
+
+
+def moving(slots: Sequence[range], to: str) -> Asked:
+    # Not expanded before it is checked: a range may be long.
+    return lambda control: control.move(chain.from_iterable(slots), to)
 
 
 def owned(run: Run) -> dict[str, list[int]]:
@@ -98,7 +111,7 @@ def test_slots_of_one_owner_are_one_run_whoever_has_their_copies(run: Run) -> No
         slot = run.owned_by(N0)[1]
         [other] = {N1, N2}.difference(placement.copies(slot))
         # Between epochs it is fed the slot at once, and owns it only when it has a copy.
-        run.coordinator.answer(MoveSlots((range(slot, slot + 1),), other))
+        ask(run, moving((range(slot, slot + 1),), other))
 
         shares = run.coordinator.roster.placement.shares(range(SLOTS))
         assert any(one.owner == other.owner for one, other in pairwise(shares))
@@ -128,15 +141,15 @@ def test_a_description_names_the_epoch_under_way_and_lost_nodes(run: Run) -> Non
 
 def test_events_are_those_after_a_time_and_read_by_another_clock(run: Run) -> None:
     def main() -> EventPage:
-        run.coordinator.answer(DrainNode(N0))
+        ask(run, draining(N0))
         settle(run)
-        return run.coordinator.answer(ListEvents(ALL))
+        return run.coordinator.control.events(ALL)
 
     page = run.main(main)
 
     times = [event.time for event in page.events]
     assert page.events[0].kind == "drain" and times == sorted(times)
-    later = run.more(lambda: run.coordinator.answer(ListEvents(times[0])))
+    later = run.more(lambda: run.coordinator.control.events(times[0]))
     assert later.events == tuple(event for event in page.events if event.time > times[0])
     assert 0 < len(later.events) < len(page.events)
     by_clock = page.by_clock(page.now + 1000.0)
@@ -153,7 +166,7 @@ def test_a_move_to_a_backup_is_done_at_once_between_epochs(run: Run) -> None:
         slot = run.owned_by(N0)[0]
         [backup] = placement.copies(slot)
 
-        now = run.coordinator.answer(MoveSlots((range(slot, slot + 1),), backup))
+        now = ask(run, moving((range(slot, slot + 1),), backup))
 
         assert now.pending == 0 and now.is_settled
         assert slot in owned(run)[backup]
@@ -170,7 +183,7 @@ def test_a_move_is_pending_while_an_epoch_is_under_way(run: Run) -> None:
         seen: list[RunDescription] = []
 
         def move() -> None:
-            seen.append(run.coordinator.answer(MoveSlots((range(slot, slot + 1),), backup)))
+            seen.append(ask(run, moving((range(slot, slot + 1),), backup)))
 
         run.at["staged"] = move
         run.epoch()
@@ -186,7 +199,7 @@ def test_a_move_is_pending_while_an_epoch_is_under_way(run: Run) -> None:
 def test_a_drained_node_leaves_and_is_not_replaced(run: Run) -> None:
     def main() -> None:
         run.epoch()
-        first = run.coordinator.answer(DrainNode("node-1"))
+        first = ask(run, draining("node-1"))
         assert {node.node: node.role for node in first.nodes}[N1] == "leaving"
         now = settle(run)
 
@@ -199,7 +212,7 @@ def test_a_drained_node_leaves_and_is_not_replaced(run: Run) -> None:
 def test_scaling_sets_the_target_and_waits_for_nodes(run: Run) -> None:
     def main() -> None:
         run.epoch()
-        now = run.coordinator.answer(ScaleTo(4))
+        now = ask(run, scaling(4))
         assert (now.target, now.active, now.is_settled) == (4, 3, False)
         run.cluster.join()
         now = settle(run)
@@ -213,10 +226,10 @@ def test_scaling_sets_the_target_and_waits_for_nodes(run: Run) -> None:
 def test_rebalancing_levels_the_shares(run: Run) -> None:
     def main() -> None:
         run.epoch()
-        run.coordinator.answer(MoveSlots((range(SLOTS),), N0))
+        ask(run, moving((range(SLOTS),), N0))
         settle(run)
         assert len(owned(run)[N0]) == SLOTS
-        run.coordinator.answer(Rebalance())
+        ask(run, rebalancing)
         settle(run)
 
         assert {len(slots) for slots in owned(run).values()} == {4}
@@ -229,10 +242,10 @@ def test_a_rebalance_that_is_asked_for_during_an_epoch_is_not_done_before_it_beg
 ) -> None:
     def main() -> None:
         run.epoch()
-        run.coordinator.answer(MoveSlots((range(SLOTS),), N0))
+        ask(run, moving((range(SLOTS),), N0))
         settle(run)
         seen: list[RunDescription] = []
-        run.at["staged"] = lambda: seen.append(run.coordinator.answer(Rebalance()))
+        run.at["staged"] = lambda: seen.append(ask(run, rebalancing))
         run.epoch()
 
         assert (seen[0].pending, seen[0].is_settled) == (0, False)
@@ -250,26 +263,26 @@ MANY = 10**12  # slots that must not be expanded before they are checked
 @pytest.mark.parametrize(
     ("request_", "message"),
     [
-        (ScaleTo(0), f"from 1 to {SLOTS}"),
-        (ScaleTo(SLOTS + 1), f"from 1 to {SLOTS}"),
-        (ScaleTo(2.5), f"from 1 to {SLOTS}"),  # type: ignore[arg-type]
-        (ScaleTo(True), f"from 1 to {SLOTS}"),
-        (DrainNode("nobody"), "no node 'nobody'; the nodes are node-0, node-1, node-2"),
-        (DrainNode(""), "no node ''; the nodes are node-0, node-1, node-2"),
-        (DrainNode("node-"), "several nodes begin with 'node-': node-0, node-1, node-2"),
-        (MoveSlots((range(2),), "x"), "no active node 'x'; the active nodes are node-0, node-1"),
-        (MoveSlots((range(MANY),), "node-0"), f"from 0 to {SLOTS - 1}, got {SLOTS}"),
-        (MoveSlots((range(-3, 2),), "node-0"), f"from 0 to {SLOTS - 1}, got -3"),
-        (MoveSlots((range(2), range(SLOTS, MANY)), "node-0"), f"got {SLOTS}"),
+        (scaling(0), f"from 1 to {SLOTS}"),
+        (scaling(SLOTS + 1), f"from 1 to {SLOTS}"),
+        (scaling(2.5), f"from 1 to {SLOTS}"),  # type: ignore[arg-type]
+        (scaling(True), f"from 1 to {SLOTS}"),
+        (draining("nobody"), "no node 'nobody'; the nodes are node-0, node-1, node-2"),
+        (draining(""), "no node ''; the nodes are node-0, node-1, node-2"),
+        (draining("node-"), "several nodes begin with 'node-': node-0, node-1, node-2"),
+        (moving((range(2),), "x"), "no active node 'x'; the active nodes are node-0, node-1"),
+        (moving((range(MANY),), "node-0"), f"from 0 to {SLOTS - 1}, got {SLOTS}"),
+        (moving((range(-3, 2),), "node-0"), f"from 0 to {SLOTS - 1}, got -3"),
+        (moving((range(2), range(SLOTS, MANY)), "node-0"), f"got {SLOTS}"),
     ],
 )
 def test_wrong_values_are_rejected_with_the_allowed_ones(
-    run: Run, request_: Request[Any], message: str
+    run: Run, request_: Asked, message: str
 ) -> None:
     def main() -> None:
         before = describe(run)
         with pytest.raises(ConfigError, match=message):
-            run.coordinator.answer(request_)
+            ask(run, request_)
         assert describe(run) == before
         assert run.coordinator.events.all() == []
 
@@ -298,7 +311,7 @@ def test_the_last_active_node_cannot_be_drained(world: World) -> None:
 
     def main() -> None:
         with pytest.raises(ConfigError, match="last active"):
-            run.coordinator.answer(DrainNode(N0))
+            ask(run, draining(N0))
 
     run.main(main)
 
@@ -307,23 +320,24 @@ def test_a_standby_node_gets_no_slots_by_hand(run: Run) -> None:
     def main() -> None:
         run.cluster.join()
         with pytest.raises(ConfigError, match="no active node 'node-3'"):
-            run.coordinator.answer(MoveSlots((range(2),), "node-3"))
+            ask(run, moving((range(2),), "node-3"))
 
     run.main(main)
 
 
 def test_a_run_that_is_starting_asks_for_patience(run: Run) -> None:
-    for request in (DescribeRun(), ScaleTo(2), Rebalance(), DrainNode("n"), MoveSlots((), "n")):
+    changes = (scaling(2), rebalancing, draining("n"), moving((), "n"))
+    for request in (ControlService.describe, *changes):
         with pytest.raises(NotReadyError, match="retry"):
-            run.coordinator.answer(request)
-    assert run.coordinator.answer(ListEvents(ALL)).events == ()
+            ask(run, request)
+    assert run.coordinator.control.events(ALL).events == ()
 
 
 def test_a_run_that_has_ended_cannot_be_changed(run: Run) -> None:
     def main() -> None:
         run.coordinator.close()
         with pytest.raises(RunEndedError):
-            run.coordinator.answer(ScaleTo(2))
+            ask(run, scaling(2))
         assert describe(run).target == 3
 
     run.main(main)
@@ -338,7 +352,7 @@ def test_a_run_that_lost_its_state_tells_so(world: World) -> None:
         with pytest.raises(StateLostError):
             run.epoch()
         with pytest.raises(StateLostError):
-            run.coordinator.answer(Rebalance())
+            ask(run, rebalancing)
         failure = describe(run).failure
         assert failure is not None and "lost" in failure
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from millstream.checkpoints.manifest import Staged
-from millstream.coordinator import state_reader
+from millstream.coordinator import state_scan
 from millstream.coordinator.failure_detector import FailureDetector
 from millstream.coordinator.ledger import MissingReceiptsError
 from millstream.coordinator.request_service import StaleTaskError
@@ -76,7 +76,7 @@ def test_every_node_gets_the_first_placement(run: Run) -> None:
 def test_a_scan_is_of_one_epoch_while_others_are_committed(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(state_reader, "_SLOTS_AT_ONCE", 1)  # many calls, with epochs in between
+    monkeypatch.setattr(state_scan, "_SLOTS_AT_ONCE", 1)  # many calls, with epochs in between
 
     def main() -> None:
         for _ in range(3):
@@ -95,7 +95,7 @@ def test_a_scan_is_of_one_epoch_while_others_are_committed(
 
 
 def test_a_scan_continues_when_a_node_dies(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state_reader, "_SLOTS_AT_ONCE", 1)
+    monkeypatch.setattr(state_scan, "_SLOTS_AT_ONCE", 1)
 
     def main() -> None:
         for _ in range(3):

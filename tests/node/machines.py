@@ -15,6 +15,7 @@ from millstream.flow.vertices import JobVertex
 from millstream.node.held_units import Block, Unit, Work
 from millstream.node.machine import Durability, NodeMachine
 from millstream.node.slot_store import SlotStore
+from millstream.ring.hashing import slot_of_key
 from millstream.ring.masks import SlotMask
 from millstream.ring.placement import Placement
 from millstream.ring.ring import NodeId, Ring
@@ -195,3 +196,12 @@ class Node:
         return {
             key: found["seen"] for key, found in self.store.operators[JOB].state.items(everything)
         }
+
+
+def looked_up(store: SlotStore, key: Any) -> Any:
+    """The state of a key, if this node owns its slot and has seen a key of its type."""
+    kind = store.key_types.get(JOB)
+    slot = slot_of_key(key, kind, store.slots)
+    if kind is None or slot is None or not store.holdings.owned[slot]:
+        return None
+    return store.get_many(JOB, [key], [slot])[0]

@@ -32,6 +32,7 @@ from tests.node.machines import (
     Node,
     commit_of,
     digest,
+    looked_up,
     placed,
 )
 from tests.work.running import SLOTS, job_of
@@ -86,7 +87,7 @@ def test_a_copy_gives_the_backup_the_same_state_once_the_epoch_is_committed() ->
         node.seal(0)
 
     assert backup.held() == primary.held() == {key: [value] for key, value in MANY}
-    assert backup.state() == {} and backup.store.get(JOB, "1") is None
+    assert backup.state() == {} and looked_up(backup.store, "1") is None
 
 
 def test_a_unit_is_replicated_to_the_backups_of_its_slots_only() -> None:
@@ -169,7 +170,7 @@ def test_a_backup_that_has_a_copy_takes_over_with_it() -> None:
     assert backup.receipts(1).receipts == primary.receipts(1).receipts
     assert backup.state() == {"a": [0]}
     backup.seal(1)
-    assert backup.state() == {"a": [0, 1]} and backup.store.get(JOB, "a") == {"seen": [0, 1]}
+    assert backup.state() == {"a": [0, 1]} and looked_up(backup.store, "a") == {"seen": [0, 1]}
 
 
 def test_after_a_takeover_a_feed_gets_its_outputs_though_the_unit_was_copied() -> None:
@@ -589,7 +590,7 @@ def test_keys_of_a_delta_can_be_read_after_a_takeover() -> None:
     backup.assign(TAKEN_OVER)
 
     assert backup.state() == {"a": [0]}
-    assert backup.store.get(JOB, "a") == {"seen": [0]}
+    assert looked_up(backup.store, "a") == {"seen": [0]}
 
 
 # -- snapshots -------------------------------------------------------------------------------
@@ -609,7 +610,7 @@ def test_a_snapshot_makes_a_backup_of_a_node_that_had_nothing() -> None:
     assert newcomer.held() == primary.state()
     assert newcomer.receipts(1).reach == ((0, 1),)
     newcomer.assign(placed([OTHER], 3))
-    assert newcomer.store.get(JOB, "7") == {"seen": [7, 7]}
+    assert looked_up(newcomer.store, "7") == {"seen": [7, 7]}
 
 
 def test_copies_that_came_before_the_snapshot_follow_it() -> None:

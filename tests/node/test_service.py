@@ -17,6 +17,7 @@ from millstream.node import key_batches, slot_store
 from millstream.node.load_meter import LoadMeter
 from millstream.node.peers import Outgoing
 from millstream.node.typed_errors import BackgroundTaskError
+from millstream.ring.hashing import slot_of_key
 from millstream.ring.placement import Placement
 from millstream.ring.ring import NodeId
 from millstream.sim import World
@@ -24,7 +25,7 @@ from millstream.state.keyed import KeyedState
 from millstream.state.pickling import loads
 from millstream.state.records import decode_records
 from millstream.wire import timeouts
-from millstream.wire.commit import Commit, Seal
+from millstream.wire.commit import NOTHING_COMMITTED, Commit, Seal
 from millstream.wire.feed import BrokenFeedError, FeedRefusedError
 from millstream.wire.load_report import FIGURE
 from millstream.wire.membership import (
@@ -49,7 +50,7 @@ from millstream.wire.replication import (
     SlotsNotHeldError,
 )
 from millstream.wire.request import Request, UnknownRequestError
-from millstream.wire.state_reads import CloseScan, GetState, OpenScan, ReadScan, ScanBrokenError
+from millstream.wire.state_reads import CloseScan, GetStates, OpenScan, ReadScan, ScanBrokenError
 from millstream.work.feeder import end_of
 from tests.node.machines import ALL, HIGH, HISTORY, JOB, LOW, MANY, ME, OTHER, THIRD, placed
 from tests.node.scenes import MEMORY, Scene, rows_of
@@ -326,9 +327,16 @@ def test_a_node_answers_a_ping_with_its_name_and_stops_on_request(scene: Scene) 
 def test_state_is_read_where_it_is_owned(scene: Scene) -> None:
     scene.commit(0, [("a", 1)])
 
-    assert loads(scene.call(ME, GetState(JOB, "a", -1))) == {"seen": [1]}
-    assert loads(scene.call(OTHER, GetState(JOB, "a", -1))) is None
+    assert loads(scene.call(ME, reading("a")).values) == [{"seen": [1]}]
+    with pytest.raises(SlotsNotHeldError):
+        scene.call(OTHER, reading("a"))
     assert scanned(scene, scene.committed) == {"a": {"seen": [1]}}
+
+
+def reading(key: str) -> GetStates:
+    slot = slot_of_key(key, pa.string(), SLOTS)
+    assert slot is not None
+    return GetStates(JOB, (key,), (slot,), -1, NOTHING_COMMITTED)
 
 
 def scanned(scene: Scene, commit: Commit | None, node: NodeId = ME) -> dict[Any, Any]:
@@ -447,13 +455,13 @@ def test_state_is_read_only_after_the_replay(world: World, monkeypatch: pytest.M
     with pytest.raises(SlotsNotHeldError):
         scanned(scene, scene.committed, OTHER)
     with pytest.raises(SlotsNotHeldError):
-        scene.call(OTHER, GetState(JOB, "1", -1))
+        scene.call(OTHER, reading("1"))
 
     monkeypatch.undo()
     scene.placement = placed([OTHER], 2)
     scene.call(OTHER, scene.assignment())
     scene.rest(0.5)
-    assert loads(scene.call(OTHER, GetState(JOB, "1", -1))) == {"seen": [1]}
+    assert loads(scene.call(OTHER, reading("1")).values) == [{"seen": [1]}]
 
 
 def test_a_new_backup_gets_snapshots_of_a_few_keys_at_a_time(
@@ -624,7 +632,7 @@ def test_requests_are_served_between_the_steps_of_a_large_seal(
     scene.call(ME, Seal(scene.commit_of(0)))
 
     assert counting.taken > len(MANY) // 5
-    assert loads(scene.call(ME, GetState(JOB, "7", -1))) == {"seen": [7]}
+    assert loads(scene.call(ME, reading("7")).values) == [{"seen": [7]}]
 
 
 def test_a_seal_that_is_known_already_does_not_wait_for_a_reduction(scene: Scene) -> None:
@@ -639,7 +647,7 @@ def test_a_seal_that_is_known_already_does_not_wait_for_a_reduction(scene: Scene
     def read() -> float:
         scene.task.sleep(1.0)
         scene.task.call(ME, Seal(scene.committed))
-        assert loads(scene.task.call(ME, GetState(JOB, "7", -1))) == {"seen": [7]}
+        assert loads(scene.task.call(ME, reading("7")).values) == [{"seen": [7]}]
         return scene.world.now
 
     def both() -> None:
@@ -658,7 +666,7 @@ def test_a_read_times_out_if_a_merge_makes_no_progress(scene: Scene) -> None:
     machine.store.is_merging = True
 
     with pytest.raises(SlotsNotHeldError, match="slots of node me are not at epoch 1 yet"):
-        scene.call(ME, GetState(JOB, "7", -1))
+        scene.call(ME, reading("7"))
 
 
 def test_merged_tables_are_freed_one_by_one(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,9 +3,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from millstream.node.slot_store import UnknownJobError
+from millstream.ring.hashing import slot_of_key
 from millstream.ring.keys import KeyTypeError
 from millstream.ring.ring import Ring
 from millstream.state.keyed import KeyedState
@@ -21,6 +23,7 @@ from tests.node.machines import (
     Node,
     commit_of,
     items_of,
+    looked_up,
     mask_of,
     placed,
 )
@@ -100,17 +103,17 @@ def test_slots_that_are_read_here_are_merged_before_copies_are_decoded(
 
 
 def test_a_look_up_finds_committed_keys_in_canonical_form(node: Node) -> None:
-    assert node.store.get(JOB, "a") is None
+    assert looked_up(node.store, "a") is None
     node.run(0, [(0.0, 1), (float("nan"), 2), (None, 3)])
-    assert node.store.get(JOB, 0.0) is None
+    assert looked_up(node.store, 0.0) is None
     node.seal(0)
 
-    assert node.store.get(JOB, -0.0) == {"seen": [1]}
-    assert node.store.get(JOB, float("nan")) == {"seen": [2]}
-    assert node.store.get(JOB, None) == {"seen": [3]}
+    assert looked_up(node.store, -0.0) == {"seen": [1]}
+    assert looked_up(node.store, float("nan")) == {"seen": [2]}
+    assert looked_up(node.store, None) == {"seen": [3]}
     for other in (0, "a"):  # an integer is no float, also if they are equal
         with pytest.raises(KeyTypeError):
-            node.store.get(JOB, other)
+            looked_up(node.store, other)
 
 
 def test_keys_of_an_unknown_type_are_read_once_the_type_is_known(node: Node) -> None:
@@ -118,8 +121,8 @@ def test_keys_of_an_unknown_type_are_read_once_the_type_is_known(node: Node) -> 
     node.commit(1, [("a", 1)])
     node.commit(2, [(None, 2)])
 
-    assert node.store.get(JOB, None) == {"seen": [1, 2]}
-    assert node.store.get(JOB, "a") == {"seen": [1]}
+    assert looked_up(node.store, None) == {"seen": [1, 2]}
+    assert looked_up(node.store, "a") == {"seen": [1]}
 
 
 def test_tuple_keys_of_an_unknown_type_are_read_once_the_type_is_known(node: Node) -> None:
@@ -127,23 +130,23 @@ def test_tuple_keys_of_an_unknown_type_are_read_once_the_type_is_known(node: Nod
     node.commit(1, [((1, "a"), 2)])
     node.commit(2, [((1, None), 3)])
 
-    assert node.store.get(JOB, (1, None)) == {"seen": [1, 3]}
-    assert node.store.get(JOB, (1, "a")) == {"seen": [2]}
+    assert looked_up(node.store, (1, None)) == {"seen": [1, 3]}
+    assert looked_up(node.store, (1, "a")) == {"seen": [2]}
 
 
 def test_a_node_without_keys_of_a_job_finds_none(node: Node) -> None:
     node.commit(0, [])
-    assert node.store.get(JOB, "a") is None
+    assert looked_up(node.store, "a") is None
 
     node.commit(1, [(None, 1)])
-    assert node.store.get(JOB, "a") is None
-    assert node.store.get(JOB, None) == {"seen": [1]}
+    assert looked_up(node.store, "a") is None
+    assert looked_up(node.store, None) == {"seen": [1]}
 
 
 def test_changing_a_value_that_was_read_does_not_change_the_state(node: Node) -> None:
     node.commit(0, [("a", 1)])
 
-    node.store.get(JOB, "a")["seen"].append(9)
+    looked_up(node.store, "a")["seen"].append(9)
 
     assert node.state() == {"a": [1]}
 
@@ -156,7 +159,7 @@ def test_keys_are_counted_by_job(node: Node) -> None:
 
 def test_a_job_that_is_not_run_here_cannot_be_looked_up(node: Node) -> None:
     with pytest.raises(UnknownJobError):
-        node.store.get(99, "a")
+        node.store.get_many(99, ["a"], [0])
 
 
 def test_only_owned_slots_are_read_and_counted_as_state() -> None:
@@ -169,11 +172,13 @@ def test_only_owned_slots_are_read_and_counted_as_state() -> None:
     assert node.store.key_counts()[JOB].sum() == len(mine)
     assert len(node.store.key_counts()[JOB]) == len(LOW)
     for key, value in MANY:
-        expected = {"seen": [value]} if key in mine else None
-        assert node.store.get(JOB, key) == expected
-    for slots in (HIGH, ALL):
-        with pytest.raises(SlotsNotHeldError):
-            node.store.require_owned(slots)
+        slot = slot_of_key(key, pa.string(), SLOTS)
+        assert slot is not None
+        if key in mine:
+            assert node.store.get_many(JOB, [key], [slot]) == [{"seen": [value]}]
+        else:
+            with pytest.raises(SlotsNotHeldError):
+                node.store.get_many(JOB, [key], [slot])
 
 
 def test_the_keys_of_copies_count_for_how_much_is_to_be_sent() -> None:

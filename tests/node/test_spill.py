@@ -12,7 +12,7 @@ import pytest
 from millstream.state.spill import Spilling
 from millstream.stores.rocksdb.cold import ColdTable
 from millstream.wire.commit import Commit
-from tests.node.machines import ALL, HIGH, JOB, LOW, MANY, ME, OTHER, Node, placed
+from tests.node.machines import ALL, HIGH, JOB, LOW, MANY, ME, OTHER, Node, looked_up, placed
 
 LIMIT = 2000  # about five of the forty keys
 MINE = placed([ME], other=ALL)
@@ -52,7 +52,7 @@ def test_state_is_exact_while_most_of_it_is_cold(spilling: Make) -> None:
 
     assert node.state() == expected(0, 1, 2)
     assert node.store.key_counts()[JOB].sum() == len(MANY)
-    assert node.store.get(JOB, "7") == {"seen": [7, 8, 9]}
+    assert looked_up(node.store, "7") == {"seen": [7, 8, 9]}
 
 
 def test_a_try_that_is_void_leaves_no_trace(spilling: Make) -> None:

@@ -37,6 +37,7 @@ def run_of(coordinator: Coordinator, **options: Any) -> Run:
         nothing,
         contextlib.ExitStack(),
         nothing,
+        nothing,
     )
 
 

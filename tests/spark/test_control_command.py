@@ -67,11 +67,17 @@ def test_a_running_workflow_is_found_described_and_changed_by_commands(
         assert first["slots"] == second["slots"] == SLOTS // 2
         assert {node["pid"] for node in before["nodes"]} == {n.pid for n in run.status().nodes}
 
-        moved = millstream(
-            "move", "endless", before["owned"][first["node"]], second["node"][:8], "--wait", "60"
+        owned = ",".join(
+            f"{arc['start']}-{arc['stop'] - 1}"
+            for arc in before["ring"]["arcs"]
+            if arc["owner"] == first["id"]
         )
-        assert moved["is_settled"] and moved["owned"] == {second["node"]: f"0-{SLOTS - 1}"}
-        await_epoch(run, moved["committed"] + 2)
+        planned = millstream("move", "endless", owned, second["id"][:8], "--dry-run")
+        assert planned["preview"]["slots"] == SLOTS // 2
+        moved = millstream("move", "endless", owned, second["id"][:8], "--wait", "60")
+        assert moved["run"]["is_settled"]
+        assert {arc["owner"] for arc in moved["ring"]["arcs"]} == {second["id"]}
+        await_epoch(run, moved["run"]["committed"] + 2)
         assert [node.slots for node in run.status().nodes] == [0, SLOTS]
 
         events = millstream("events", "endless")
@@ -81,8 +87,21 @@ def test_a_running_workflow_is_found_described_and_changed_by_commands(
         assert "no node 'nobody'" in millstream("drain", "endless", "nobody", status=1)
         assert f"from 1 to {SLOTS}" in millstream("scale", "endless", "65", status=1)
         level = millstream("rebalance", "endless", "--wait", "60")
-        assert level["is_settled"]
+        assert level["run"]["is_settled"]
         assert all(node["slots"] > 0 for node in level["nodes"])  # how many depends on the load
+
+        [job] = millstream("state", "jobs", "endless")
+        assert (job["job"], job["key_type"]) == ("count", "int")
+        found = millstream("state", "get", "endless", "count", "3", "4")
+        assert all(item["value"]["n"] > 0 for item in found["items"])
+        scanned = millstream("state", "scan", "endless", "count", "--start", "8")
+        assert sorted(item["key"] for item in scanned["items"]) == [8, 9]
+        top = millstream("state", "top", "endless", "count", "-n", "2", "--by", "n")
+        assert len(top["items"]) == 2
+        assert "/login?code=" in millstream("dashboard", "endless")["url"]
+        assert millstream("top", "endless")["run"]["phase"] == "running"
+        assert "end" in millstream("stop", "endless")["preview"]["text"]
+        assert run.await_termination()
 
     assert RunRegistry.of_user().runs() == []
     assert "no workflow 'endless'" in millstream("status", "endless", status=3)

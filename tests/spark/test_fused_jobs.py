@@ -48,9 +48,8 @@ def test_the_columns_of_a_led_job_are_those_that_it_declares() -> None:
 
 def test_the_state_of_a_led_job_is_that_of_its_leader() -> None:
     nothing: Any = None
-    run = Run(
-        two_jobs(), nothing, nothing, nothing, nothing, nothing, contextlib.ExitStack(), nothing
-    )
+    cleanup = contextlib.ExitStack()
+    run = Run(two_jobs(), nothing, nothing, nothing, nothing, nothing, cleanup, nothing, nothing)
 
     with pytest.raises(
         ConfigError, match=r"read state\('leader'\), or define 'led' with share=False"

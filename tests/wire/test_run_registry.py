@@ -14,36 +14,32 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from millstream.wire import run_registry
-from millstream.wire.calls import Endpoint
 from millstream.wire.process_identity import this_process
 from millstream.wire.run_registry import (
     FOLDERS,
+    ApiAccess,
     RegisteredRun,
+    Registration,
     RegistryUnusableError,
     RunRegistry,
-    register_run,
 )
 
-ENDPOINT = Endpoint("grpc+unix:///tmp/somewhere/coordinator.sock", b"\x00secret\xff")
+ACCESS = ApiAccess("http://127.0.0.1:1", "viewer's", "operator's", 2e9)
 REGISTERING = """
 import sys
 from pathlib import Path
-from millstream.wire.calls import Endpoint
 from millstream.wire.process_identity import this_process
 from millstream.wire.run_registry import RegisteredRun, RunRegistry
-registry, endpoint = RunRegistry(Path(sys.argv[1])), Endpoint("grpc+unix:///s.sock", b"secret")
+registry = RunRegistry(Path(sys.argv[1]))
 for number in range(1, 21):
-    registry.add(RegisteredRun("w" + sys.argv[2], this_process(), number, 1.0, endpoint))
+    registry.add(RegisteredRun("w" + sys.argv[2], this_process(), number, 1.0))
 sys.stdin.read()
 """
 
 
 def run_named(workflow: str, started: float = 17.5) -> RegisteredRun:
-    return RegisteredRun(workflow, this_process(), 1, started, ENDPOINT)
+    return RegisteredRun(workflow, this_process(), 1, started, ACCESS)
 
 
 @pytest.fixture
@@ -80,13 +76,15 @@ def test_a_run_is_listed_as_it_was_added_until_it_is_removed(registry: RunRegist
     registry.remove(name)
 
 
-@given(secret=st.binary(max_size=40), certificate=st.none() | st.just(b"-----BEGIN\n"))
-def test_secret_and_certificate_are_preserved(secret: bytes, certificate: bytes | None) -> None:
-    run = replace(run_named("w"), endpoint=Endpoint("grpc+tls://h:1", secret, certificate))
+def test_tokens_are_preserved_renewed_and_not_shown(registry: RunRegistry) -> None:
+    name = registry.add(run_named("w"))
+    assert [run.api for run in registry.runs()] == [ACCESS]
+    renewed = replace(ACCESS, viewer="another")
 
-    content = json.dumps(run_registry._as_json(run)).encode()
+    registry.put(name, replace(run_named("w"), api=renewed))
 
-    assert run_registry._parsed(content) == run
+    assert [run.api for run in registry.runs()] == [renewed]
+    assert "another" not in repr(renewed) and "operator's" not in repr(renewed)
 
 
 def test_folder_and_entry_are_the_users_alone(registry: RunRegistry, folder: Path) -> None:
@@ -230,9 +228,9 @@ def _pipe(path: Path) -> None:
     os.mkfifo(path, 0o600)
 
 
-def _without_secret(path: Path) -> None:
+def _without_tokens(path: Path) -> None:
     entry = json.loads(path.read_text())
-    del entry["secret"]
+    del entry["api"]["operator"]
     path.write_text(json.dumps(entry))
 
 
@@ -241,7 +239,7 @@ def _without_secret(path: Path) -> None:
     [
         _linked,
         _pipe,
-        _without_secret,
+        _without_tokens,
         lambda path: path.chmod(0o640),
         lambda path: path.chmod(0o606),
         lambda path: path.write_bytes(b""),
@@ -302,15 +300,15 @@ def test_two_processes_that_register_at_once_are_both_listed(
 
 def test_the_state_folder_is_that_of_the_environment(tmp_path: Path) -> None:
     environment = {"XDG_STATE_HOME": str(tmp_path)}
-    remove = register_run("w", ENDPOINT, environment)
-    register_run("w", ENDPOINT, environment)
+    registered = Registration("w", ACCESS, environment=environment)
+    Registration("w", ACCESS, environment=environment)
 
     first, second = RunRegistry.of_user(environment).runs()
-    assert (first.workflow, first.endpoint, first.process) == ("w", ENDPOINT, this_process())
+    assert (first.workflow, first.api, first.process) == ("w", ACCESS, this_process())
     assert second.number == first.number + 1
-    remove()
+    registered.remove()
     assert RunRegistry.of_user(environment).runs() == [second]
-    remove()
+    registered.remove()
 
 
 @pytest.mark.parametrize("home", [{}, {"XDG_STATE_HOME": "relative"}, {"XDG_STATE_HOME": ""}])
@@ -319,7 +317,7 @@ def test_otherwise_it_is_in_the_home_folder(
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
 
-    register_run("w", ENDPOINT, home)
+    Registration("w", ACCESS, environment=home)
 
     assert len(os.listdir(tmp_path.joinpath(".local", "state", *FOLDERS))) == 1
 
@@ -330,23 +328,23 @@ def test_a_run_does_not_depend_on_its_entry(
     (tmp_path / "file").write_text("no folder")
 
     with caplog.at_level(logging.WARNING, "millstream"):
-        register_run("w", ENDPOINT, {"XDG_STATE_HOME": str(tmp_path / "file")})()
+        Registration("w", ACCESS, environment={"XDG_STATE_HOME": str(tmp_path / "file")}).remove()
     assert "cannot find this run" in caplog.text and "XDG_STATE_HOME" in caplog.text
 
 
 def test_an_entry_in_a_folder_that_is_gone_need_not_be_removed(tmp_path: Path) -> None:
-    remove = register_run("w", ENDPOINT, {"XDG_STATE_HOME": str(tmp_path / "state")})
+    registered = Registration("w", ACCESS, environment={"XDG_STATE_HOME": str(tmp_path / "state")})
     (tmp_path / "state").rename(tmp_path / "moved")
 
-    remove()
+    registered.remove()
 
 
 def test_an_entry_in_a_folder_that_became_unsafe_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    remove = register_run("w", ENDPOINT, {"XDG_STATE_HOME": str(tmp_path)})
+    registered = Registration("w", ACCESS, environment={"XDG_STATE_HOME": str(tmp_path)})
     tmp_path.joinpath(*FOLDERS).chmod(0o777)
 
     with caplog.at_level(logging.WARNING, "millstream"):
-        remove()
+        registered.remove()
     assert "others can write it" in caplog.text

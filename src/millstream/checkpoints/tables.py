@@ -90,6 +90,22 @@ def with_timers(entries: Mapping[Any, Any]) -> Mapping[Any, Any]:
     return {**entries, f"{TIMERS}_" if TIMERS in entries else TIMERS: timers}
 
 
+def table_of(items: Iterable[tuple[Any, Any]]) -> pa.Table:
+    """Keys with what users read for each, as a table; a value that has no entries is ``value``."""
+    keys: list[Any] = []
+    rows: list[Mapping[Any, Any]] = []
+    for key, value in items:
+        keys.append(key)
+        has_entries = isinstance(value, Mapping) and all(isinstance(n, str) for n in value)
+        rows.append(with_timers(value) if has_entries else {"value": value})
+    schema = complete(pa.schema([pa.field(KEY, infer_type(keys)), *_fields(rows)]))
+    named = [{column_name(name): value for name, value in row.items()} for row in rows]
+    columns = [encode_keys(keys, schema.field(KEY).type)]
+    for field in list(schema)[1:]:
+        columns.append(_array([row.get(field.name) for row in named], field))
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
 def union(schemas: Iterable[pa.Schema]) -> pa.Schema:
     """The columns of several schemas, in types that fit the values of all."""
     return reduce(_joined, schemas, pa.schema([]))

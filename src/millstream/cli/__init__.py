@@ -1,8 +1,8 @@
 """The command ``millstream``.
 
-``millstream demo`` runs an example, ``millstream ps`` and the commands beside it show and change
-running workflows, ``millstream checkpoint`` inspects checkpoints, ``millstream sink`` compacts file
-sinks, ``millstream --version`` prints the version.
+``millstream demo`` runs an example, ``millstream run`` a workflow in a file. ``millstream ps`` and
+the commands beside it show and change running workflows, ``millstream checkpoint`` inspects
+checkpoints, ``millstream sink`` compacts file sinks, ``millstream doctor`` checks what runs need.
 """
 
 from __future__ import annotations
@@ -12,7 +12,16 @@ import sys
 from collections.abc import Sequence
 
 import millstream
-from millstream.cli import checkpoint, control, sink
+from millstream.cli import (
+    checkpoint,
+    completion,
+    control,
+    doctor,
+    live_view,
+    sink,
+    state,
+    workflow_file,
+)
 from millstream.cli.demo.story import Demo
 from millstream.cli.java import find_java
 from millstream.errors import MillstreamError
@@ -59,7 +68,12 @@ def _parser() -> argparse.ArgumentParser:
         "--master", default="local[2]", metavar="URL", help="Spark's master; default: %(default)s"
     )
     demo.set_defaults(run=_demo)
+    workflow_file.add_to(commands)
     control.add_to(commands)
+    live_view.add_to(commands)
+    state.add_to(commands)
     checkpoint.add_to(commands)
     sink.add_to(commands)
+    doctor.add_to(commands)
+    completion.add_to(commands, parser)
     return parser

@@ -14,6 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from millstream.api.key_text import TYPES, parse_key
 from millstream.checkpoints.chain import PREFIX, Chain, lost_origin
 from millstream.checkpoints.epoch_contents import EpochIncompleteError, contents_of
 from millstream.checkpoints.garbage import garbage, remove
@@ -32,7 +33,6 @@ from millstream.checkpoints.stored_state import (
 from millstream.checkpoints.tables import as_text
 from millstream.checkpoints.verification import Findings, check, check_epoch, missing
 from millstream.cli import checkpoint_text as text
-from millstream.cli.key_text import TYPES, parse_key
 from millstream.cli.listing import listing
 from millstream.cli.resume_check import require_offsets
 from millstream.errors import ConfigError, MillstreamError

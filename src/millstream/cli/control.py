@@ -1,6 +1,7 @@
 """The commands for running workflows: ``ps``, ``status``, ``events``, and those that change one.
 
-They find a run in the user's registry and authenticate with its secret, without Spark or a JVM.
+They find a run in the user's registry, or by its address, and ask its HTTP API, without Spark or a
+JVM.
 """
 
 from __future__ import annotations
@@ -12,130 +13,97 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
+from millstream.api import contract as c
 from millstream.checkpoints.tables import as_text
 from millstream.cli import control_text as text
-from millstream.cli.argument_types import number, seconds, slots, slots_text
-from millstream.cli.run_client import (
-    NoSuchRunError,
-    RunClient,
-    describe_all,
-    find_run,
-    label_of,
-)
-from millstream.wire.control import (
-    DescribeRun,
-    DrainNode,
-    ListEvents,
-    MoveSlots,
-    Rebalance,
-    RunDescription,
-    ScaleTo,
-)
-from millstream.wire.request import Request
+from millstream.cli.argument_types import number, slots
+from millstream.cli.commands import add_change, add_command
+from millstream.cli.run_client import connect, describe_all, label_of
 from millstream.wire.run_registry import RegisteredRun, RunRegistry
 
-NO_SUCH_RUN = 3
-_ALL = float("-inf")
 _FOLLOW_EVERY = 1.0
-_EXIT_CODES = (
-    "exit codes: 0 done, 1 refused or failed, 2 wrong arguments, 3 no such workflow is running"
-)
-Command = Callable[[argparse.Namespace], int]
-Change = Callable[[argparse.Namespace], Request[RunDescription]]
+Asked = Callable[[argparse.Namespace], tuple[str, object]]
 
 
 def add_to(commands: Any) -> None:
     """Add the commands to the parser's."""
-    for_all = _Adder(commands)
-    for_all.command("ps", _ps, "list your running workflows", "millstream ps")
+    add_command(commands, "ps", _ps, "list your running workflows", "millstream ps", named=False)
     status = "show the epochs, nodes and slots of a running workflow"
-    for_all.command("status", _status, status, "millstream status wordcount", named=True)
-    events = for_all.command(
+    add_command(commands, "status", _status, status, "millstream status wordcount")
+    events = add_command(
+        commands,
         "events",
         _events,
         "list what happened to the nodes and slots of a running workflow, and why",
         "millstream events wordcount --follow",
-        named=True,
     )
     events.add_argument("--follow", action="store_true", help="print new events until Ctrl-C")
-    scale = for_all.change(
+    link = "print a link that opens the dashboard of a running workflow in a browser, once"
+    dashboard = add_command(
+        commands, "dashboard", _dashboard, link, "millstream dashboard wordcount"
+    )
+    dashboard.add_argument(
+        "--viewer", action="store_true", help="a link that allows to look, and not to change"
+    )
+    _add_changes(commands)
+
+
+def _add_changes(commands: Any) -> None:
+    scale = _change(
+        commands,
         "scale",
-        lambda options: ScaleTo(options.nodes),
+        lambda o: ("/scale", c.ScaleRequest(nodes=o.nodes, dry_run=o.dry_run)),
         "change the number of nodes of a running workflow",
         "millstream scale wordcount 4 --wait 60",
     )
     scale.add_argument("nodes", type=number, metavar="NODES", help="how many shall own slots")
-    for_all.change(
+    _change(
+        commands,
         "rebalance",
-        lambda _: Rebalance(),
+        lambda o: ("/rebalance", c.RebalanceRequest(dry_run=o.dry_run)),
         "move slots so that every node has a fair share of the load",
         "millstream rebalance wordcount",
     )
-    drain = for_all.change(
+    drain = _change(
+        commands,
         "drain",
-        lambda options: DrainNode(options.node),
+        lambda o: ("/drain", c.DrainRequest(node=o.node, dry_run=o.dry_run)),
         "let a node give up its slots and leave",
         "millstream drain wordcount 3f9c",
     )
     _node(drain)
-    move = for_all.change(
+    move = _change(
+        commands,
         "move",
-        lambda options: MoveSlots(options.slots, options.node),
+        lambda o: ("/move", _move(o)),
         "make a node the owner of slots",
         "millstream move wordcount 0-511,700 3f9c",
     )
     move.add_argument("slots", type=slots, metavar="SLOTS", help="such as 0-511,700")
     _node(move)
+    stop = add_command(
+        commands,
+        "stop",
+        _stop,
+        "finish the epoch under way, then end a running workflow",
+        "millstream stop wordcount",
+    )
+    stop.add_argument("--dry-run", action="store_true", help="only print what would happen")
+
+
+def _change(
+    commands: Any, name: str, asked: Asked, about: str, example: str
+) -> argparse.ArgumentParser:
+    return add_change(commands, name, lambda options: _changed(options, asked), about, example)
 
 
 def _node(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("node", metavar="NODE", help="its id, or a beginning that no other has")
 
 
-class _Adder:
-    """Adds commands that have a help text of the same form."""
-
-    def __init__(self, commands: Any) -> None:
-        self._commands = commands
-
-    def command(
-        self, name: str, command: Command, about: str, example: str, *, named: bool = False
-    ) -> argparse.ArgumentParser:
-        parser: argparse.ArgumentParser = self._commands.add_parser(
-            name,
-            help=about,
-            description=f"{about[0].upper()}{about[1:]}.",
-            epilog=f"example: {example}\n\n{_EXIT_CODES}",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        if named:
-            what = "the workflow's name, or NAME:PID if several of that name are running"
-            parser.add_argument("name", metavar="NAME", help=what)
-        parser.add_argument("--json", action="store_true", help="print JSON")
-        parser.set_defaults(run=_run, command=command)
-        return parser
-
-    def change(
-        self, name: str, change: Change, about: str, example: str
-    ) -> argparse.ArgumentParser:
-        parser = self.command(name, _change, about, example, named=True)
-        parser.add_argument(
-            "--wait",
-            type=seconds,
-            metavar="SECONDS",
-            help="return when all changes are done, with status 1 if that takes longer",
-        )
-        parser.set_defaults(change=change)
-        return parser
-
-
-def _run(options: argparse.Namespace) -> int:
-    try:
-        command: Command = options.command
-        return command(options)
-    except NoSuchRunError as problem:
-        print(f"millstream: {problem}", file=sys.stderr)
-        return NO_SUCH_RUN
+def _move(options: argparse.Namespace) -> c.MoveRequest:
+    ranges = [c.SlotRange(start=run.start, stop=run.stop) for run in options.slots]
+    return c.MoveRequest(slots=ranges, to=options.node, dry_run=options.dry_run)
 
 
 # -- the commands ----------------------------------------------------------------------------
@@ -150,9 +118,9 @@ def _ps(options: argparse.Namespace) -> int:
             {
                 "name": label,
                 **_run_facts(run),
-                "committed": None if now is None else now.committed,
-                "active": None if now is None else now.active,
-                "target": None if now is None else now.target,
+                "committed": None if now is None else now.run.committed,
+                "active": None if now is None else now.run.active,
+                "target": None if now is None else now.run.target,
             }
             for run, label, now in zip(runs, labels, described, strict=True)
         ]
@@ -163,64 +131,77 @@ def _ps(options: argparse.Namespace) -> int:
 
 
 def _status(options: argparse.Namespace) -> int:
-    run = _found(options)
-    now = RunClient(run).ask(DescribeRun())
-    print(as_text(_facts(run, now)) if options.json else text.status(run, now))
+    found = connect(options)
+    now = found.client.snapshot()
+    print(as_text(_facts(found.run, now)) if options.json else text.status(found.run, now))
     return 0
 
 
 def _events(options: argparse.Namespace) -> int:
-    client, since = RunClient(_found(options)), _ALL
+    client, since = connect(options).client, 0
     while True:
-        page = client.ask(ListEvents(since))
-        since = page.events[-1].time if page.events else since
-        found = page.by_clock(time.time())
+        page = client.get("/events", c.Events, since=since)
+        since = page.newest
         if options.json and not options.follow:
-            print(as_text([asdict(event) for event in found]))
+            print(as_text([asdict(event) for event in page.events]))
         else:
-            for event in found:
+            for event in page.events:
                 print(as_text(asdict(event)) if options.json else text.event(event), flush=True)
         if not options.follow:
             return 0
         time.sleep(_FOLLOW_EVERY)
 
 
-def _change(options: argparse.Namespace) -> int:
-    run = _found(options)
-    client = RunClient(run)
-    now = client.ask(options.change(options))
-    if options.wait is not None and not now.is_settled:
-        now = client.await_settled(options.wait, time.monotonic, time.sleep)
-    in_time = options.wait is None or now.is_settled
+def _dashboard(options: argparse.Namespace) -> int:
+    right: c.Right = "viewer" if options.viewer else "operator"
+    client = connect(options, right).client
+    link = client.post("/login-links", c.LoginLinkRequest(right=right), c.LoginLink)
+    print(as_text(asdict(link)) if options.json else link.url)
+    return 0
+
+
+def _changed(options: argparse.Namespace, asked: Asked) -> int:
+    found = connect(options, "operator")
+    path, request = asked(options)
+    change = found.client.post(path, request, c.Change)
+    if options.dry_run:
+        print(as_text(asdict(change)) if options.json else change.preview.text)
+        return 0
+    now = found.client.snapshot()
+    if options.wait is not None and not now.run.is_settled:
+        now = found.client.await_settled(options.wait, time.monotonic, time.sleep)
+    in_time = options.wait is None or now.run.is_settled
     if options.json:
-        print(as_text(_facts(run, now)))
+        print(as_text(_facts(found.run, now)))
     elif in_time:
-        print(f"{'done' if now.is_settled else 'accepted'}: {text.progress(now)}")
+        print(f"{'done' if now.run.is_settled else 'accepted'}: {text.progress(now)}")
     if not in_time:
         late = f"not done after {options.wait:g} s, and still under way: {text.progress(now)}"
         print(f"millstream: {late}", file=sys.stderr)
     return 0 if in_time else 1
 
 
-def _found(options: argparse.Namespace) -> RegisteredRun:
-    return find_run(options.name, RunRegistry.of_user().runs())
+def _stop(options: argparse.Namespace) -> int:
+    client = connect(options, "operator").client
+    change = client.post("/stop", c.StopRequest(dry_run=options.dry_run), c.Change)
+    print(as_text(asdict(change)) if options.json else change.preview.text)
+    return 0
 
 
 # -- as JSON ---------------------------------------------------------------------------------
 
 
 def _run_facts(run: RegisteredRun) -> dict[str, Any]:
-    """What the registry knows of a run, without its secret."""
+    """What the registry knows of a run, without its tokens."""
     return {
         "workflow": run.workflow,
         "pid": run.process.pid,
         "host": run.process.host,
         "number": run.number,
         "started": run.started,
-        "address": run.endpoint.address,
+        "address": None if run.api is None else run.api.url,
     }
 
 
-def _facts(run: RegisteredRun, now: RunDescription) -> dict[str, Any]:
-    owned = {node: slots_text(runs) for node, runs in now.owned.items()}
-    return {**_run_facts(run), **asdict(now), "active": now.active, "owned": owned}
+def _facts(run: RegisteredRun | None, now: c.Snapshot) -> dict[str, Any]:
+    return {**({} if run is None else _run_facts(run)), **asdict(now)}

@@ -1,21 +1,20 @@
-"""Finding a running workflow by name, and asking its coordinator."""
+"""Finding a running workflow, by name in the user's registry or by address, and asking it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import argparse
+import os
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from dataclasses import dataclass
 
-from millstream.errors import MillstreamError
-from millstream.wire.calls import UnreachableError, call
-from millstream.wire.control import DescribeRun, RunDescription
-from millstream.wire.request import Request
-from millstream.wire.run_registry import RegisteredRun
+from millstream.api.client import ApiClient
+from millstream.api.contract import Right, Snapshot
+from millstream.errors import ConfigError, MillstreamError
+from millstream.wire.run_registry import RegisteredRun, RunRegistry
 
-A = TypeVar("A")
-_TIMEOUT = 30.0
+TOKEN = "MILLSTREAM_TOKEN"
 _GLANCE = 3.0
-_POLL = 0.2
 _AT_ONCE = 16
 
 
@@ -45,18 +44,47 @@ class SeveralRunsError(MillstreamError):
         )
 
 
-class RunUnreachableError(MillstreamError):
-    """The driver of a workflow did not answer."""
+class NoApiError(MillstreamError):
+    """A running workflow has no HTTP API."""
 
-    def __init__(self, workflow: str, pid: int, host: str, reason: str) -> None:
-        super().__init__(workflow, pid, host, reason)
-        self.workflow, self.pid, self.host, self.reason = workflow, pid, host, reason
+    def __init__(self, workflow: str) -> None:
+        super().__init__(workflow)
+        self.workflow = workflow
 
     def __str__(self) -> str:
         return (
-            f"the driver of {self.workflow!r} (process {self.pid} on {self.host}) does not "
-            f"answer: {self.reason}"
+            f"the workflow {self.workflow!r} runs without its HTTP API: start it without "
+            "dashboard=False, where 'millstream[dashboard]' is installed"
         )
+
+
+@dataclass(frozen=True)
+class Connection:
+    """A run that can be asked, and what the registry knows of it, if it was found there."""
+
+    client: ApiClient
+    run: RegisteredRun | None
+
+
+def connect(options: argparse.Namespace, right: Right = "viewer") -> Connection:
+    """The run that a command is about: ``--at`` with a token of the environment, or a NAME."""
+    if options.at is not None:
+        token = os.environ.get(TOKEN, "")
+        if not token:
+            raise ConfigError(f"--at needs a token: set {TOKEN} in the environment")
+        url = options.at if "://" in options.at else f"http://{options.at}"
+        return Connection(ApiClient(url, token), None)
+    if options.name is None:
+        raise ConfigError("name a workflow, or its address with --at; `millstream ps` lists names")
+    run = find_run(options.name, RunRegistry.of_user().runs())
+    return Connection(client_of(run, right), run)
+
+
+def client_of(run: RegisteredRun, right: Right = "viewer") -> ApiClient:
+    """A client with one of the registered tokens."""
+    if run.api is None:
+        raise NoApiError(run.workflow)
+    return ApiClient(run.api.url, run.api.operator if right == "operator" else run.api.viewer)
 
 
 def find_run(name: str, runs: Sequence[RegisteredRun]) -> RegisteredRun:
@@ -86,36 +114,7 @@ def _labels(run: RegisteredRun) -> tuple[str, str]:
     return str(pid), f"{pid}.{run.number}"
 
 
-class RunClient:
-    """Sends requests to the coordinator of a run."""
-
-    def __init__(self, run: RegisteredRun) -> None:
-        self._run = run
-
-    def ask(self, request: Request[A], timeout: float = _TIMEOUT) -> A:
-        """Send a request; raise the coordinator's own error, or ``RunUnreachableError``."""
-        try:
-            return call(self._run.endpoint, request, timeout)
-        except UnreachableError as problem:
-            process = self._run.process
-            reason = _reason(problem)
-            raise RunUnreachableError(
-                self._run.workflow, process.pid, process.host, reason
-            ) from None
-
-    def await_settled(
-        self, seconds: float, clock: Callable[[], float], sleep: Callable[[float], None]
-    ) -> RunDescription:
-        """Wait until no change is under way, or until the time is over."""
-        deadline = clock() + seconds
-        while True:
-            now = self.ask(DescribeRun())
-            if now.is_settled or clock() >= deadline:
-                return now
-            sleep(_POLL)
-
-
-def describe_all(runs: Sequence[RegisteredRun]) -> list[RunDescription | None]:
+def describe_all(runs: Sequence[RegisteredRun]) -> list[Snapshot | None]:
     """Describe runs, all at once; None for one that does not answer soon."""
     if not runs:
         return []
@@ -123,16 +122,12 @@ def describe_all(runs: Sequence[RegisteredRun]) -> list[RunDescription | None]:
         return list(pool.map(_described, runs))
 
 
-def _described(run: RegisteredRun) -> RunDescription | None:
+def _described(run: RegisteredRun) -> Snapshot | None:
     try:
-        return RunClient(run).ask(DescribeRun(), _GLANCE)
+        return None if run.api is None else _glance(run.api.url, run.api.viewer)
     except MillstreamError:
         return None
 
 
-def _reason(problem: UnreachableError) -> str:
-    if problem.refused:
-        return f"nothing listens at {problem.address}; it has ended, or runs on another host"
-    if problem.timed_out:
-        return "it is busy or stopped; a change that was asked for may still be made"
-    return problem.reason
+def _glance(url: str, token: str) -> Snapshot:
+    return ApiClient(url, token, _GLANCE).snapshot()

@@ -47,6 +47,7 @@ class Autoscaler:
         self._dry_run = dry_run
         self._past: list[Decision] = []
         self._open: Decision | None = None  # whose outcome is not known yet
+        self._number = 0  # of the event of that decision
         self._short_since: float | None = None  # of the nodes that were asked for
 
     def consider(self, run: RunContext, scaling: Scaling, history: Sequence[Load]) -> None:
@@ -114,7 +115,8 @@ class Autoscaler:
             "predicted": dict(decision.predicted),
             "dry_run": decision.dry_run,
         }
-        run.events.add("decision", f"{decision.policy} {would}act: {reasons}", facts)
+        event = run.events.add("decision", f"{decision.policy} {would}act: {reasons}", facts)
+        self._number = event.number
 
     def _report_outcome(self, run: RunContext, load: Load) -> None:
         """Add what came of the last decision, when it shows in the load."""
@@ -125,6 +127,7 @@ class Autoscaler:
         came = outcome(decision, load, run.roster.placement.ring)
         facts = {
             "policy": decision.policy,
+            "decision": self._number,
             "after": asdict(came.after),
             "errors": dict(came.errors),
         }

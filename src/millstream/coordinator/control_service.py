@@ -1,30 +1,24 @@
-"""Serves what users ask of a running workflow, from its own process or from another one.
+"""Serves what users ask of a running workflow.
 
-It checks and resolves what they pass; :mod:`millstream.coordinator.scaling` makes the changes.
+Nodes may be named by the beginning of their id. Changes take effect between two epochs; their
+answer describes the run as it is when the change was accepted. This module checks and resolves what
+users pass; :mod:`millstream.coordinator.scaling` makes the changes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import chain
 from typing import Protocol
 
+from millstream.coordinator import change_preview
+from millstream.coordinator.change_preview import Preview
 from millstream.coordinator.overview import Overview
 from millstream.coordinator.roster import StateLostError
 from millstream.coordinator.run_context import RunContext, RunEndedError
 from millstream.coordinator.scaling import Scaling
 from millstream.errors import ConfigError
 from millstream.ring.ring import NodeId
-from millstream.wire.control import (
-    DescribeRun,
-    DrainNode,
-    EventPage,
-    ListEvents,
-    MoveSlots,
-    Rebalance,
-    RunDescription,
-    ScaleTo,
-)
+from millstream.wire.control import EventPage, RunDescription
 from millstream.wire.persistence import NotReadyError
 
 
@@ -51,15 +45,6 @@ class ControlService:
 
     def __init__(self, run: ControlledRun) -> None:
         self._run = run
-        self.handlers = (
-            DescribeRun.served_by(lambda _: self.describe()),
-            ListEvents.served_by(lambda request: self.events(request.since)),
-            ScaleTo.served_by(lambda request: self.scale(request.nodes)),
-            Rebalance.served_by(lambda _: self.rebalance()),
-            DrainNode.served_by(lambda request: self.drain(request.node)),
-            # Not expanded before it is checked: a range may be long.
-            MoveSlots.served_by(lambda r: self.move(chain.from_iterable(r.slots), r.to)),
-        )
 
     # -- looking ---------------------------------------------------------------------------
 
@@ -93,6 +78,33 @@ class ControlService:
         events = tuple(event for event in self._run.events.all() if event.time > since)
         return EventPage(self._run.net.now(), events)
 
+    # -- previews --------------------------------------------------------------------------
+
+    def preview_scale(self, nodes: int) -> Preview:
+        """What ``scale`` would do."""
+        self._require_running()
+        with self._run.scaling.unchanged() as roster:
+            return change_preview.scaled(roster, self._run.scaling, nodes)
+
+    def preview_rebalance(self) -> Preview:
+        """What ``rebalance`` would do."""
+        self._require_running()
+        with self._run.scaling.unchanged() as roster:
+            return change_preview.rebalanced(roster, self._run.scaling)
+
+    def preview_drain(self, name: str) -> Preview:
+        """What ``drain`` would do."""
+        self._require_running()
+        with self._run.scaling.unchanged() as roster:
+            return change_preview.drained(roster, self._run.scaling, self._leaver(name))
+
+    def preview_move(self, slots: Iterable[int], to: str) -> Preview:
+        """What ``move`` would do."""
+        self._require_running()
+        with self._run.scaling.unchanged() as roster:
+            node = resolved(to, roster.active, "active node")
+            return change_preview.moved(roster, _checked(slots, roster.placement.ring.slots), node)
+
     # -- changing --------------------------------------------------------------------------
 
     def scale(self, nodes: int) -> RunDescription:
@@ -113,10 +125,7 @@ class ControlService:
     def drain(self, name: str) -> RunDescription:
         """Let a node, named by its id or the beginning of it, give up its slots and leave."""
         self._require_running()
-        node = resolved(name, self._run.roster.nodes, "node")
-        if self._run.roster.active == (node,):
-            raise ConfigError(f"node {node[:8]} is the last active one; add another node first")
-        self._run.scaling.drain([node])
+        self._run.scaling.drain([self._leaver(name)])
         return self.describe()
 
     def move(self, slots: Iterable[int], to: str) -> RunDescription:
@@ -125,6 +134,12 @@ class ControlService:
         node = resolved(to, self._run.roster.active, "active node")
         self._run.scaling.move(_checked(slots, self._run.roster.placement.ring.slots), node)
         return self.describe()
+
+    def _leaver(self, name: str) -> NodeId:
+        node = resolved(name, self._run.roster.nodes, "node")
+        if self._run.roster.active == (node,):
+            raise ConfigError(f"node {node[:8]} is the last active one; add another node first")
+        return node
 
     def _require_running(self) -> None:
         if self._run.state_lost is not None:

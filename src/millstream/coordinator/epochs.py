@@ -59,7 +59,7 @@ class Body(Protocol):
 
 @dataclass(frozen=True)
 class EpochResult:
-    """What a committed epoch counted, by job, and the watermarks after it."""
+    """What a committed epoch counted, by job, the watermarks after it, and its phases' seconds."""
 
     record: EpochRecord
     receipts: Sequence[Receipt]
@@ -67,25 +67,33 @@ class EpochResult:
     counted: Mapping[int, Counted] = field(default_factory=dict)
     clocks: Watermarks = field(default_factory=Watermarks)
     counts: Mapping[int, UnitCounts] = field(default_factory=dict)
+    phases: Mapping[str, float] = field(default_factory=dict)
 
 
 def run_epoch(coordinator: Coordinator, epoch: int, time: int, body: Body) -> EpochResult:
     """Run an epoch until it is committed, published and sealed, or raise why it cannot be."""
+    watch = _Stopwatch(coordinator.net.now)
     record = coordinator.admit(epoch, time)
+    watch.ends("admit")
     undisturbed = 0
     while True:
         try:
             with body.attempt(record) as attempt:
                 attempt.stage()
+                watch.ends("run")
                 collected = coordinator.collect_receipts(attempt.evaluate)
                 coordinator.ledger.check_types()
+                watch.ends("receipts")
                 attempt.call_back()
                 staged = body.staged(record)
+                watch.ends("callbacks")
                 reports, prepared, now = _commit(coordinator, attempt.evaluate, staged, collected)
+                watch.ends("commit")
             break
         except CommitUnknownError:
             raise  # the epoch may be committed, and its staged outputs be needed
         except Exception as problem:
+            watch.ends("failed tries")
             body.discard(record)
             retryable = (
                 isinstance(problem, MissingReceiptsError)
@@ -100,8 +108,10 @@ def run_epoch(coordinator: Coordinator, epoch: int, time: int, body: Body) -> Ep
     if now:
         body.publish(staged)
         coordinator.published(epoch)
+    watch.ends("publish")
     coordinator.seal()
     coordinator.observe(epoch, reports)
+    watch.ends("seal")
     return EpochResult(
         record,
         prepared.receipts,
@@ -109,7 +119,23 @@ def run_epoch(coordinator: Coordinator, epoch: int, time: int, body: Body) -> Ep
         prepared.counted,
         prepared.clocks,
         prepared.counts,
+        watch.seconds,
     )
+
+
+class _Stopwatch:
+    """Adds up the time of each phase of an epoch, which may have several tries."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._last = now()
+        self.seconds: dict[str, float] = {}
+
+    def ends(self, phase: str) -> None:
+        """Count the time since the last phase ended for this one."""
+        now = self._now()
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + now - self._last
+        self._last = now
 
 
 def _commit(

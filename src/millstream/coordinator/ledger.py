@@ -158,6 +158,10 @@ class Ledger:
         """The record of the epoch under way."""
         return self._record
 
+    def key_type(self, job: int) -> pa.DataType | None:
+        """The type of a job's keys, if it is known yet."""
+        return self._types.get(job, JobTypes()).key
+
     def advance(self, to: int) -> None:
         """Advance the watermarks of the next epoch at least to a time."""
         self._requested_watermark = max(self._requested_watermark, to)

@@ -89,6 +89,10 @@ class LoadMonitor:
         most = max(_LEAST_HISTORY, _HISTORY_BYTES // max(1, size))
         self._retained = min(self._options.history, most)
 
+    def newest(self) -> Load | None:
+        """The load after the newest epoch; None before the first."""
+        return self.history[-1] if self.history else None
+
     def admit(self) -> None:
         """Note that an epoch begins."""
         before, self._admitted = self._admitted, self._now()

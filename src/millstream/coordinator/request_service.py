@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Protocol, TypeVar
 
 from millstream.coordinator.fencing import Fencing
@@ -25,7 +24,7 @@ from millstream.wire.membership import (
     ReportUnreachable,
 )
 from millstream.wire.persistence import FetchRestorePlan, RestorePlan
-from millstream.wire.request import Dispatcher, Handler, Request
+from millstream.wire.request import Dispatcher, Request
 
 A = TypeVar("A")
 
@@ -51,9 +50,7 @@ class ServedRun(RunContext, Protocol):
 class RequestService:
     """Answers nodes and tasks."""
 
-    def __init__(
-        self, run: ServedRun, fencing: Fencing, failures: TaskFailures, also: Iterable[Handler]
-    ) -> None:
+    def __init__(self, run: ServedRun, fencing: Fencing, failures: TaskFailures) -> None:
         self._run = run
         self._fencing = fencing
         self._at_barrier: set[NodeId] = set()
@@ -72,7 +69,6 @@ class RequestService:
             EnterStartBarrier.served_by(self._enter_barrier),
             ClaimLaunch.served_by(launches.claim),
             Join.served_by(self._join),
-            *also,
         )
 
     def answer(self, request: Request[A]) -> A:

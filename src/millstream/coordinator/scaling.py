@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Collection, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from millstream.coordinator.roster import Roster
 from millstream.coordinator.run_context import RunContext
 from millstream.elastic.events import EventLog
 from millstream.errors import ConfigError
@@ -86,6 +87,12 @@ class Scaling:
     def addresses(self) -> dict[NodeId, str]:
         """Where the nodes of the placement in force listen."""
         return {n: self._members[n].address for n in self._run.roster.placement.nodes}
+
+    @contextmanager
+    def unchanged(self) -> Iterator[Roster]:
+        """The roster, while nobody changes it."""
+        with self._lock:
+            yield self._run.roster
 
     # -- what users, policies and the pool ask for -----------------------------------------
 
@@ -178,7 +185,7 @@ class Scaling:
         self._surplus &= roster.leaving
         if self._is_due or roster.needs_goal:
             self._is_due = False
-            roster.aim(self._target_ring())
+            roster.aim(self.target_ring(roster.active))
         for node in roster.depart():
             self._events.add("leave", f"node {node[:8]} left", {"node": node})
             self._run.rpc.notify([node], Stop())
@@ -214,7 +221,8 @@ class Scaling:
             self._events.add("move", text, {"moved": moved, "pending": roster.pending})
         return minted
 
-    def _target_ring(self) -> Ring:
+    def target_ring(self, active: Sequence[NodeId]) -> Ring:
+        """The ring in which each of these nodes has a fair share of the load."""
         roster = self._run.roster
         weights = self.weights
         if weights is None:
@@ -222,12 +230,12 @@ class Scaling:
         return rebalanced(
             roster.goal,
             weights,
-            roster.active,
+            active,
             in_sync=roster.in_sync,
         )
 
     def _retire_surplus(self, count: int) -> None:
-        surplus = self._least_useful(count)
+        surplus = self.least_useful(count)
         self._retire(surplus)
         self._surplus.update(surplus)
 
@@ -235,7 +243,7 @@ class Scaling:
         self._run.roster.retire(nodes)
         self._is_due = True
 
-    def _least_useful(self, count: int) -> list[NodeId]:
+    def least_useful(self, count: int) -> list[NodeId]:
         """The active members to give up: the newest, of executors with most of them."""
         roster = self._run.roster
         active = {node: roster.domains[node].path for node in roster.active}

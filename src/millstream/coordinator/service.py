@@ -79,7 +79,7 @@ class Coordinator:
         self.failures = TaskFailures(self._lock)
         self.load = LoadMonitor(net.now)
         self.control = ControlService(self)
-        self._requests = RequestService(self, self._fencing, self.failures, self.control.handlers)
+        self._requests = RequestService(self, self._fencing, self.failures)
         self._autoscaler: Autoscaler | None = None
         self._roster: Roster | None = None
         self._ledger: Ledger | None = None

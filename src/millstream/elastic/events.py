@@ -14,7 +14,8 @@ _RETAINED = 1000
 class Event:
     """Something that happened: ``kind`` is for tools, ``text`` for people.
 
-    ``time`` is in seconds of the clock of the log, ``epoch`` the newest committed one.
+    The events of a run are numbered from 1. ``time`` is in seconds of the clock of the log,
+    ``epoch`` the newest committed one.
     """
 
     time: float
@@ -22,6 +23,7 @@ class Event:
     kind: str
     text: str
     facts: Mapping[str, object] = field(default_factory=dict)
+    number: int = 0
 
 
 class EventLog:
@@ -31,14 +33,22 @@ class EventLog:
         self._clock = clock
         self._epoch = epoch
         self._events: deque[Event] = deque(maxlen=_RETAINED)
+        self._newest = 0
         self._lock = threading.Lock()
 
     def add(self, kind: str, text: str, facts: Mapping[str, object] | None = None) -> Event:
         """Add an event that happens now."""
-        event = Event(
-            time=self._clock(), epoch=self._epoch(), kind=kind, text=text, facts=facts or {}
-        )
+        now, epoch = self._clock(), self._epoch()
         with self._lock:
+            self._newest += 1
+            event = Event(
+                time=now,
+                epoch=epoch,
+                kind=kind,
+                text=text,
+                facts=facts or {},
+                number=self._newest,
+            )
             self._events.append(event)
         return event
 

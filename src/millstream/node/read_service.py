@@ -18,7 +18,7 @@ from millstream.state.pickling import dumps
 from millstream.wire.commit import Commit
 from millstream.wire.net import Net
 from millstream.wire.persistence import NotReadyError
-from millstream.wire.state_reads import CloseScan, GetState, OpenScan, ReadScan
+from millstream.wire.state_reads import CloseScan, FoundStates, GetStates, OpenScan, ReadScan
 from millstream.wire.timeouts import POLL_PAUSE
 
 _MERGE_TIMEOUT = 10.0
@@ -44,20 +44,19 @@ class ReadService:
         self._catch_up = catch_up
         self._require_sound = require_sound
 
-    def get(self, request: GetState) -> bytes:
-        job, key = request.job, request.key
+    def get(self, request: GetStates) -> FoundStates:
         # Slots that were assigned to this node under a newer ring would look empty here.
-        self._catch_up(request.ring, self._machine.committed)
-        every, store = range(self._machine.store.slots), self._machine.store
-        self._operations.restore(every)
-        with self._metadata:
-            slot = store.slot_of(job, key)
-        slots = every if slot is None else range(slot, slot + 1)
-        self._await_merged(slots, self._machine.committed.epoch)
+        self._catch_up(request.ring, request.committed)
+        store, slots = self._machine.store, request.slots
+        within = range(min(slots), max(slots) + 1)
+        self._operations.restore(within)
+        self._await_merged(within, self._machine.committed.epoch)
         with self._metadata:
             self._require_sound()
-            self._machine.require_current(slots)
-            return dumps(store.get(job, key))
+            self._machine.require_current(within)
+            epoch = self._machine.committed.epoch
+            values = store.get_many(request.job, request.keys, slots)
+        return FoundStates(epoch, dumps(values))  # outside of the lock: these are copies
 
     def _await_merged(self, slots: range, epoch: int) -> None:
         """Have slots merged before others, and wait until they are at an epoch: a few steps.
@@ -95,9 +94,9 @@ class ReadService:
         items: list[tuple[Any, bytes]] = []
         for part in split_by_keys(slots, keys):
             with self._metadata:
-                store.require_owned(part)
                 fragments = list(store.views.parts(view, part, store.holdings.through))
             # Unpickled and pickled again outside of the lock.
             shown = shown_items(partial(store.scratch, view.job), iter(fragments), store.slots)
-            items += [(key, dumps(value)) for key, value in shown]
+            chosen = shown if request.where is None else request.where.select(shown)
+            items += [(key, dumps(value)) for key, value in chosen]
         return items

@@ -2,8 +2,8 @@
 
 To open a view costs nothing. Before a slot that the scan has not read yet is changed, the view
 takes a snapshot of it (copy on write); so later epochs are merged without delay, and the scan still
-sees its own. A view that is not read for three minutes expires:
-a read whose answer is lost is repeated after a minute.
+sees its own. Slots that the node gives up are retained in the same way. A view that is not read for
+three minutes expires: a read whose answer is lost is repeated after a minute.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ class Views:
         view = self._views.get(scan)
         if view is None:
             raise ScanBrokenError(
-                "slots have moved to a node that joined since, or its view expired, because it was "
-                "not read for three minutes"
+                "its view expired, because it was not read for three minutes, or those who held "
+                "its slots have left"
             )
         view.last_read = now
         view.unchanged[:start] = False

@@ -51,7 +51,7 @@ from millstream.wire.replication import (
     ResendUnits,
 )
 from millstream.wire.request import Dispatcher, Request
-from millstream.wire.state_reads import CloseScan, GetState, OpenScan, ReadScan
+from millstream.wire.state_reads import CloseScan, GetStates, OpenScan, ReadScan
 from millstream.wire.timeouts import CALL_TIMEOUT
 
 A = TypeVar("A")
@@ -145,7 +145,7 @@ class NodeService:
             InstallSnapshot.served_by(self._install),
             IsRestored.served_by(self._is_restored),
             Persist.served_by(self._persist),
-            GetState.served_by(reads.get),
+            GetStates.served_by(reads.get),
             OpenScan.served_by(reads.open_scan),
             ReadScan.served_by(reads.read_scan),
             CloseScan.served_by(reads.close_scan),

@@ -23,12 +23,13 @@ from millstream.node.holdings import UNKNOWN, Holdings
 from millstream.node.pending_epochs import PendingEpoch, PendingEpochs
 from millstream.node.replication_log import ReplicationLog, Retained
 from millstream.node.scan_views import Views
-from millstream.ring.hashing import slot_of_key
+from millstream.ring.key_types import NULL
 from millstream.ring.keys import canonical_key
 from millstream.ring.masks import SlotCounts, SlotMask, equal_runs, mask_of, runs_of
 from millstream.ring.placement import Placement
 from millstream.ring.ring import NodeId
 from millstream.state.collector import free_one_by_one, without_collector
+from millstream.state.columns import ColumnState
 from millstream.state.keyed import KeyedState
 from millstream.state.keyed_fragments import tables_of
 from millstream.state.protocol import State
@@ -87,7 +88,9 @@ class SlotStore:
     def place(self, placement: Placement, *, empty: bool, owners_since: int | None = None) -> None:
         """Apply the placement in force: roles change, and slots no longer held are dropped."""
         before, through = self.holdings.owned, self.holdings.through.copy()
-        self._drop(self.holdings.place(placement, empty, owners_since))
+        released = self.holdings.place(placement, empty, owners_since)
+        self.views.preserve(released, through)  # which is not known any more afterwards
+        self._drop(released)
         self.replication.begin(self.holdings.owned & ~before, through)
         self.merge()
 
@@ -327,17 +330,21 @@ class SlotStore:
 
     # -- reading -------------------------------------------------------------------------
 
-    def get(self, job: int, key: Any) -> Any:
-        """A key's committed state, or None; also if its slot is not this node's."""
-        slot = self.slot_of(job, key)
-        if slot is None or not self.holdings.owned[slot]:
-            return None
-        return self.operators[job].state.get(slot, canonical_key(key, self._key_types[job]))
-
-    def slot_of(self, job: int, key: Any) -> int | None:
-        """The slot of a key; None if this node has seen no key of its type."""
+    def get_many(self, job: int, keys: Sequence[Any], slots: Sequence[int]) -> list[Any]:
+        """The committed state of keys in slots that this node must own, or None."""
         self.require_job(job)
-        return slot_of_key(key, self._key_types.get(job), self.slots)
+        if not self.holdings.owned[list(slots)].all():
+            raise SlotsNotHeldError(f"node {self._node} does not own the slots of all keys")
+        state, kind = self.operators[job].state, self._key_types.get(job, NULL)
+        if kind == NULL:  # it has seen no key, or only None
+            known = [(slot, key) for slot, key in zip(slots, keys, strict=True) if key is None]
+            found = {key: state.get(slot, key) for slot, key in known}
+            return [found.get(key) for key in keys]
+        # Canonical again: of equal NaNs, there is one in each process.
+        canonical = [canonical_key(key, kind) for key in keys]
+        if isinstance(state, ColumnState):
+            return state.get_many(canonical)
+        return [state.get(slot, key) for slot, key in zip(slots, canonical, strict=True)]
 
     def is_behind(self, slots: range, epoch: int) -> bool:
         """Whether this node owns some of these slots and has not merged an epoch into them yet."""
@@ -352,14 +359,6 @@ class SlotStore:
     def scratch(self, job: int) -> State[Any]:
         """An empty state of a job, to read fragments with."""
         return operator_for(self._vertices[job], self.slots).state
-
-    def require_owned(self, slots: range) -> None:
-        """Raise ``SlotsNotHeldError`` unless this node owns all of these slots."""
-        if not self.holdings.owned[slots.start : slots.stop].all():
-            last = slots.stop - 1
-            raise SlotsNotHeldError(
-                f"node {self._node} does not own all of slots {slots.start} to {last}"
-            )
 
     def most_keys(self, slots: range) -> int:
         """The number of keys of the largest job in some slots."""

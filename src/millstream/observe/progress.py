@@ -64,7 +64,7 @@ class StoreProgress:
 
 @dataclass(frozen=True)
 class EpochProgress:
-    """One committed epoch."""
+    """One committed epoch; ``time`` is when it was, and ``phases`` are in seconds."""
 
     epoch: int
     tries: int
@@ -74,6 +74,8 @@ class EpochProgress:
     node_memory: int = 0
     cold_keys: int = 0
     store: StoreProgress | None = None
+    time: float = 0.0
+    phases: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:

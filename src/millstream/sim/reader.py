@@ -17,6 +17,7 @@ from millstream.stores.store import StoreUnavailableError
 from millstream.wire.state_reads import ScanBrokenError
 
 _SCANS = 3
+_KEYS = 3
 
 
 class Reader:
@@ -56,14 +57,17 @@ class Reader:
             )
 
     def _get(self, job: int) -> None:
-        """A key is as it was at an epoch that was the newest while it was read."""
-        ledger, key = self._cluster.coordinator.ledger, some_key(self._cluster.world.random)
-        before = ledger.committed.epoch
-        state = self._state.get(job, key)
-        found = None if state is None else self._cluster.workload.comparable(state)
-        epochs = range(before, ledger.committed.epoch + 1)
-        if all(found != self._reference.state(epoch, job).get(key) for epoch in epochs):
-            raise ViolationError(f"{key} of job {job} is read as {found}, but not so at {epochs}")
+        """Keys are as they were at one epoch, which was the newest while they were read."""
+        ledger, random_ = self._cluster.coordinator.ledger, self._cluster.world.random
+        keys, before = [some_key(random_) for _ in range(_KEYS)], ledger.committed.epoch
+        read = self._state.get_many(job, keys)
+        if not before <= read.epoch <= ledger.committed.epoch:
+            raise ViolationError(f"a read of job {job} is of epoch {read.epoch}, after {before}")
+        comparable, expected = self._cluster.workload.comparable, self._reference
+        for key, state in zip(keys, read.values, strict=True):
+            found = None if state is None else comparable(state)
+            if found != expected.state(read.epoch, job).get(key):
+                raise ViolationError(f"{key} of job {job} is not {found} at {read.epoch}")
 
 
 def read_all(coordinator: Coordinator, job: int) -> list[tuple[Any, Any]]:

@@ -186,6 +186,9 @@ class Engine:
             return  # committed by us, and not yet in Spark's commit log
         started = time.perf_counter()
         self._tune(batch.frame)
+        # For Spark's UI. The job group stays that of the query, which a stop cancels.
+        context = batch.frame.sparkSession.sparkContext
+        context.setJobDescription(f"{self._plan.name}: epoch {epoch}")
         scan = self._scans.of_epoch(batch.frame.sparkSession, batch.plan)
         build = partial(self._frames.build, batch.frame, scan=scan)
         on_staged = partial(self._on_staged, scan)
@@ -203,6 +206,8 @@ class Engine:
                 node_memory=sum(report.memory for report in result.reports.values()),
                 cold_keys=sum(report.cold_keys for report in result.reports.values()),
                 store=_stored(result.reports.values()),
+                time=self._clock(),
+                phases=result.phases,
             )
         )
 

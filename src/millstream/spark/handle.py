@@ -9,12 +9,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, Literal
+from typing import Literal
 
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from millstream.coordinator.service import Coordinator
-from millstream.coordinator.state_reader import Scan, StateReader
+from millstream.coordinator.state_reader import StateReader
 from millstream.elastic.events import Event
 from millstream.elastic.load import Load
 from millstream.errors import ConfigError
@@ -23,8 +24,10 @@ from millstream.flow.vertices import FusedVertex, JobVertex
 from millstream.observe.display import Display
 from millstream.observe.progress import Progress
 from millstream.ring.drawing import draw
+from millstream.spark.dashboard_option import Dashboard
 from millstream.spark.engine import Engine, EpochFailedError
 from millstream.spark.gateway import BROKEN, Gateway
+from millstream.spark.job_state import JobState
 from millstream.times import END, since_epoch
 from millstream.wire.control import NodeStatus
 
@@ -58,23 +61,6 @@ class Status:
     pending: int = 0
 
 
-class JobState:
-    """The committed state of one job."""
-
-    def __init__(self, coordinator: Coordinator, job: int, gateway: Gateway) -> None:
-        self._reader = StateReader(coordinator, gateway.explaining)
-        self._job = job
-
-    def get(self, key: object, default: Any = None) -> Any:
-        """The state of a key: its entries, or the result of a combinable reducer."""
-        found = self._reader.get(self._job, key)
-        return default if found is None else found
-
-    def items(self) -> Scan:
-        """All keys with their state, as of one committed epoch: the scan's ``epoch``."""
-        return self._reader.items(self._job)
-
-
 class Run:
     """A running workflow. Leaving the ``with`` block stops it."""
 
@@ -88,6 +74,7 @@ class Run:
         display: Display,
         cleanup: contextlib.ExitStack,
         gateway: Gateway,
+        spark: SparkSession,
     ) -> None:
         self._plan = plan
         self._coordinator = coordinator
@@ -97,6 +84,8 @@ class Run:
         self._display = display
         self._cleanup = cleanup
         self._gateway = gateway
+        self._spark = spark
+        self.dashboard: Dashboard | None = None
         self._stopped = False
         self._raised = False
         self._lock = threading.RLock()
@@ -111,7 +100,7 @@ class Run:
         now = self._coordinator.overview()
         return Status(
             self._plan.name,
-            self._phase(),
+            self.phase(),
             now.committed,
             now.placement.version,
             now.nodes(),
@@ -126,7 +115,8 @@ class Run:
             now.pending,
         )
 
-    def _phase(self) -> Phase:
+    def phase(self) -> Phase:
+        """Whether it runs, or how it ended."""
         if self._failure() is not None:
             return "failed"
         if self._stopped:
@@ -145,7 +135,8 @@ class Run:
         """The committed state of a job."""
         for at, vertex in self._plan.jobs:
             if vertex.name == job:
-                return JobState(self._coordinator, at, self._gateway)
+                reader = StateReader(self._coordinator, self._gateway.explaining)
+                return JobState(reader, at, self._spark)
         for at, fused in self._plan.of_kind(FusedVertex):
             if fused.name == job:
                 leader = self._plan.vertices[self._plan.inputs[at][0]]
@@ -157,6 +148,18 @@ class Run:
                 )
         names = ", ".join(vertex.name for _, vertex in self._plan.jobs)
         raise ConfigError(f"there is no job {job!r}; the jobs are {names}")
+
+    def dashboard_link(self, *, viewer: bool = False) -> str:
+        """A link that opens the dashboard in a browser, once, within five minutes.
+
+        It allows to change the run, unless it is for a ``viewer``.
+        """
+        if self.dashboard is None:
+            raise ConfigError(
+                "this run has no dashboard: pip install 'millstream[dashboard]', and start it "
+                "without dashboard=False"
+            )
+        return self.dashboard.login_link("viewer" if viewer else "operator")
 
     # -- elasticity ----------------------------------------------------------------------
 
@@ -182,8 +185,7 @@ class Run:
 
     def load(self) -> Load | None:
         """The load of nodes and slots after the newest epoch; None before the first."""
-        history = self._coordinator.load.history
-        return history[-1] if history else None
+        return self._coordinator.load.newest()
 
     def events(self) -> list[Event]:
         """What happened to nodes and slots, and why; the newest thousand, oldest first.

@@ -23,6 +23,7 @@ from millstream.errors import ConfigError
 from millstream.flow.workflow import Workflow
 from millstream.node.durability.write_queue import WhenFull
 from millstream.node.machine import Durability
+from millstream.spark.dashboard_option import check_dashboard
 from millstream.spark.node_launch import ZoneFunction
 from millstream.stores.sizes import byte_size
 from millstream.wire.hosts import check_host
@@ -86,6 +87,7 @@ class RunConfig:
     listen: str | None = None
     encrypt: bool | None = None
     progress: bool | None = None
+    dashboard: bool | str | None = None
     spark: SparkSession | None = None
 
     def __post_init__(self) -> None:
@@ -97,6 +99,7 @@ class RunConfig:
             raise ConfigError(f"nodes must be at most slots ({self.slots}), got {self.nodes}")
         self._check_policy()
         self._check_listen()
+        check_dashboard(self.dashboard)
         if self.zone is not None and not callable(self.zone):
             raise ConfigError(
                 "zone must be a function of an executor's host and id that returns its fault zone, "

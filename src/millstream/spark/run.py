@@ -55,7 +55,9 @@ def start(workflow: Workflow, config: RunConfig) -> Run:
     address on which coordinator and nodes accept connections from other hosts; without it they use
     Unix sockets. Connections between hosts are encrypted with a certificate of the run (extra
     ``tls``), unless ``encrypt=False``. ``progress`` shows progress on the terminal (by default if
-    there is one).
+    there is one). The HTTP API, behind dashboard and commands, listens on the loopback interface
+    if its packages are installed (extra ``dashboard``); ``dashboard`` is False for none, or an
+    address such as ``"127.0.0.1:8080"``.
 
     With ``checkpoint`` (a folder) state and outputs survive the loss of all processes: a run that
     is started again there resumes from the last checkpoint, on any number of nodes. State is

@@ -10,7 +10,9 @@ import tempfile
 import threading
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
+from importlib.metadata import version
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -20,9 +22,11 @@ from millstream.checkpoints.spark_logs import MIN_RETAINED
 from millstream.coordinator.autoscaler import Autoscaler
 from millstream.coordinator.failure_evidence import Patience
 from millstream.coordinator.interval_commits import Triggers
+from millstream.coordinator.journal import CheckpointResult
 from millstream.coordinator.scaling import Member
 from millstream.coordinator.server import CoordinatorServer
 from millstream.coordinator.service import Coordinator
+from millstream.coordinator.state_reader import StateReader
 from millstream.elastic.built_in import policy_of
 from millstream.errors import ConfigError
 from millstream.flow.function_shipping import ship
@@ -34,11 +38,14 @@ from millstream.node.durability.write_queue import WriteQueueOptions
 from millstream.node.process import Launch
 from millstream.node.service import NodeOptions
 from millstream.observe.display import display_for
+from millstream.observe.history import RunHistory
 from millstream.observe.progress import Progress
 from millstream.ring.ring import NodeId
+from millstream.spark.backlog import Backlog
 from millstream.spark.bounded_input import ending_of
 from millstream.spark.checkpoint import RunCheckpoint, claim_checkpoint
 from millstream.spark.compile import EpochFrames, admission
+from millstream.spark.dashboard_option import address_of
 from millstream.spark.engine import Engine, publish
 from millstream.spark.file_scans import FileScans
 from millstream.spark.gateway import Gateway, SparkLostError
@@ -53,7 +60,7 @@ from millstream.wire.calls import Endpoint
 from millstream.wire.epoch_record import JobTypes
 from millstream.wire.flight_net import FlightNet
 from millstream.wire.hosts import check_reachable
-from millstream.wire.run_registry import register_run
+from millstream.wire.run_registry import Registration
 from millstream.wire.serving import tcp_address
 from millstream.wire.tls import Identity, new_identity
 from millstream.work.operators import is_keyed
@@ -75,6 +82,7 @@ class Startup:
         self._spark = spark
         self._cleanup = cleanup
         self._checkpoint = RunCheckpoint("")
+        self._figures: RunHistory | None = None
         folder = config.checkpoint
         self._gateway = Gateway(spark.sparkContext, None if folder is None else os.fspath(folder))
         atexit.register(cleanup.close)
@@ -95,7 +103,8 @@ class Startup:
         return self._gateway.loss() if isinstance(problem, Exception) else None
 
     def _run(self) -> Run:
-        spark, config, planned = self._spark, self._config, self._plan
+        spark, planned = self._spark, self._plan
+        config = replace(self._config, on_checkpoint=self._checkpointed)
         folder = _socket_folder()
         self._cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
         self._check_hosts()
@@ -136,6 +145,8 @@ class Startup:
         progress = Progress()
         display = display_for(planned.name, config.progress)
         progress.listen(display.show)
+        self._figures = figures = RunHistory(coordinator.load.newest)
+        progress.listen(figures.add)
         frames = EpochFrames(planned, program, pack(program), endpoint, admitted.branches)
         engine = Engine(
             planned,
@@ -198,7 +209,6 @@ class Startup:
         if coordinator.state_lost is not None:  # before there was a query to end
             engine.give_up()
         self._cleanup.callback(_end_query, query)
-        self._cleanup.callback(register_run(planned.name, endpoint))
         if bounded and (paced or windows):
             ending = ending_of(planned, admitted.branches, windows)
             threading.Thread(
@@ -213,7 +223,7 @@ class Startup:
         )
         self._cleanup.callback(pool.close)
         pool.start()
-        return Run(
+        run = Run(
             planned,
             coordinator,
             engine,
@@ -222,7 +232,49 @@ class Startup:
             display,
             self._cleanup,
             self._gateway,
+            spark,
         )
+        self._serve(run, coordinator, figures, query)
+        return run
+
+    def _serve(
+        self,
+        run: Run,
+        coordinator: Coordinator,
+        figures: RunHistory,
+        query: StreamingQuery,
+    ) -> None:
+        """Let the user's commands, and the dashboard, reach the run."""
+        address = address_of(self._config.dashboard)
+        if address is None:
+            self._cleanup.callback(Registration(self._plan.name).remove)
+            return
+        # The packages of the extra are imported while the first epoch runs.
+        from millstream.api.live_run import LiveRun
+        from millstream.api.run_api import RunApi
+
+        live = LiveRun(
+            self._plan,
+            coordinator,
+            run.progress,
+            figures,
+            StateReader(coordinator, self._gateway.explaining),
+            phase=run.phase,
+            stop=run.stop,
+            backlog=Backlog(query),
+        )
+        api = RunApi(live, address, version=version("millstream"))
+        registration = Registration(self._plan.name, api.access())
+        self._cleanup.callback(registration.remove)
+        self._cleanup.callback(api.close)
+        api.start(registration.renew)
+        run.dashboard = api
+
+    def _checkpointed(self, result: CheckpointResult) -> None:
+        if self._figures is not None:
+            self._figures.add_checkpoint(result)
+        if self._config.on_checkpoint is not None:
+            self._config.on_checkpoint(result)
 
     @contextlib.contextmanager
     def _retaining(self) -> Iterator[None]:

@@ -263,8 +263,18 @@ class ColumnState:
 
     def get(self, slot: int, key: Any) -> Any:
         """What a user reads for a key, or None."""
-        rows = self.find([key])
-        return None if rows[0] < 0 else self._read(self.take(rows), 1)[0]
+        return self.get_many([key])[0]
+
+    def get_many(self, keys: Sequence[Any]) -> list[Any]:
+        """The same for many keys: each by itself would search all columns."""
+        rows = self.find(list(keys))
+        known = np.flatnonzero(rows >= 0)
+        found: list[Any] = [None] * len(keys)
+        if len(known):
+            values = self._read(self.take(rows[known]), len(known))
+            for at, value in zip(known.tolist(), values, strict=True):
+                found[at] = value
+        return found
 
     def items(self, slots: SlotMask) -> Iterator[tuple[Any, Any]]:
         """The keys of some slots with what a user reads for each."""

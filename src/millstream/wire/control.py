@@ -1,8 +1,4 @@
-"""Describing and changing a running workflow: what its user sends to the coordinator.
-
-Nodes may be named by the beginning of their id. Changes take effect between two epochs; their
-answer describes the run as it is when the change was accepted.
-"""
+"""What users are shown of a running workflow: its nodes, its progress, what happened."""
 
 from __future__ import annotations
 
@@ -11,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from millstream.elastic.events import Event
-from millstream.wire.request import Request
 
 Role = Literal["active", "standby", "leaving"]
 """What a member is for: to hold slots, to wait until it is needed, or to give up what it holds."""
@@ -77,42 +72,3 @@ class EventPage:
     def by_clock(self, now: float) -> list[Event]:
         """The events with their times by another clock, which shows ``now`` at this moment."""
         return [replace(event, time=event.time - self.now + now) for event in self.events]
-
-
-@dataclass(frozen=True)
-class DescribeRun(Request[RunDescription]):
-    """Asks for the nodes, the slots and the progress of the run."""
-
-
-@dataclass(frozen=True)
-class ListEvents(Request[EventPage]):
-    """Asks for the retained events later than a time of the run's clock."""
-
-    since: float
-
-
-@dataclass(frozen=True)
-class ScaleTo(Request[RunDescription]):
-    """Sets how many nodes shall be active."""
-
-    nodes: int
-
-
-@dataclass(frozen=True)
-class Rebalance(Request[RunDescription]):
-    """Gives every node a fair share of the load."""
-
-
-@dataclass(frozen=True)
-class DrainNode(Request[RunDescription]):
-    """Lets a node give up its slots and leave."""
-
-    node: str
-
-
-@dataclass(frozen=True)
-class MoveSlots(Request[RunDescription]):
-    """Makes a node the owner of slots."""
-
-    slots: tuple[range, ...]
-    to: str

@@ -1,10 +1,10 @@
 """The registry of running workflows: how a user's commands find them, and authenticate.
 
-A run has a file in ``millstream/runs`` of the user's state folder, with the address of its
-coordinator and its secret. Whoever can read the file can change the run, and whoever can write one
-can run code in the commands that read it. So folder and files belong to the user alone; anything
-else is rejected. The folder is opened once for each operation, and its files are opened through it:
-what was checked cannot be replaced afterwards.
+A run has a file in ``millstream/runs`` of the user's state folder, with the address of its HTTP API
+and tokens for it. Whoever can read the file can change the run, and whoever can write one can send
+commands elsewhere. So folder and files belong to the user alone; anything else is rejected. The
+folder is opened once for each operation, and its files are opened through it: what was checked
+cannot be replaced afterwards.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ import os
 import stat
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from millstream.errors import MillstreamError
-from millstream.wire.calls import Endpoint
 from millstream.wire.process_identity import ProcessIdentity, this_process
 
 log = logging.getLogger("millstream")
@@ -56,6 +55,16 @@ class RegistryUnusableError(MillstreamError):
 
 
 @dataclass(frozen=True)
+class ApiAccess:
+    """The HTTP API of a run: its address, and tokens for it that are valid until they expire."""
+
+    url: str
+    viewer: str = field(repr=False)
+    operator: str = field(repr=False)
+    expires: float
+
+
+@dataclass(frozen=True)
 class RegisteredRun:
     """A run, its driver process, and how to reach it; ``started`` is in seconds since 1970.
 
@@ -66,7 +75,7 @@ class RegisteredRun:
     process: ProcessIdentity
     number: int
     started: float
-    endpoint: Endpoint
+    api: ApiAccess | None = None
 
 
 class RunRegistry:
@@ -89,6 +98,11 @@ class RunRegistry:
     def add(self, run: RegisteredRun) -> str:
         """Add a run; return the name of its entry, which no other run ever has."""
         name = f"{run.process.pid}-{uuid.uuid4().hex}{_SUFFIX}"
+        self.put(name, run)
+        return name
+
+    def put(self, name: str, run: RegisteredRun) -> None:
+        """Write an entry, or replace it."""
         part = f"{_PART}{name}"
         with self._folder(create=True) as folder:
             file = os.open(part, _CREATE_FILE, 0o600, dir_fd=folder)
@@ -101,7 +115,6 @@ class RunRegistry:
             except BaseException:
                 _remove(part, folder)
                 raise
-        return name
 
     def remove(self, name: str) -> None:
         """Remove an entry, if it is still there."""
@@ -168,28 +181,43 @@ class RunRegistry:
                 raise RegistryUnusableError(str(path), reason) from problem
 
 
-def register_run(
-    workflow: str, endpoint: Endpoint, environment: Mapping[str, str] = os.environ
-) -> Callable[[], None]:
-    """Register a run of this process; return a function that removes it again.
+class Registration:
+    """A run of this process in the registry.
 
     A run does not depend on it: what goes wrong is only logged.
     """
-    removal = contextlib.ExitStack()
-    try:
-        registry = RunRegistry.of_user(environment)
-        run = RegisteredRun(workflow, this_process(), next(_numbers), time.time(), endpoint)
-        removal.callback(registry.remove, registry.add(run))
-    except (OSError, RegistryUnusableError) as problem:
-        log.warning("the command millstream cannot find this run: %s", problem)
 
-    def remove() -> None:
+    def __init__(
+        self,
+        workflow: str,
+        api: ApiAccess | None = None,
+        environment: Mapping[str, str] = os.environ,
+    ) -> None:
+        self._run = RegisteredRun(workflow, this_process(), next(_numbers), time.time(), api)
+        self._registry: RunRegistry | None = None
         try:
-            removal.close()
+            registry = RunRegistry.of_user(environment)
+            self._name = registry.add(self._run)
+            self._registry = registry
+        except (OSError, RegistryUnusableError) as problem:
+            log.warning("the command millstream cannot find this run: %s", problem)
+
+    def renew(self, api: ApiAccess) -> None:
+        """Replace the tokens."""
+        try:
+            if self._registry is not None:
+                self._registry.put(self._name, replace(self._run, api=api))
+        except (OSError, RegistryUnusableError) as problem:
+            log.warning("the command millstream cannot find this run soon: %s", problem)
+
+    def remove(self) -> None:
+        """Remove the entry; idempotent."""
+        try:
+            if self._registry is not None:
+                self._registry.remove(self._name)
+            self._registry = None
         except RegistryUnusableError as problem:
             log.warning("the entry of this run was not removed: %s", problem)
-
-    return remove
 
 
 def _check_folder(folder: int, path: Path) -> None:
@@ -227,7 +255,6 @@ def _remove_abandoned(name: str, folder: int) -> None:
 
 
 def _as_json(run: RegisteredRun) -> dict[str, Any]:
-    certificate = run.endpoint.certificate
     return {
         "workflow": run.workflow,
         "pid": run.process.pid,
@@ -237,9 +264,7 @@ def _as_json(run: RegisteredRun) -> dict[str, Any]:
         "namespace": run.process.namespace,
         "number": run.number,
         "started": run.started,
-        "address": run.endpoint.address,
-        "secret": run.endpoint.secret.hex(),
-        "certificate": None if certificate is None else certificate.decode(),
+        "api": None if run.api is None else asdict(run.api),
     }
 
 
@@ -252,12 +277,16 @@ def _parsed(content: bytes) -> RegisteredRun:
         str(entry["boot"]),
         str(entry["namespace"]),
     )
-    certificate = entry["certificate"]
-    endpoint = Endpoint(
-        str(entry["address"]),
-        bytes.fromhex(entry["secret"]),
-        None if certificate is None else str(certificate).encode(),
-    )
+    api = entry["api"]
+    access = None
+    if api is not None:
+        access = ApiAccess(
+            str(api["url"]), str(api["viewer"]), str(api["operator"]), float(api["expires"])
+        )
     return RegisteredRun(
-        str(entry["workflow"]), process, int(entry["number"]), float(entry["started"]), endpoint
+        str(entry["workflow"]),
+        process,
+        int(entry["number"]),
+        float(entry["started"]),
+        access,
     )

@@ -8,15 +8,26 @@ from typing import Any
 from millstream.errors import MillstreamError
 from millstream.wire.commit import Commit
 from millstream.wire.request import Request
+from millstream.wire.scan_filters import ScanFilter
 
 
 @dataclass(frozen=True)
-class GetState(Request[bytes]):
-    """Reads the committed state of a key, pickled; None if the node does not own its slot."""
+class FoundStates:
+    """The states of keys at a committed epoch, as a pickled list; None for keys without state."""
+
+    epoch: int
+    values: bytes
+
+
+@dataclass(frozen=True)
+class GetStates(Request[FoundStates]):
+    """Reads the state of keys whose slots the node owns, at a commit or a later one."""
 
     job: int
-    key: Any
+    keys: tuple[Any, ...]
+    slots: tuple[int, ...]
     ring: int
+    committed: Commit
 
 
 @dataclass(frozen=True)
@@ -35,11 +46,15 @@ class OpenScan(Request[None]):
 
 @dataclass(frozen=True)
 class ReadScan(Request[list[tuple[Any, bytes]]]):
-    """Reads the keys of some slots, with their pickled state, from an open view."""
+    """Reads the keys of some slots, with their pickled state, from an open view.
+
+    With a filter, those that it selects.
+    """
 
     scan: str
     slots: range
     ring: int
+    where: ScanFilter | None = None
 
 
 @dataclass(frozen=True)

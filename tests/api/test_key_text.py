@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from millstream.cli.key_text import TYPES, parse_key
+from millstream.api.key_text import TYPES, parse_key
 from millstream.errors import ConfigError
 
 PAIR = pa.struct([("_1", pa.string()), ("_2", pa.date32())])
