@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from statistics import median
 from typing import Protocol
@@ -21,11 +22,13 @@ Counts = dict[str, int]
 class Measured:
     """The trigger times of the epochs in milliseconds, in order, and the final counts.
 
-    Beside them the median times of Spark's phases of an epoch, and what our own run reported.
+    Beside them when each epoch was committed, in seconds of some clock, the median times of Spark's
+    phases of an epoch, and what our own run reported.
     """
 
     triggers: list[float]
     counts: Counts
+    ends: Sequence[float] = ()
     phases: Mapping[str, float] = field(default_factory=dict)
     reports: Sequence[EpochProgress] = ()
 
@@ -61,6 +64,16 @@ def trigger_times(query: StreamingQuery, text: Text) -> list[float]:
     if len(times) != text.epochs:
         raise RuntimeError(f"expected {text.epochs} epochs, Spark reports {len(times)}")
     return times
+
+
+def end_times(query: StreamingQuery) -> list[float]:
+    """When every epoch that had input was committed, in seconds since 1970."""
+    return [
+        datetime.fromisoformat(progress.timestamp).timestamp()
+        + progress.durationMs["triggerExecution"] / 1000
+        for progress in query.recentProgress
+        if progress.numInputRows > 0
+    ]
 
 
 def phase_times(query: StreamingQuery) -> dict[str, float]:

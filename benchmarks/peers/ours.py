@@ -6,6 +6,7 @@ that a contender is given, and the smallest number of nodes with copies on one a
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ import millstream as ms
 from benchmarks.data import FILES_PER_EPOCH, Text
 from benchmarks.harness import PARTITIONS
 from benchmarks.peers.contender import Counts, Measured, phase_times, trigger_times
+from benchmarks.peers.paced_forms import on_millstream
+from benchmarks.peers.session_form import form_of
 
 NODES = 2
 
@@ -109,13 +112,28 @@ def _run(
         "progress": False,
         **options,
     }
+    ends: list[float] = []
     with ms.start(flow, spark=spark, **chosen) as run:
+        run.progress.listen(lambda _: ends.append(time.monotonic()))
         query = _query(spark, flow.name)
         run.await_termination()
-        return Measured(
-            trigger_times(query, text), counts(run), phase_times(query), run.progress.recent
-        )
+        if len(ends) != text.epochs:
+            raise RuntimeError(f"expected {text.epochs} epochs, {len(ends)} were reported")
+        reports = run.progress.recent
+        # While epochs overlap, Spark reports no input.
+        overlaps = bool(chosen.get("overlap"))
+        triggers = [1000 * r.seconds for r in reports] if overlaps else trigger_times(query, text)
+        return Measured(triggers, counts(run), ends, phase_times(query), reports)
 
 
 def _query(spark: SparkSession, name: str) -> StreamingQuery:
     return next(query for query in spark.streams.active if query.name.startswith(f"{name}-"))
+
+
+FORMS = {
+    "stateful": form_of(StatefulFunction),
+    "builtin_arrow": form_of(BuiltinArrow),
+    "builtin_sql": form_of(BuiltinSql),
+    "paced": on_millstream,
+}
+PACKAGES = ("millstream", "pyspark", "pyarrow", "numpy")

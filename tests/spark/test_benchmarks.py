@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from benchmarks import durability, overhead, recovery
 from benchmarks.durability import Counted, Durable
-from benchmarks.first_look import Course
+from benchmarks.course import Course
 from benchmarks.goals import Goal
 from benchmarks.overhead import Copied
 from benchmarks.peers.contender import Contender
