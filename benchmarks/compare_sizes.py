@@ -67,7 +67,7 @@ QUICK = Size(
     keys=_keys(6, 100_000, 1_000_000),
     skews=_skews(6, 1_000_000, 0, 2),
     trades=replace(windows.QUICK, epochs=6, rounds=2),
-    slow_epochs=2,
+    slow_epochs=3,
     rounds=2,
     warm=12.0,
     seconds=120.0,

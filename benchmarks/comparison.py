@@ -154,7 +154,7 @@ def keys(arena: Arena) -> list[Result]:
             figures.update(arena.field.compare([entry], trial))
         found[name] = figures
         results += figures_of(f"keys_{name}", figures)
-    few, *_, many = trials
+    *_, few, many = trials
     more = arena.field.keys(trials[many].text) - arena.field.keys(trials[few].text)
     for entry in those:
         if entry.name in found[many] and entry.name in found[few]:

@@ -52,6 +52,10 @@ class Writer:
         self._stopped.set()
         self._thread.join()
 
+    def join(self) -> None:
+        """Wait until all files are written."""
+        self._thread.join()
+
     def _write(self) -> None:
         for number in range(self._pace.files):
             first = number * self._pace.per_file

@@ -177,3 +177,7 @@ STREAMING = (
     *BYTEWAX_FORMS,
     PATHWAY_GROUPBY,
 )
+BY_NAME = {
+    entry.name: entry
+    for entry in (*STREAMING, *CRAWLING, *LIMITS, BUILTIN_OFF, STATEFUL_OFF, PACED, SPARK_PACED)
+}
