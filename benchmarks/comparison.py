@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import quantiles
 
@@ -18,6 +18,9 @@ from benchmarks.windows import macd
 from benchmarks.word_count import WordCount
 
 Figures = Mapping[str, Figure]
+NODES = (1, 2, 4, 8)
+REPLICAS = (0, 1, 2)
+PAYLOADS = (0, 100, 1_000)  # bytes in the state of a key, beside its count
 
 
 @dataclass(frozen=True)
@@ -181,6 +184,38 @@ def skew(arena: Arena) -> list[Result]:
     return results
 
 
+def cost_curves(arena: Arena) -> list[Result]:
+    """What nodes, replicas, the size of epochs and that of values do to the rate; and the least."""
+    results: list[Result] = []
+    trial = arena.trial(arena.size.curve)
+    for nodes in NODES:
+        options = {"nodes": nodes, "replicas": min(1, nodes - 1)}
+        results += _curve(arena, f"nodes_{nodes}", trial, options)
+    for replicas in REPLICAS:
+        options = {"nodes": 3, "replicas": replicas}
+        results += _curve(arena, f"replicas_{replicas}", trial, options)
+    for size in arena.size.epoch_sizes:
+        results += _curve(arena, f"epoch_{size.words_per_epoch}", arena.trial(size), {})
+    for payload in PAYLOADS:
+        sized = [
+            replace(entry, options={"payload": payload})
+            for entry in (of.STATEFUL, of.BYTEWAX_BATCH)
+        ]
+        results += figures_of(f"payload_{payload}", arena.field.compare(sized, trial))
+    least = arena.field.compare((of.BUILTIN, of.GROUPBY), arena.trial(arena.size.least))
+    results += figures_of("least", least)
+    for name, figure in least.items():
+        for phase, took in figure.samples[-1].facts.items():
+            if phase.endswith("_ms"):
+                results.append(Result(f"least_{name}_phase_{phase}", took, "ms"))
+    return results
+
+
+def _curve(arena: Arena, cell: str, trial: Trial, options: Mapping[str, object]) -> list[Result]:
+    those = [replace(entry, options=options) for entry in (of.BUILTIN, of.STATEFUL)]
+    return figures_of(cell, arena.field.compare(those, trial))
+
+
 PARTS: dict[str, Callable[[Arena], list[Result]]] = {
     "throughput": throughput,
     "python-state": python_state,
@@ -189,6 +224,7 @@ PARTS: dict[str, Callable[[Arena], list[Result]]] = {
     "moving-averages": moving_averages,
     "keys": keys,
     "skew": skew,
+    "cost-curves": cost_curves,
 }
 QUICK_PARTS = ("throughput", "python-state", "fault-tolerance", "latency", "moving-averages")
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.comparison import NODES, PAYLOADS, REPLICAS
 from benchmarks.goals import Goal, known_results
 from benchmarks.harness import Result
 from benchmarks.peers.entries import BY_NAME, MILLSTREAM, ROOT, Timing
@@ -15,6 +16,7 @@ from benchmarks.plots import Bar, bars
 RESULTS = ROOT / "benchmarks" / "results" / "compare.json"
 PAGE = ROOT / "docs" / "benchmarks.md"
 PLOT = "images/benchmarks-words.svg"
+EPOCH_SIZES = (10_000, 100_000, 1_000_000, 5_000_000)
 CELLS = {
     "1m": "Word count, a million words an epoch, 100,000 keys",
     "5m": "Word count, five million words an epoch, 100,000 keys",
@@ -25,13 +27,18 @@ CELLS = {
     "keys_100k": "100,000 keys, all equally frequent",
     "keys_1000k": "A million keys, all equally frequent",
     "keys_10000k": "10 million keys, all equally frequent",
+    **{f"nodes_{n}": f"Cost curves: {n} nodes" for n in NODES},
+    **{f"replicas_{n}": f"Cost curves: {n} replicas on 3 nodes" for n in REPLICAS},
+    **{f"epoch_{n}": f"Cost curves: {n:,} words an epoch" for n in EPOCH_SIZES},
+    **{f"payload_{n}": f"Cost curves: {n:,} bytes of state beside a count" for n in PAYLOADS},
+    "least": "Cost curves: epochs of two rows",
     "skew_0": "Skew: all words equally frequent",
     "skew_0.5": "Skew: Zipf with exponent 0.5",
     "skew_1": "Skew: Zipf with exponent 1",
     "skew_1.5": "Skew: Zipf with exponent 1.5",
     "skew_2": "Skew: Zipf with exponent 2",
 }
-COLUMNS = {
+COLUMNS: dict[str, Callable[[float], str]] = {
     "words_per_second": lambda value: f"{value:,.0f}",
     "spread": lambda value: f"{value:.0%}",
     "epoch_ms": lambda value: f"{value:,.0f}",

@@ -59,25 +59,30 @@ class _Sink(DynamicSink):
 
 
 class _Count(StatefulBatchLogic):
-    """The count of a word."""
+    """The count of a word, and so many bytes more."""
 
-    def __init__(self, n: int) -> None:
+    def __init__(self, n: int, payload: int) -> None:
         self.n = n
+        self._payload = payload
+        self._bytes = b""
 
     def on_batch(self, values: list[int]) -> tuple[Iterable[int], bool]:
         self.n += sum(values)
+        self._bytes = bytes([self.n % 256]) * self._payload
         return (self.n,), StatefulBatchLogic.RETAIN
 
-    def snapshot(self) -> int:
-        return self.n
+    def snapshot(self) -> tuple[int, bytes]:
+        return self.n, self._bytes
 
 
 def _split(lines: list[str]) -> Iterator[tuple[str, int]]:
     return ((word, 1) for line in lines for word in line.split())
 
 
-def _by_batch(words: KeyedStream) -> KeyedStream:
-    return op.stateful_batch("count", words, lambda resumed: _Count(resumed or 0))
+def _by_batch(words: KeyedStream, payload: int = 0) -> KeyedStream:
+    return op.stateful_batch(
+        "count", words, lambda resumed: _Count(resumed[0] if resumed else 0, payload)
+    )
 
 
 def _add(n: int | None, one: int) -> tuple[int, int]:
@@ -139,8 +144,10 @@ def _free_ports(number: int) -> list[int]:
     return ports
 
 
-FORMS = {
-    "stateful_map": lambda task: _run(task, _by_value),
-    "stateful_batch": lambda task: _run(task, _by_batch),
-}
+def _stateful_batch(task: Task) -> Ran:
+    payload = int(str(task.options.get("payload", 0)))
+    return _run(task, lambda words: _by_batch(words, payload))
+
+
+FORMS = {"stateful_map": lambda task: _run(task, _by_value), "stateful_batch": _stateful_batch}
 PACKAGES = ("bytewax",)

@@ -27,16 +27,21 @@ NODES = 2
 
 
 class StatefulFunction:
-    """A map function and a reduce function with state, both per record."""
+    """A map function and a reduce function with state, both per record.
+
+    With ``payload`` the state of a word has so many bytes more, which change with every epoch.
+    """
 
     name = "millstream, stateful function"
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, *, payload: int = 0, **options: Any) -> None:
+        self._payload = payload
         self._options = options
 
     def run(self, spark: SparkSession, text: Text, work: Path) -> Measured:
         flow, lines = _source(text)
-        lines.map_reduce("count", map=_split, reduce=_count)
+        reduce = _count_with(self._payload) if self._payload else _count
+        lines.map_reduce("count", map=_split, reduce=reduce)
         return _run(spark, flow, text, work, self._counts, self._options)
 
     def _counts(self, run: ms.Run) -> Counts:
@@ -80,6 +85,15 @@ def _split(line: str) -> Iterator[tuple[str, int]]:
 def _count(word: str, ones: list[int], state: Any) -> Iterator[tuple[str, int]]:
     state["n"] = state.get("n", 0) + sum(ones)
     yield word, state["n"]
+
+
+def _count_with(payload: int) -> Callable[..., Iterator[tuple[str, int]]]:
+    def count(word: str, ones: list[int], state: Any) -> Iterator[tuple[str, int]]:
+        n = state["n"] = state.get("n", 0) + sum(ones)
+        state["payload"] = bytes([n % 256]) * payload
+        yield word, n
+
+    return count
 
 
 def _split_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
