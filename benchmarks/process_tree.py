@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _TICKS = os.sysconf("SC_CLK_TCK")
-_EVERY = 0.1
+_EVERY = 0.25
 _KEPT = ("RssAnon", "RssShmem")
 Pid = tuple[int, int]
 """A process id and when the process started: ids are reused."""

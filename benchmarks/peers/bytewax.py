@@ -26,7 +26,8 @@ from bytewax.recovery import RecoveryConfig, init_db_dir
 from benchmarks.peers.protocol import Ran, Task
 
 PROCESSES = 2
-LINES = 1_000  # that a partition reads at once
+LINES = 10_000  # that a partition reads at once
+_PATIENCE = 20.0
 _Words = Callable[[KeyedStream], KeyedStream]
 
 
@@ -116,15 +117,19 @@ def _serve(task: Task, count: _Words, addresses: list[str], number: int) -> None
 def _run(task: Task, count: _Words) -> Ran:
     Path(task.work).mkdir(parents=True)
     init_db_dir(Path(task.work), PROCESSES)
-    addresses = [f"127.0.0.1:{port}" for port in _free_ports(PROCESSES)]
+    ports = _free_ports(PROCESSES)
+    addresses = [f"127.0.0.1:{port}" for port in ports]
     context = multiprocessing.get_context("fork")
     processes = [
         context.Process(target=_serve, args=(task, count, addresses, number))
         for number in range(PROCESSES)
     ]
     began = time.perf_counter()
-    for process in processes:
+    *others, last = processes
+    for process, port in zip(others, ports, strict=False):
         process.start()
+        _await_listening(port)
+    last.start()
     for process in processes:
         process.join()
     seconds = time.perf_counter() - began
@@ -134,6 +139,15 @@ def _run(task: Task, count: _Words) -> Ran:
         parts = [Path(f"{task.answer}.{number}") for number in range(PROCESSES)]
         Path(task.answer).write_text("".join(part.read_text() for part in parts))
     return Ran(seconds=seconds)
+
+
+def _await_listening(port: int) -> None:
+    """Wait until a process accepts others: one that comes too early waits for a second."""
+    deadline = time.monotonic() + _PATIENCE
+    while f"0100007F:{port:04X} 00000000:0000 0A" not in Path("/proc/net/tcp").read_text():
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"nothing listens on port {port}")
+        time.sleep(0.002)
 
 
 def _free_ports(number: int) -> list[int]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import Protocol
 
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from benchmarks.data import Text
@@ -89,14 +89,15 @@ def phase_times(query: StreamingQuery) -> dict[str, float]:
 def batch_counts(spark: SparkSession, text: Text) -> Counts:
     """The right answer, by a batch query."""
     words = spark.read.text(str(text.folder)).selectExpr("explode(split(value, ' ')) AS key")
-    return counts_of(words.groupBy("key").count().collect())
+    return counts_of(words.groupBy("key").count())
 
 
-def counts_of(rows: Sequence[Row]) -> Counts:
-    """Rows of a word and its count as a mapping; a word must not come twice."""
-    counts = {word: number for word, number in rows}  # noqa: C416 (dict() wants pairs by type)
-    if len(counts) != len(rows):
-        raise RuntimeError(f"{len(rows) - len(counts)} words came more than once")
+def counts_of(frame: DataFrame) -> Counts:
+    """Words and their counts as a mapping; a word must not come twice."""
+    words, numbers = (column.to_pylist() for column in frame.toArrow().columns)
+    counts = dict(zip(words, numbers, strict=True))
+    if len(counts) != len(words):
+        raise RuntimeError(f"{len(words) - len(counts)} words came more than once")
     return counts
 
 

@@ -7,8 +7,9 @@ the heap, the faster of Flink's backends where it fits; objects are reused. One 
 from __future__ import annotations
 
 import re
+import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -67,13 +68,16 @@ def sql(task: Task) -> Ran:
 
 def datastream(task: Task) -> Ran:
     """A keyed process function with value state."""
-    environment = _environment(task, {"python.execution-mode": "thread"})
+    environment = _environment(
+        task, {"python.execution-mode": "thread", "python.executable": sys.executable}
+    )
     source = FileSource.for_record_stream_format(
         StreamFormat.text_line_format(), f"file://{task.folder}"
     ).build()
     lines = environment.from_source(source, WatermarkStrategy.no_watermarks(), "lines")
-    words = lines.flat_map(_split, Types.STRING())
-    counts = words.key_by(_word, Types.STRING()).process(
+    # Lambdas and the class of a function are pickled by value: the JVM cannot import this module.
+    words = lines.flat_map(lambda line: line.split(), Types.STRING())
+    counts = words.key_by(lambda word: word, Types.STRING()).process(
         _count(), Types.TUPLE([Types.STRING(), Types.LONG()])
     )
     if task.answer:
@@ -83,14 +87,6 @@ def datastream(task: Task) -> Ran:
     began = time.perf_counter()
     environment.execute()
     return Ran(seconds=time.perf_counter() - began)
-
-
-def _split(line: str) -> Iterable[str]:
-    return line.split()
-
-
-def _word(word: str) -> str:
-    return word
 
 
 def _count() -> Any:

@@ -18,7 +18,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import millstream as ms
 from benchmarks.data import FILES_PER_EPOCH, Text
-from benchmarks.harness import PARTITIONS
+from benchmarks.harness import PARTITIONS, session
 from benchmarks.peers.contender import Counts, Measured, phase_times, trigger_times
 from benchmarks.peers.paced_forms import on_millstream
 from benchmarks.peers.session_form import form_of
@@ -131,9 +131,9 @@ def _run(
         run.progress.listen(lambda _: ends.append(time.monotonic()))
         query = _query(spark, flow.name)
         run.await_termination()
-        if len(ends) != text.epochs:
-            raise RuntimeError(f"expected {text.epochs} epochs, {len(ends)} were reported")
         reports = run.progress.recent
+        if len(reports) != text.epochs or len(ends) < text.epochs - 1:
+            raise RuntimeError(f"expected {text.epochs} epochs, {len(reports)} were reported")
         # While epochs overlap, Spark reports no input.
         overlaps = bool(chosen.get("overlap"))
         triggers = [1000 * r.seconds for r in reports] if overlaps else trigger_times(query, text)
@@ -148,6 +148,6 @@ FORMS = {
     "stateful": form_of(StatefulFunction),
     "builtin_arrow": form_of(BuiltinArrow),
     "builtin_sql": form_of(BuiltinSql),
-    "paced": on_millstream,
+    "paced": lambda task: on_millstream(session(), task),
 }
 PACKAGES = ("millstream", "pyspark", "pyarrow", "numpy")

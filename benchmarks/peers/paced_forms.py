@@ -14,10 +14,10 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 import millstream as ms
-from benchmarks.harness import PARTITIONS, session
+from benchmarks.harness import PARTITIONS
 from benchmarks.peers.protocol import Ran, Task
 
 _NODES = 2
@@ -44,9 +44,8 @@ class _Outputs:
         return Ran(seconds=seconds, ends=self.ends, reached=self.reached)
 
 
-def on_spark(task: Task) -> Ran:
+def on_spark(spark: SparkSession, task: Task) -> Ran:
     """``groupBy().agg(max())``, with outputs in ``foreachBatch``."""
-    spark = session()
     outputs = _Outputs(task.records)
 
     def take(frame: DataFrame, _: int) -> None:
@@ -71,7 +70,7 @@ def on_spark(task: Task) -> Ran:
     return outputs.ran(time.perf_counter() - began)
 
 
-def on_millstream(task: Task) -> Ran:
+def on_millstream(spark: SparkSession, task: Task) -> Ran:
     """``ms.max()`` behind an Arrow map, with outputs in a callback."""
     outputs = _Outputs(task.records)
     flow = ms.Workflow("paced")
@@ -81,7 +80,7 @@ def on_millstream(task: Task) -> Ran:
     began = time.perf_counter()
     run = ms.start(
         flow,
-        spark=session(),
+        spark=spark,
         checkpoint=task.work,
         nodes=_NODES,
         partitions=PARTITIONS,

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, GroupedData, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from benchmarks.data import FILES_PER_EPOCH, Text
-from benchmarks.harness import ROCKSDB
+from benchmarks.harness import ROCKSDB, session
 from benchmarks.peers.contender import Measured, counts_of, end_times, phase_times, trigger_times
 from benchmarks.peers.paced_forms import on_spark
 from benchmarks.peers.session_form import form_of
@@ -110,7 +110,7 @@ def _run(frame: DataFrame, work: Path) -> StreamingQuery:
 def _measured(query: StreamingQuery, text: Text, counts: DataFrame) -> Measured:
     return Measured(
         trigger_times(query, text),
-        counts_of(counts.collect()),
+        counts_of(counts),
         end_times(query),
         phase_times(query),
     )
@@ -202,6 +202,6 @@ FORMS = {
     "pandas_with_state": form_of(PandasWithState),
     "tws_row": form_of(TransformWithState),
     "tws_pandas": form_of(TransformWithStatePandas),
-    "paced": on_spark,
+    "paced": lambda task: on_spark(session(), task),
 }
 PACKAGES = ("pyspark", "pyarrow", "pandas", "protobuf")
