@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import subprocess
 import sys
 import tempfile
 from dataclasses import asdict
@@ -49,6 +51,7 @@ def main() -> None:
             if asked.json is not None:
                 # After every part: hours of work should not depend on the last one.
                 about = {**environment(None), "peers": field.versions, "quick": asked.quick}
+                about["versions"]["java"] = _java_version()
                 write_results(asked.json, merged(asked.json, taken), about)
     print_table(taken)
     note_goals(taken)
@@ -65,6 +68,15 @@ def _asked() -> argparse.Namespace:
     )
     parser.add_argument("--against", metavar="FILE", type=Path, help="fail if worse than these")
     return asked_of(parser)
+
+
+def _java_version() -> str:
+    """The Java that Spark and Flink run in."""
+    java = Path(os.environ.get("JAVA_HOME", ""), "bin", "java")
+    said = subprocess.run(
+        [java if java.is_file() else "java", "-version"], capture_output=True, text=True
+    )
+    return said.stderr.partition('"')[2].partition('"')[0]
 
 
 def _known(file: Path | None) -> list[dict[str, object]]:

@@ -98,14 +98,15 @@ class Field:
 
     def run(self, entry: Entry, text: Text, *, check: bool = True) -> Run:
         """Run an entry over a text, and compare its answer with the right one if it gives it."""
-        work = self._folder / f"run{next(self._numbers)}"
-        answer = work.with_suffix(".answer")
+        own = self._folder / f"run{next(self._numbers)}"
+        own.mkdir()
+        answer = own / "answer"
         task = Task(
             form=entry.form,
             folder=str(text.folder),
             files=text.epochs * FILES_PER_EPOCH,
             epochs=text.epochs,
-            work=str(work),
+            work=str(own / "work"),
             answer=str(answer) if check or entry.answers else "",
             options=entry.options,
         )
@@ -120,9 +121,7 @@ class Field:
                 self._answers[text] = right_answer(text)
             if not read_answer(answer).equals(self._answers[text]):
                 raise SystemExit(f"{entry.title} counted wrong over {text.words:,} words")
-            answer.unlink()
-        for left in self._folder.glob(f"{work.name}*"):
-            shutil.rmtree(left, ignore_errors=True)
+        shutil.rmtree(own, ignore_errors=True)
         return run
 
     def paced(self, entry: Entry, seconds: float, settling: float) -> list[float]:
