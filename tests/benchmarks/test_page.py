@@ -55,4 +55,5 @@ def test_a_part_that_is_taken_anew_leaves_the_others_as_they_are(tmp_path: Path)
     values = {result.name: result.value for result in found}
     assert values["1m_builtin_epoch_ms"] == 200
     assert values["bytes_per_key_builtin"] == 357
+    assert len(found) == len(RESULTS)
     assert isinstance(found[0], Goal) and found[0] == RESULTS[0]
