@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -36,6 +37,8 @@ TIMEOUT = 900.0
 
 
 def main() -> None:
+    # Also when it is ended from outside, the engines' processes are.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
     asked = _asked()
     known = _known(asked.against)
     size = SMOKE if asked.smoke else QUICK if asked.quick else FULL

@@ -6,8 +6,10 @@ the heap, the faster of Flink's backends where it fits; objects are reused. One 
 
 from __future__ import annotations
 
+import os
 import re
 import sys
+import sysconfig
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +30,11 @@ from pyflink.java_gateway import get_gateway
 from pyflink.table import StreamTableEnvironment
 
 from benchmarks.peers.protocol import Ran, Task, write_counts
+
+# The interpreter in the JVM would see only the packages of the Python behind this environment.
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    [sysconfig.get_path("purelib"), os.environ.get("PYTHONPATH", "")]
+)
 
 PARALLELISM = 2
 MINI_BATCH = 100_000  # rows; it also ends with every interval
@@ -111,6 +118,7 @@ def _environment(task: Task, more: dict[str, str]) -> StreamExecutionEnvironment
         "execution.checkpointing.dir": f"file://{task.work}",
         "state.backend.type": "hashmap",
         "pipeline.object-reuse": "true",
+        "restart-strategy.type": "none",
         "rest.port": "0",
         **more,
     }.items():
