@@ -12,7 +12,14 @@ from pathlib import Path
 import pyarrow as pa
 
 from benchmarks.data import FILES_PER_EPOCH, Text
-from benchmarks.figures import Figure, Sample, by_difference, by_epochs, of_whole
+from benchmarks.figures import (
+    Figure,
+    Sample,
+    TooShortError,
+    by_difference,
+    by_epochs,
+    of_whole,
+)
 from benchmarks.harness import note
 from benchmarks.paced import Pace, Writer, latencies
 from benchmarks.peers.entries import Engine, Entry, Speed, Timing
@@ -158,8 +165,14 @@ class Field:
             figures[entry.name] = Figure()
         for number in rounds(trial.rounds, trial.seconds):
             # There and back again: a machine that drifts treats all alike.
-            for entry in running if number % 2 == 0 else running[::-1]:
-                sample = self._sample(entry, trial)
+            for entry in running[:] if number % 2 == 0 else running[::-1]:
+                try:
+                    sample = self._sample(entry, trial)
+                except (PeerError, TooShortError) as failed:
+                    note(f"{entry.title} is left out: {failed}")
+                    running.remove(entry)
+                    del figures[entry.name]
+                    continue
                 figures[entry.name].samples.append(sample)
                 note(f"{entry.title}: {sample.rate:,.0f} words/s")
         return figures

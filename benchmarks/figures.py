@@ -11,6 +11,10 @@ from benchmarks.data import Text
 from benchmarks.peers.peer import Run
 
 
+class TooShortError(Exception):
+    """There were too few words for a figure."""
+
+
 @dataclass(frozen=True)
 class Sample:
     """One round of one entry. Epoch times are in milliseconds, without those that warm up."""
@@ -35,8 +39,8 @@ def by_epochs(run: Run, text: Text) -> Sample:
 def by_difference(long: Run, short: Run, words: int) -> Sample:
     """What the long run took more than the short one, for so many words more."""
     seconds = long.ran.seconds - short.ran.seconds
-    if seconds <= 0:
-        raise ValueError("the long run took no longer than the short one: give it more words")
+    if seconds <= 0 or words <= 0:
+        raise TooShortError("the long run took no longer than the short one: give it more words")
     cpu = long.usage.cpu - short.usage.cpu
     return Sample(words / seconds, 1e6 * cpu / words, long.usage.memory, _others(long))
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from benchmarks.field import Field, Trial
 from benchmarks.peers import entries
-from benchmarks.peers.entries import BY_NAME, Engine, Entry, Timing
+from benchmarks.peers.entries import BY_NAME, Engine, Entry, Speed, Timing
 from benchmarks.word_count import WordCount, read_answer, right_answer
 
 LOOP = BY_NAME["python_loop"]
@@ -59,6 +60,14 @@ def test_an_engine_that_is_not_installed_is_left_out(field: Field) -> None:
     trial = Trial(text=field.text(SMALL), rounds=1, slow_epochs=1, warm=0.0, seconds=60.0)
 
     assert list(field.compare([absent, LOOP], trial)) == ["python_loop"]
+
+
+def test_an_engine_that_fails_in_a_round_is_left_out(field: Field) -> None:
+    trial = Trial(text=field.text(SMALL), rounds=2, slow_epochs=1, warm=0.0, seconds=60.0)
+    # Its short run is its long one.
+    same = replace(LOOP, name="same", timing=Timing.DIFFERENCE, speed=Speed.SLOW)
+
+    assert list(field.compare([same, LOOP], trial)) == ["python_loop"]
 
 
 def test_a_wrong_answer_ends_the_benchmark(field: Field) -> None:

@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from benchmarks.data import Text
-from benchmarks.figures import Figure, Sample, by_difference, by_epochs, of_whole
+from benchmarks.figures import (
+    Figure,
+    Sample,
+    TooShortError,
+    by_difference,
+    by_epochs,
+    of_whole,
+)
 from benchmarks.peers.peer import Run
 from benchmarks.peers.protocol import Ran
 from benchmarks.process_tree import Usage
@@ -36,7 +43,7 @@ def test_what_it_costs_to_start_is_taken_out() -> None:
 
 
 def test_a_long_run_that_is_not_longer_is_no_measurement() -> None:
-    with pytest.raises(ValueError, match="more words"):
+    with pytest.raises(TooShortError, match="more words"):
         by_difference(run_of(3.0), run_of(3.0), 10)
 
 
