@@ -58,14 +58,16 @@ compared with the right one before a figure counts. Engines stay warm in process
 take turns; a figure is the median of the rounds, *spread* the largest less the smallest over it.
 Epochs are timed from the end of one to the end of the next, in the second half of a run. An engine
 without epochs is timed by a long run less a short one, which takes out what it costs to start. CPU
-time and memory (that is not backed by files) are those of all processes of an engine.
+time and memory (that is not backed by files) are those of all processes of an engine; for engines
+with epochs, the CPU time includes the start and the end of a run.
 """
 _SAME = """\
 ## What is not the same
 
 - Millstream syncs every epoch to the disk and has a copy of the state in a second process. Spark
   writes the changes of every epoch and does not sync them. Flink, Bytewax and Pathway checkpoint
-  every second, which is less often; Pathway persists its input. The batch queries keep nothing.
+  every second, less often than every million words; Pathway persists its input. The batch queries
+  keep nothing.
 - Flink has its state on the heap, faster than RocksDB where it fits, and checkpoints all of
   it. PyFlink's threads and Bytewax's workers are Python: two of them share one interpreter in
   Flink's JVM, and have one each in Bytewax's processes.
