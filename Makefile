@@ -79,9 +79,29 @@ search: setup ## try the properties on examples that nobody tried before; EXAMPL
 	@EXAMPLES=$(EXAMPLES) $(BIN)/pytest $(side_by_side) --hypothesis-profile=search \
 		-m "hypothesis and not spark and not cluster" $(ARGS)
 
+.PHONY: peers
+peers: setup ## install the engines to compare with; ARGS="duckdb flink" for some of them
+	@tools/setup peers $(ARGS)
+
 .PHONY: bench
-bench: setup ## take the first-look measurements
-	@$(with_java) $(BIN)/python benchmarks/first_look.py $(ARGS)
+bench: setup ## compare with all peers, an hour or so; ARGS="--part latency --json FILE"
+	@tools/setup peers
+	@$(with_java) $(BIN)/python benchmarks/compare.py $(ARGS)
+
+.PHONY: bench-quick
+bench-quick: setup ## the same with less data, in ten minutes
+	@tools/setup peers
+	@$(with_java) $(BIN)/python benchmarks/compare.py --quick $(ARGS)
+
+.PHONY: bench-check
+bench-check: setup ## fail if a ratio is 15 % worse than in benchmarks/results/compare_quick.json
+	@tools/setup peers
+	@$(with_java) $(BIN)/python benchmarks/compare.py --quick \
+		--against benchmarks/results/compare_quick.json $(ARGS)
+
+.PHONY: bench-page
+bench-page: setup ## write docs/benchmarks.md from benchmarks/results/compare.json
+	@$(BIN)/python -m benchmarks.page
 
 .PHONY: bench-recovery
 bench-recovery: setup ## kill nodes and see how long it takes to go on
@@ -161,5 +181,5 @@ clean: ## remove caches and what Spark leaves behind
 		build dist spark-warehouse metastore_db derby.log
 
 .PHONY: distclean
-distclean: clean ## clean, and remove .venv
-	@rm -rf .venv src/*.egg-info
+distclean: clean ## clean, and remove .venv and .peers
+	@rm -rf .venv .peers src/*.egg-info

@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # when run by its 
 
 import millstream as ms
 from benchmarks.goals import Goal, note_goals, note_table
-from benchmarks.harness import Options, Result, note, parser_for, take
+from benchmarks.harness import Options, Result, asked_of, note, parser_for, take
 from benchmarks.load_shapes import PEAK, SHAPES, arrivals
 from benchmarks.load_traces import Trace, trace_of
 from benchmarks.modelled_work import Processor, play
@@ -237,5 +237,5 @@ def rounded(value: object) -> object:
 if __name__ == "__main__":
     parser = parser_for(__doc__.splitlines()[0])
     parser.add_argument("--plots", metavar="FOLDER", type=Path, help="write plots and data there")
-    asked = parser.parse_args()
+    asked = asked_of(parser)
     take(asked, partial(autoscale, plots=asked.plots), master=MASTER)

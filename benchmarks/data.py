@@ -24,7 +24,14 @@ class Text:
         return self.epochs * self.words_per_epoch
 
 
-def write_text(folder: Path, *, epochs: int, words_per_epoch: int) -> Text:
+def write_text(
+    folder: Path,
+    *,
+    epochs: int,
+    words_per_epoch: int,
+    keys: int = 100_000,
+    exponent: float = 1.1,
+) -> Text:
     """Write the text; a text of fewer epochs is a prefix of a longer one."""
     words_per_line = 10
     lines = words_per_epoch // words_per_line
@@ -32,6 +39,8 @@ def write_text(folder: Path, *, epochs: int, words_per_epoch: int) -> Text:
         raise ValueError(f"an epoch of {words_per_epoch} words is not {FILES_PER_EPOCH} files")
     ZipfText(
         words=epochs * words_per_epoch,
+        distinct=keys,
+        exponent=exponent,
         words_per_line=words_per_line,
         lines_per_file=lines // FILES_PER_EPOCH,
     ).write(folder)

@@ -1,6 +1,6 @@
 """What durable epochs cost: off, at intervals, and every epoch; beside Spark's own state store.
 
-The word count of ``first_look``, with the stateful function and with the built-in count, over large
+The word count of ``compare``, with the stateful function and with the built-in count, over large
 and over tiny epochs; contenders take turns. *Off* has no ``checkpoint=``; copies on other nodes are
 made all the same. Spark's is ``groupBy().count()`` over RocksDB with changelog checkpointing. What
 is written to the checkpoints' folders is counted in runs of their own, which are not timed.
@@ -20,8 +20,8 @@ from pyspark.sql import SparkSession
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # when run by its path
 
+from benchmarks.course import TINY_EPOCH, Course
 from benchmarks.data import Text
-from benchmarks.first_look import TINY_EPOCH, Course
 from benchmarks.goals import Goal, note_goals, note_table
 from benchmarks.harness import Options, Result, main, note
 from benchmarks.peers.contender import Contender, Measured, median_of

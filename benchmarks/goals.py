@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from benchmarks.harness import Result, note
 
@@ -26,6 +28,19 @@ class Goal(Result):
         """The bounds, for people."""
         bounds = (("at most", self.at_most), ("at least", self.at_least))
         return " and ".join(f"{word} {bound:.3g}" for word, bound in bounds if bound is not None)
+
+
+def known_results(file: Path) -> list[Result]:
+    """The results in a file."""
+    found = json.loads(file.read_text())
+    return [Goal(**each) if "at_most" in each else Result(**each) for each in found]
+
+
+def merged(file: Path, taken: Sequence[Result]) -> list[Result]:
+    """What is in a file already, without what was taken anew, and that."""
+    known = known_results(file) if file.exists() else []
+    names = {result.name for result in taken}
+    return [*(result for result in known if result.name not in names), *taken]
 
 
 def note_goals(results: Sequence[Result]) -> None:

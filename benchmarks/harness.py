@@ -19,6 +19,7 @@ import pyspark
 from pyspark.sql import SparkSession
 
 import millstream
+from benchmarks.quiet import load_now, require_quiet
 from millstream.spark.session import SETTINGS, use_own_python
 
 MASTER = "local[2]"
@@ -48,7 +49,7 @@ Benchmark = Callable[[SparkSession, Options], list[Result]]
 
 def main(description: str, benchmark: Benchmark, *, master: str = MASTER) -> None:
     """Run a benchmark from the command line."""
-    take(parser_for(description).parse_args(), benchmark, master=master)
+    take(asked_of(parser_for(description)), benchmark, master=master)
 
 
 def parser_for(description: str) -> argparse.ArgumentParser:
@@ -56,7 +57,17 @@ def parser_for(description: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--quick", action="store_true", help="less data, for a first impression")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write the results to FILE")
+    parser.add_argument(
+        "--even-if-loaded", action="store_true", help="run on a machine that does other work"
+    )
     return parser
+
+
+def asked_of(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """What the command line asks for; ends the process if the machine does other work."""
+    asked = parser.parse_args()
+    require_quiet(load_now(), anyway=asked.even_if_loaded)
+    return asked
 
 
 def take(asked: argparse.Namespace, benchmark: Benchmark, *, master: str = MASTER) -> None:

@@ -1,12 +1,11 @@
 """What copies cost: throughput, the size of checkpoints, and the pauses that they cause.
 
-Part a runs the word count of ``first_look`` with 0, 1 and 2 replicas and both durabilities, all
+Part a runs the word count of ``compare`` with 0, 1 and 2 replicas and both durabilities, all
 on 3 nodes, in turns. Parts b and c drive a node and its backup without Spark (``pair``).
 """
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
 import sys
@@ -23,14 +22,16 @@ from pyspark.sql import SparkSession
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # when run by its path
 
 import millstream as ms
+from benchmarks.course import Course
 from benchmarks.data import FILES_PER_EPOCH, Text
-from benchmarks.first_look import Course
 from benchmarks.goals import Goal, note_goals, note_table
 from benchmarks.harness import (
     Options,
     Result,
+    asked_of,
     environment,
     note,
+    parser_for,
     print_table,
     session,
     write_results,
@@ -328,11 +329,9 @@ class _Course:
 
 def main() -> None:
     """Take the measurements that the command line asks for."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="less data, for a first impression")
-    parser.add_argument("--json", metavar="FILE", type=Path, help="write the results to FILE")
+    parser = parser_for(__doc__.splitlines()[0])
     parser.add_argument("--part", choices="abc", help="take one part only")
-    asked = parser.parse_args()
+    asked = asked_of(parser)
     with tempfile.TemporaryDirectory(prefix="millstream-bench-") as folder:
         results, about = _measure(Options(asked.quick, Path(folder)), asked.part or "abc")
     print_table(results)

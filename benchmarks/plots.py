@@ -1,4 +1,4 @@
-"""Plots of lines over time as SVG: panels below each other that share a time axis."""
+"""Plots as SVG: lines over time in panels that share a time axis, and bars."""
 
 from __future__ import annotations
 
@@ -55,6 +55,41 @@ def plot(title: str, columns: Sequence[tuple[str, Sequence[Panel]]]) -> str:
         for row, panel in enumerate(panels):
             parts += _panel(panel, left, TOP + row * (HEIGHT + BETWEEN) + 14)
         parts.append(_text(left + WIDTH, height - 10, "seconds", anchor="end"))
+    return "\n".join([*parts, "</svg>", ""])
+
+
+BAR, LABELS, NUMBERS = 18, 260, 80
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A bar with its label, and its value as text; one that is ``ours`` stands out."""
+
+    label: str
+    value: float
+    text: str
+    ours: bool = False
+
+
+def bars(title: str, rows: Sequence[Bar]) -> str:
+    """Draw bars below each other, on one scale that begins at 0."""
+    width, height = LABELS + WIDTH + NUMBERS, TOP + BAR * len(rows)
+    most = max(row.value for row in rows)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+        'font-family="sans-serif" font-size="11" fill="#24292f">',
+        f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
+        _text(8, 16, title, weight="bold"),
+    ]
+    for number, row in enumerate(rows):
+        top, length = TOP - 14 + BAR * number, WIDTH * row.value / most
+        colour = COLOURS[0] if row.ours else COLOURS[1]
+        parts += [
+            _text(LABELS - 6, top + 12, row.label, anchor="end"),
+            f'<rect x="{LABELS}" y="{top + 2}" width="{length:.1f}" height="{BAR - 6}" '
+            f'fill="{colour}"/>',
+            _text(LABELS + length + 4, top + 12, row.text),
+        ]
     return "\n".join([*parts, "</svg>", ""])
 
 

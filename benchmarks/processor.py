@@ -7,7 +7,6 @@ they take turns, and every final state is compared with the right one. Times are
 
 from __future__ import annotations
 
-import json
 import sys
 from itertools import count
 from pathlib import Path
@@ -17,9 +16,15 @@ from pyspark.sql import SparkSession
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # when run by its path
 
-from benchmarks.harness import Options, Result, note, parser_for, take
-from benchmarks.peers.processors import Input, on_millstream, on_spark, write_input
-from benchmarks.peers.spark import require_protobuf
+from benchmarks.goals import merged
+from benchmarks.harness import Options, Result, asked_of, note, parser_for, take
+from benchmarks.peers.processors import (
+    Input,
+    on_millstream,
+    on_spark,
+    require_protobuf,
+    write_input,
+)
 
 KEYS, QUICK_KEYS = 100_000, 10_000
 WARM_UP_KEYS = 5_000
@@ -77,16 +82,12 @@ def main() -> None:
     """Run the benchmark, or one part of it: the results of the other one stay in the file."""
     parser = parser_for(__doc__.splitlines()[0])
     parser.add_argument("--part", choices=PARTS, help="only one of the two forms")
-    asked = parser.parse_args()
+    asked = asked_of(parser)
     parts = PARTS if asked.part is None else (asked.part,)
-    known = []
-    if asked.part is not None and asked.json is not None and asked.json.exists():
-        known = [Result(**found) for found in json.loads(asked.json.read_text())]
 
     def measured(spark: SparkSession, options: Options) -> list[Result]:
         found = processor(spark, options, parts)
-        names = {result.name for result in found}
-        return [*(result for result in known if result.name not in names), *found]
+        return found if asked.json is None or asked.part is None else merged(asked.json, found)
 
     take(asked, measured)
 

@@ -25,8 +25,8 @@ from pyspark.sql import SparkSession
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # when run by its path
 
 import millstream as ms
+from benchmarks.course import Course
 from benchmarks.data import Text, write_text
-from benchmarks.first_look import Course
 from benchmarks.goals import Goal, note_goals, note_table
 from benchmarks.harness import Options, Result, main, note
 from benchmarks.modelled_work import Played, Processor, play

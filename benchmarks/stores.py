@@ -8,7 +8,6 @@ Operations are the mix; *reads* come after it, as in the thesis, where a restart
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -20,7 +19,15 @@ from statistics import median
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # when run by its path
 
 from benchmarks.goals import Goal, note_goals, note_table
-from benchmarks.harness import Result, environment, note, print_table, write_results
+from benchmarks.harness import (
+    Result,
+    asked_of,
+    environment,
+    note,
+    parser_for,
+    print_table,
+    write_results,
+)
 from benchmarks.log_index import rebuild_after_crash, rebuilds
 from benchmarks.peers.stores import SCHEMES, Missing, Urls, served, store_versions
 from benchmarks.rounds import rounds
@@ -273,10 +280,8 @@ def stores(folder: Path, size: Size, schemes: Sequence[str] = SCHEMES) -> list[R
 
 def main() -> None:
     """Take the measurements that the command line asks for."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="less data, for a first impression")
-    parser.add_argument("--json", metavar="FILE", type=Path, help="write the results to FILE")
-    asked = parser.parse_args()
+    parser = parser_for(__doc__.splitlines()[0])
+    asked = asked_of(parser)
     size = QUICK if asked.quick else FULL
     with tempfile.TemporaryDirectory(prefix="millstream-bench-") as folder:
         try:

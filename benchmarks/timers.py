@@ -10,17 +10,23 @@ timers, as a part of the one without, is ``timer_wait_cost`` for the former, and
 
 from __future__ import annotations
 
-import argparse
 import random
 import statistics
 import time
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 from benchmarks.goals import Goal, note_goals
-from benchmarks.harness import Result, environment, note, print_table, write_results
+from benchmarks.harness import (
+    Result,
+    asked_of,
+    environment,
+    note,
+    parser_for,
+    print_table,
+    write_results,
+)
 from benchmarks.nodes import NodeRun
 from millstream.errors import Place
 from millstream.flow.reducers import reducer_of
@@ -105,10 +111,8 @@ def timer_wait_cost(size: Size) -> list[Result]:
 
 def main() -> None:
     """Take the measurement."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="less data, for a first impression")
-    parser.add_argument("--json", metavar="FILE", type=Path, help="write the results to FILE")
-    asked = parser.parse_args()
+    parser = parser_for(__doc__.splitlines()[0])
+    asked = asked_of(parser)
     results = timer_wait_cost(QUICK if asked.quick else FULL)
     note_goals(results)
     print_table(results)

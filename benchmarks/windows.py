@@ -18,12 +18,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.dataset as ds
 from pyspark.sql import SparkSession
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # when run by its path
@@ -50,6 +52,7 @@ SIZES = (5, 15, 60, 150, 300)
 _FULL = 10  # minutes until the largest window of trades is full
 MODES = ("recomputed", "values", "panes")
 Averages = Mapping[str, float]
+Differences = Mapping[tuple[str, datetime], float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,9 +220,7 @@ def _check(found: Mapping[str, Averages]) -> None:
     """All ways give the same averages."""
     wanted = found["recomputed"]
     for name, averages in found.items():
-        if averages.keys() != wanted.keys() or any(
-            abs(averages[key] - value) > 1e-6 for key, value in wanted.items()
-        ):
+        if not _same(averages, wanted):
             raise SystemExit(f"{name} gives other averages")
 
 
@@ -234,10 +235,16 @@ def macd(folder: Path, size: Size, minutes: int) -> Iterator[Result]:
     note(f"{per_epoch:,} trades, {minutes} minutes, in an epoch; {filling} epochs fill the windows")
     taken: dict[str, list[float]] = {form: [] for form in FORMS}
     reduce: dict[str, list[float]] = {form: [] for form in FORMS}
+    wanted: Differences = {}
     for number in rounds(size.rounds, size.seconds):
         # There and back again: a machine that drifts treats all alike.
         for form in FORMS if number % 2 == 0 else reversed(FORMS):
-            reports = _run(form, table, folder / f"{form}-{minutes}-{number}", per_epoch)
+            out = folder / f"{form}-{minutes}-{number}"
+            reports = _run(form, table, out, per_epoch)
+            found = _differences(out / form)
+            wanted = wanted or found
+            if not _same(found, wanted):
+                raise SystemExit(f"the form {form} gives other differences")
             steady = reports[filling + 1 : -1]  # the last epoch closes the windows that are left
             taken[form].append(1000 * median(report.seconds for report in steady))
             reduce[form].append(
@@ -254,6 +261,18 @@ def macd(folder: Path, size: Size, minutes: int) -> Iterator[Result]:
         yield Result(f"{name}_shared_latency_gain", gain, "of the latency")
     else:
         yield Goal("macd_shared_latency_gain", gain, "of the latency", at_least=0.31)
+
+
+def _differences(folder: Path) -> Differences:
+    rows = ds.dataset(folder).to_table(["symbol", "time", "macd"]).to_pylist()
+    return {(row["symbol"], row["time"]): row["macd"] for row in rows}
+
+
+def _same(found: Mapping[Any, float], wanted: Mapping[Any, float]) -> bool:
+    """Whether all is there, up to the order in which prices were added up."""
+    return found.keys() == wanted.keys() and all(
+        abs(found[key] - value) < 1e-6 for key, value in wanted.items()
+    )
 
 
 def _run(form: str, table: pa.Table, folder: Path, rows: int) -> list[EpochProgress]:

@@ -1,6 +1,7 @@
 """Adapters: how each engine counts words.
 
-An adapter is a function that starts a streaming query over a text and returns when it has ended:
-what it measured is Spark's own ``triggerExecution`` of every epoch, and the counts it ended with
-are read afterwards, outside of the measured time.
+An engine's module has ``FORMS``, functions that run a task (``protocol.py``), and ``PACKAGES``,
+whose versions are reported. It is imported only in the engine's process (``worker.py``), which the
+harness starts (``peer.py``); ``entries.py`` lists all forms. Those that need a Spark session are
+contenders (``contender.py``), which other benchmarks also run in their own session.
 """

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from statistics import median
 from typing import Protocol
 
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from benchmarks.data import Text
@@ -21,11 +22,13 @@ Counts = dict[str, int]
 class Measured:
     """The trigger times of the epochs in milliseconds, in order, and the final counts.
 
-    Beside them the median times of Spark's phases of an epoch, and what our own run reported.
+    Beside them when each epoch was committed, in seconds of some clock, the median times of Spark's
+    phases of an epoch, and what our own run reported.
     """
 
     triggers: list[float]
     counts: Counts
+    ends: Sequence[float] = ()
     phases: Mapping[str, float] = field(default_factory=dict)
     reports: Sequence[EpochProgress] = ()
 
@@ -63,6 +66,16 @@ def trigger_times(query: StreamingQuery, text: Text) -> list[float]:
     return times
 
 
+def end_times(query: StreamingQuery) -> list[float]:
+    """When every epoch that had input was committed, in seconds since 1970."""
+    return [
+        datetime.fromisoformat(progress.timestamp).timestamp()
+        + progress.durationMs["triggerExecution"] / 1000
+        for progress in query.recentProgress
+        if progress.numInputRows > 0
+    ]
+
+
 def phase_times(query: StreamingQuery) -> dict[str, float]:
     """The median time of each of Spark's phases, over the epochs that had input."""
     times: dict[str, list[float]] = {}
@@ -76,14 +89,15 @@ def phase_times(query: StreamingQuery) -> dict[str, float]:
 def batch_counts(spark: SparkSession, text: Text) -> Counts:
     """The right answer, by a batch query."""
     words = spark.read.text(str(text.folder)).selectExpr("explode(split(value, ' ')) AS key")
-    return counts_of(words.groupBy("key").count().collect())
+    return counts_of(words.groupBy("key").count())
 
 
-def counts_of(rows: Sequence[Row]) -> Counts:
-    """Rows of a word and its count as a mapping; a word must not come twice."""
-    counts = {word: number for word, number in rows}  # noqa: C416 (dict() wants pairs by type)
-    if len(counts) != len(rows):
-        raise RuntimeError(f"{len(rows) - len(counts)} words came more than once")
+def counts_of(frame: DataFrame) -> Counts:
+    """Words and their counts as a mapping; a word must not come twice."""
+    words, numbers = (column.to_pylist() for column in frame.toArrow().columns)
+    counts = dict(zip(words, numbers, strict=True))
+    if len(counts) != len(words):
+        raise RuntimeError(f"{len(words) - len(counts)} words came more than once")
     return counts
 
 

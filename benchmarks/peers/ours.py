@@ -6,6 +6,7 @@ that a contender is given, and the smallest number of nodes with copies on one a
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,23 +18,30 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import millstream as ms
 from benchmarks.data import FILES_PER_EPOCH, Text
-from benchmarks.harness import PARTITIONS
+from benchmarks.harness import PARTITIONS, session
 from benchmarks.peers.contender import Counts, Measured, phase_times, trigger_times
+from benchmarks.peers.paced_forms import on_millstream
+from benchmarks.peers.session_form import form_of
 
 NODES = 2
 
 
 class StatefulFunction:
-    """A map function and a reduce function with state, both per record."""
+    """A map function and a reduce function with state, both per record.
+
+    With ``payload`` the state of a word has so many bytes more, which change with every epoch.
+    """
 
     name = "millstream, stateful function"
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, *, payload: int = 0, **options: Any) -> None:
+        self._payload = payload
         self._options = options
 
     def run(self, spark: SparkSession, text: Text, work: Path) -> Measured:
         flow, lines = _source(text)
-        lines.map_reduce("count", map=_split, reduce=_count)
+        reduce = _count_with(self._payload) if self._payload else _count
+        lines.map_reduce("count", map=_split, reduce=reduce)
         return _run(spark, flow, text, work, self._counts, self._options)
 
     def _counts(self, run: ms.Run) -> Counts:
@@ -79,6 +87,15 @@ def _count(word: str, ones: list[int], state: Any) -> Iterator[tuple[str, int]]:
     yield word, state["n"]
 
 
+def _count_with(payload: int) -> Callable[..., Iterator[tuple[str, int]]]:
+    def count(word: str, ones: list[int], state: Any) -> Iterator[tuple[str, int]]:
+        n = state["n"] = state.get("n", 0) + sum(ones)
+        state["payload"] = bytes([n % 256]) * payload
+        yield word, n
+
+    return count
+
+
 def _split_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
     words = pc.list_flatten(pc.split_pattern(batch.column("value"), " "))
     return pa.RecordBatch.from_arrays([words], names=["key"])
@@ -109,13 +126,28 @@ def _run(
         "progress": False,
         **options,
     }
+    ends: list[float] = []
     with ms.start(flow, spark=spark, **chosen) as run:
+        run.progress.listen(lambda _: ends.append(time.monotonic()))
         query = _query(spark, flow.name)
         run.await_termination()
-        return Measured(
-            trigger_times(query, text), counts(run), phase_times(query), run.progress.recent
-        )
+        reports = run.progress.recent
+        if len(reports) != text.epochs or len(ends) < text.epochs - 1:
+            raise RuntimeError(f"expected {text.epochs} epochs, {len(reports)} were reported")
+        # While epochs overlap, Spark reports no input.
+        overlaps = bool(chosen.get("overlap"))
+        triggers = [1000 * r.seconds for r in reports] if overlaps else trigger_times(query, text)
+        return Measured(triggers, counts(run), ends, phase_times(query), reports)
 
 
 def _query(spark: SparkSession, name: str) -> StreamingQuery:
     return next(query for query in spark.streams.active if query.name.startswith(f"{name}-"))
+
+
+FORMS = {
+    "stateful": form_of(StatefulFunction),
+    "builtin_arrow": form_of(BuiltinArrow),
+    "builtin_sql": form_of(BuiltinSql),
+    "paced": lambda task: on_millstream(session(), task),
+}
+PACKAGES = ("millstream", "pyspark", "pyarrow", "numpy")

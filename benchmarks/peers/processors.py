@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,15 @@ def write_input(folder: Path, *, keys: int, epochs: int) -> Input:
             table = pa.table({"id": ids, "v": pa.array(numbers + epoch)})
             pq.write_table(table, folder / f"{epoch:03d}-{part}.parquet")
     return Input(folder, keys, epochs)
+
+
+def require_protobuf() -> None:
+    """Say at once what would otherwise fail inside Spark, minutes later."""
+    try:
+        import_module("google.protobuf")
+    except ImportError:
+        wanted = "pip install 'protobuf>=6.33.5,<7'"
+        raise SystemExit(f"transformWithStateInPandas needs protobuf: {wanted}") from None
 
 
 def _row_processor() -> Any:

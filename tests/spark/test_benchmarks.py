@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,13 +12,22 @@ import pytest
 from pyspark.sql import SparkSession
 
 from benchmarks import durability, overhead, recovery
+from benchmarks.course import Course
 from benchmarks.durability import Counted, Durable
-from benchmarks.first_look import Course
 from benchmarks.goals import Goal
 from benchmarks.overhead import Copied
+from benchmarks.paced import Pace, Writer, latencies
 from benchmarks.peers.contender import Contender
 from benchmarks.peers.ours import BuiltinArrow, BuiltinSql, StatefulFunction
-from benchmarks.peers.spark import ChangelogCount, GroupByCount
+from benchmarks.peers.paced_forms import on_millstream, on_spark
+from benchmarks.peers.protocol import Ran, Task
+from benchmarks.peers.spark import (
+    ChangelogCount,
+    GroupByCount,
+    PandasWithState,
+    TransformWithState,
+    TransformWithStatePandas,
+)
 from benchmarks.ranges import write_input
 
 pytestmark = pytest.mark.spark
@@ -42,6 +51,10 @@ def as_before() -> Iterator[None]:
         BuiltinSql(),
         GroupByCount(),
         ChangelogCount(),
+        PandasWithState(),
+        TransformWithState(),
+        TransformWithStatePandas(),
+        StatefulFunction(payload=100, replicas=0),
         Durable("builtin", "off"),
         Copied(2, "epoch"),
         Copied(2, "interval"),
@@ -57,6 +70,29 @@ def test_the_contender_counts_right_and_is_timed(
     measured = course.run(contender, text)
 
     assert len(measured.triggers) == 2
+
+
+@pytest.mark.parametrize("form", [on_spark, on_millstream])
+def test_records_at_a_rate_reach_an_output(
+    spark: SparkSession, tmp_path: Path, form: Callable[[SparkSession, Task], Ran]
+) -> None:
+    pace = Pace(seconds=0.5)
+    task = Task(
+        form="",
+        folder=str(tmp_path / "in"),
+        files=pace.files,
+        epochs=1,
+        work=str(tmp_path / "work"),
+        records=pace.records,
+        patience=60.0,
+    )
+
+    with Writer(pace, tmp_path / "in") as writer:
+        ran = form(spark, task)
+
+    assert ran.reached[-1] == pace.records - 1
+    found = latencies(pace, writer.start, ran.ends, ran.reached, settling=0.0)
+    assert len(found) == pace.records and min(found) > 0
 
 
 def test_what_a_contender_writes_is_counted(spark: SparkSession, tmp_path: Path) -> None:
