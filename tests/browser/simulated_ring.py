@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from millstream.api.contract import ArcView, PendingMove, RingView, TokenView
 
@@ -63,7 +64,7 @@ class SimulatedRing:
             return []
         cuts = sorted({0, self.slots, *(slot for slot, _ in (*self.tokens, *self.goal))})
         found = []
-        for start, stop in zip(cuts, cuts[1:], strict=False):
+        for start, stop in pairwise(cuts):
             source, to = self.owner(start), _owner(self.goal, start)
             if source != to:
                 found.append(

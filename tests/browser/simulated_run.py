@@ -7,21 +7,39 @@ from __future__ import annotations
 
 import math
 import random
+import threading
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import wraps
+from typing import Concatenate, ParamSpec, TypeVar
 
 from millstream.api import contract as c
 from millstream.api.event_view import page_of
 from millstream.elastic.events import Event
 from millstream.errors import ConfigError
-from millstream.observe.history import SERIES
+from tests.browser.simulated_flow import WORDS, workflow_at
+from tests.browser.simulated_history import SimulatedHistory
 from tests.browser.simulated_ring import SimulatedRing
 
-_WORDS = ("stream", "wheel", "water", "grain", "stone", "mill", "river", "flour", "sluice", "race")
 _MOVE_STEPS = 6
 _LATENCIES = (0.5, 0.95, 0.99)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def alone(
+    method: Callable[Concatenate[SimulatedRun, P], T],
+) -> Callable[Concatenate[SimulatedRun, P], T]:
+    """Let one thread at a time into a run: the server answers while a test changes it."""
+
+    @wraps(method)
+    def called(self: SimulatedRun, *arguments: P.args, **named: P.kwargs) -> T:
+        with self.lock:
+            return method(self, *arguments, **named)
+
+    return called
 
 
 class SimulatedRun:
@@ -30,6 +48,7 @@ class SimulatedRun:
     workflow = "wordcount"
 
     def __init__(self, nodes: int = 200, *, zones: int = 4, seed: int = 7, time: float = 1.8e9):
+        self.lock = threading.RLock()
         self._random = random.Random(seed)
         self._zones = zones
         self.time = time
@@ -42,9 +61,7 @@ class SimulatedRun:
         self._lost: list[str] = []
         self._leaving: set[str] = set()
         self._events: list[Event] = []
-        self._epochs: list[c.EpochView] = []
-        self._times: list[float] = []
-        self._series: dict[str, list[float | None]] = {name: [] for name in SERIES}
+        self._past = SimulatedHistory(time)
         self._rate = 1.2e6
         self._phase: c.Phase = "running"
         self._ring = SimulatedRing(4096, 1, {})
@@ -53,6 +70,7 @@ class SimulatedRun:
 
     # -- what happens ------------------------------------------------------------------------
 
+    @alone
     def step(self, seconds: float = 1.0) -> None:
         """Commit an epoch."""
         self.epoch += 1
@@ -65,9 +83,17 @@ class SimulatedRun:
                 self._settle()
         for node, view in self._nodes.items():
             self._nodes[node] = self._loaded(view)
-        self._record(seconds)
+        took = 0.28 + 0.06 * self._random.random() + (0.15 if self._ring.goal else 0)
+        self._past.add(self.time, self._rate, seconds, took, list(self._nodes.values()))
         self._snapshot = None
 
+    @alone
+    def set_cpu(self, node: str, cpu: float) -> None:
+        """One figure of one node changes, and nothing else."""
+        self._nodes[node] = replace(self._nodes[node], cpu=cpu)
+        self._snapshot = None
+
+    @alone
     def fail(self, node: str) -> None:
         """A node dies; its backup owns its slots at once."""
         self._ring.lose(node)
@@ -76,6 +102,7 @@ class SimulatedRun:
         self._add("lost", f"node {node[:8]} was declared dead", {"node": node})
         self._snapshot = None
 
+    @alone
     def replace_lost(self) -> None:
         """New nodes join until there are as many as there shall be."""
         short = self._target - len(self._nodes) + len(self._leaving)
@@ -83,6 +110,7 @@ class SimulatedRun:
             joined = [self._join() for _ in range(short)]
             self._aim([*self._stayers(), *joined])
 
+    @alone
     def decide(self) -> None:
         """A policy adds a node, and says why."""
         inputs = {
@@ -121,27 +149,27 @@ class SimulatedRun:
 
     # -- looking -----------------------------------------------------------------------------
 
+    @alone
     def snapshot(self) -> c.Snapshot:
         if self._snapshot is None:
             self._number += 1
             self._snapshot = self._made()
         return self._snapshot
 
+    @alone
     def history(self, since: float) -> c.History:
-        first = next((at for at, time in enumerate(self._times) if time > since), len(self._times))
-        return c.History(
-            times=self._times[first:],
-            series={name: values[first:] for name, values in self._series.items()},
-        )
+        return self._past.since(since)
 
+    @alone
     def events(self, since: int, limit: int) -> c.Events:
         return page_of(self._events, since, limit)
 
     # -- state -------------------------------------------------------------------------------
 
     def state_jobs(self) -> list[c.StateJob]:
-        return [c.StateJob(job="count", key_type="string", state_keys=len(_WORDS))]
+        return [c.StateJob(job="count", key_type="string", state_keys=len(WORDS))]
 
+    @alone
     def get_many(self, job: str, keys: Sequence[str]) -> c.StateItems:
         known = {item.text: item for item in self._items()}
         return self._page(
@@ -151,6 +179,7 @@ class SimulatedRun:
             ]
         )
 
+    @alone
     def scan(self, query: c.ScanQuery) -> c.StateItems:
         if query.continuation is not None:
             return self._page(self._items()[query.limit :])
@@ -158,6 +187,7 @@ class SimulatedRun:
         more = "next" if len(found) > query.limit else None
         return replace(self._page(found[: query.limit]), continuation=more)
 
+    @alone
     def top(self, query: c.TopQuery) -> c.StateItems:
         ordered = sorted(self._items(), key=lambda item: item.value["n"], reverse=True)
         return self._page(ordered[: query.n])
@@ -165,7 +195,7 @@ class SimulatedRun:
     def _items(self) -> list[c.StateItem]:
         return [
             c.StateItem(key=word, text=word, found=True, value={"n": 1000 * (at + 1) + self.epoch})
-            for at, word in enumerate(_WORDS)
+            for at, word in enumerate(WORDS)
         ]
 
     def _page(self, items: list[c.StateItem]) -> c.StateItems:
@@ -173,6 +203,7 @@ class SimulatedRun:
 
     # -- changes -----------------------------------------------------------------------------
 
+    @alone
     def scale(self, nodes: int, *, dry_run: bool) -> c.Change:
         stay = self._stayers()
         joining = max(0, nodes - len(stay))
@@ -185,12 +216,14 @@ class SimulatedRun:
         text = f"Scale from {len(stay)} to {nodes} nodes"
         return self._change(text, len(stay), nodes, joining, leaving, dry_run)
 
+    @alone
     def rebalance(self, *, dry_run: bool) -> c.Change:
         count = len(self._stayers())
         if not dry_run:
             self._aim(self._stayers())
         return self._change(f"Rebalance {count} nodes", count, count, 0, [], dry_run)
 
+    @alone
     def drain(self, node: str, *, dry_run: bool) -> c.Change:
         found = [each for each in self._nodes if each.startswith(node)]
         if len(found) != 1:
@@ -207,6 +240,7 @@ class SimulatedRun:
     def move(self, slots: Sequence[c.SlotRange], to: str, *, dry_run: bool) -> c.Change:
         raise ConfigError("the simulated run moves no single slots")
 
+    @alone
     def stop(self, *, dry_run: bool) -> c.Change:
         count = len(self._nodes)
         if not dry_run:
@@ -296,56 +330,6 @@ class SimulatedRun:
             memory=round((node.memory or 0) + self._random.uniform(-1, 1.2) * 2**20),
         )
 
-    def _record(self, seconds: float) -> None:
-        took = 0.28 + 0.06 * self._random.random() + (0.15 if self._ring.goal else 0)
-        self._epochs.append(
-            c.EpochView(
-                epoch=self.epoch,
-                time=self.time,
-                tries=1,
-                seconds=took,
-                rows=round(self._rate * seconds),
-                rejected=0,
-                nodes=len(self._nodes),
-                phases=[c.PhaseView(name="run", seconds=took * 0.8)],
-            )
-        )
-        p50, p99 = self._latency(0.5), self._latency(0.99)
-        values: dict[str, Any] = {
-            "rows_per_second": self._rate,
-            "epoch_seconds": took,
-            "latency_p50": p50,
-            "latency_p99": p99,
-            "pressure": took / seconds,
-            "nodes": len(self._nodes),
-            "cpu": sum(node.cpu or 0 for node in self._nodes.values()),
-            "queue": sum(node.queue or 0 for node in self._nodes.values()),
-            "memory": 350 * 2**20,
-            "state_keys": 2e6 + 900 * self.epoch,
-            "state_bytes": self._state_bytes,
-            "checkpoint_bytes": self._checkpoint_bytes,
-            "checkpoint_age": self.time - self._checkpoint_time,
-        }
-        self._times.append(self.time)
-        for name, series in self._series.items():
-            series.append(values.get(name))
-
-    @property
-    def _state_bytes(self) -> float:
-        return 64 * 2**20 * 200 + 3e5 * self.epoch
-
-    @property
-    def _checkpoint_bytes(self) -> int:
-        return round(8e6 + 2e6 * math.sin(self.epoch // 5))
-
-    @property
-    def _checkpoint_time(self) -> float:
-        return self._started + 5 * ((self.time - self._started) // 5)
-
-    def _latency(self, share: float) -> float:
-        seconds = sorted(each.seconds for each in self._epochs[-100:])
-        return seconds[int(share * (len(seconds) - 1))] if seconds else 0.0
-
     def _add(self, kind: str, text: str, facts: dict[str, object]) -> None:
         self._events.append(
             Event(
@@ -367,8 +351,8 @@ class SimulatedRun:
             for node in arc.copies:
                 copied[node] += arc.stop - arc.start
         pending = sum(move.stop - move.start for move in ring.moves)
-        p50, p95, p99 = map(self._latency, _LATENCIES)
-        graph, jobs = self._workflow()
+        p50, p95, p99 = map(self._past.latency, _LATENCIES)
+        graph, jobs = workflow_at(self._rate, self.time)
         return c.Snapshot(
             number=self._number,
             time=self.time,
@@ -391,7 +375,7 @@ class SimulatedRun:
             ),
             graph=graph,
             jobs=jobs,
-            epochs=self._epochs[-50:],
+            epochs=self._past.epochs[-50:],
             throughput=c.Throughput(
                 rows_per_second=self._rate,
                 latency_p50=p50,
@@ -399,22 +383,16 @@ class SimulatedRun:
                 latency_p99=p99,
                 pressure=p50,
                 epochs=self.epoch + 1,
-                rows=sum(each.rows for each in self._epochs),
+                rows=sum(each.rows for each in self._past.epochs),
                 state_keys=2_000_000 + 900 * self.epoch,
-                state_bytes=self._state_bytes,
+                state_bytes=self._past.state_bytes,
             ),
             backlog=[
                 c.BacklogView(
                     source="lines", unit="rows", amount=round(self._rate * (0.4 + p99 / 2))
                 )
             ],
-            checkpoint=c.CheckpointView(
-                durable=self.epoch,
-                time=self._checkpoint_time,
-                last=self._checkpoint_bytes,
-                written=self._checkpoint_bytes * max(1, self.epoch),
-                records=4096 * max(1, self.epoch),
-            ),
+            checkpoint=self._past.checkpoint(),
             nodes=[
                 replace(node, slots=owned[node.id], copies=copied[node.id], in_sync=copied[node.id])
                 for node in self._nodes.values()
@@ -425,45 +403,3 @@ class SimulatedRun:
                 for key, slot, s in (("the", 731, 0.062), ("of", 2210, 0.031), ("and", 3377, 0.027))
             ],
         )
-
-    def _workflow(self) -> tuple[c.GraphView, list[c.JobView]]:
-        rate, mark = self._rate, self.time - 4
-        vertices = [
-            c.VertexView(id=0, kind="source", name="lines", text="kafka, topic books"),
-            c.VertexView(id=1, kind="step", name=None, text="filter is_text"),
-            c.VertexView(id=2, kind="job", name="count", text="map_reduce, map split, reduce count"),
-            c.VertexView(
-                id=3, kind="job", name="trending", text="sliding window of 1 min, slide 10 s"
-            ),
-            c.VertexView(id=4, kind="sink", name="counts", text="parquet out/counts"),
-            c.VertexView(id=5, kind="sink", name="alerts", text="callback notify"),
-        ]
-        edges = [
-            (0, 1, None, None),
-            (1, 2, rate, None),
-            (2, 3, rate * 0.3, mark),
-            (2, 4, rate * 0.3, None),
-            (3, 5, rate * 0.002, mark),
-        ]
-        rates = {"count": (rate, rate * 0.3, None), "trending": (rate * 0.3, rate * 0.002, mark)}
-        jobs = [
-            c.JobView(
-                name=name,
-                rows_per_second=rows,
-                outputs_per_second=outputs,
-                reduce_seconds=0.12,
-                state_keys=1_000_000 + self.epoch,
-                watermark=watermark,
-                lag=None if watermark is None else 4.0,
-                late=0,
-                ahead=0,
-                untimed=0,
-                fused=[],
-            )
-            for name, (rows, outputs, watermark) in rates.items()
-        ]
-        shown = [
-            c.EdgeView(source=source, target=target, rows_per_second=rows, watermark=watermark)
-            for source, target, rows, watermark in edges
-        ]
-        return c.GraphView(vertices=vertices, edges=shown), jobs

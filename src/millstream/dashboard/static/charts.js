@@ -8,6 +8,8 @@ import { on, put, state } from "./store.js";
 
 const WIDE = 600;
 const HIGH = 100;
+const HEADROOM = 1.3; // for the label of the largest value
+const LEAST = 60;
 const RANGES = [[300, "5 min"], [900, "15 min"], [3600, "1 h"]];
 const CHARTS = [
   { title: "Throughput", lines: [["rows_per_second", "rows"]], format: rate },
@@ -32,10 +34,11 @@ export function charts(place, rangePlace, tablePlace) {
   on(["history"], calmly(2000, () => table(tablePlace)));
 }
 
-/** The range that is shown: its first and last second. */
+/** The time that is shown: the range, or all of a shorter run. */
 export function span() {
   const last = state.history.times.at(-1) ?? state.run?.started ?? 0;
-  return [last - state.range, last];
+  const first = Math.min(state.history.times[0] ?? last, last - LEAST);
+  return [Math.max(first, last - state.range), last];
 }
 
 function made(chart) {
@@ -69,7 +72,7 @@ function update(each) {
   const { chart } = each;
   const found = chart.lines.map(([name]) => points(state.history, name, from, to));
   const most = Math.max(...found.flat().map(([, value]) => value), 0) || 1;
-  const place = ([time, value]) => [((time - from) / (to - from)) * WIDE, HIGH - (value / (most * 1.08)) * (HIGH - 4)];
+  const place = ([time, value]) => [((time - from) / (to - from)) * WIDE, HIGH - (value / (most * HEADROOM)) * (HIGH - 4)];
   const paths = found.map((line) => path(line.map(place), chart.isStepped));
   each.lines.forEach((line, at) => attribute(line, "d", paths[at]));
   const first = found[0].length > 0 ? place(found[0][0])[0] : 0;
@@ -78,7 +81,7 @@ function update(each) {
   const marked = state.events.filter((event) => event.time > from && isMarked(event));
   keyed(each.marks, marked, (event) => event.number, () => s("path"), (mark, event) => {
     attribute(mark, "class", event.kind);
-    attribute(mark, "d", `M${(((event.time - from) / (to - from)) * WIDE).toFixed(1)} 0V${HIGH}`);
+    attribute(mark, "d", `M${(((event.time - from) / (to - from)) * WIDE).toFixed(1)} ${HIGH - 16}V${HIGH}`);
   });
   text(each.top, found.flat().length > 0 ? chart.format(most) : "");
   readings(each);
@@ -117,7 +120,7 @@ function axis() {
   on(["range", "cursor", "history"], () => {
     const [from, to] = span();
     const isPointed = state.cursor !== null;
-    text(ends[0], isPointed ? clock(from + state.cursor * (to - from)) : `${duration(state.range).replace(" 0 s", "").replace(" 0 min", "")} ago`);
+    text(ends[0], isPointed ? clock(from + state.cursor * (to - from)) : `${duration(to - from).replace(/ 0 (s|min)$/, "")} ago`);
     text(ends[1], isPointed ? "" : "now");
   });
   return h("p", { class: "axis", "aria-hidden": "true" }, ...ends);

@@ -28,7 +28,7 @@ export function chord(radius, from, to) {
   const end = point(radius, to);
   // Pulled to the middle, but less so for neighbours, whose chord would be a spike.
   const apart = Math.hypot(end[0] - start[0], end[1] - start[1]) / (2 * radius);
-  const pull = 1 - Math.min(1, 0.25 + apart);
+  const pull = 1 - 0.9 * Math.min(1, apart);
   const middle = [((start[0] + end[0]) / 2) * pull, ((start[1] + end[1]) / 2) * pull];
   return { start, middle, end, path: `M${xy(start)}Q${xy(middle)} ${xy(end)}` };
 }

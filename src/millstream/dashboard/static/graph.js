@@ -5,8 +5,9 @@ import { clock, count, duration, rate, whole } from "./format.js";
 import { layout } from "./graph_layout.js";
 import { on } from "./store.js";
 
-const ACROSS = { layer: 218, row: 92, mark: 11 };
-const DOWN = { layer: 96, row: 170, mark: 11 };
+const ACROSS = { layer: 265, row: 100 };
+const DOWN = { layer: 92, row: 176 };
+const LONGEST = { across: 26, down: 22 };
 const NARROW = 640;
 const COLUMNS = [
   ["Job", (job) => (job.fused.length > 0 ? `${job.name} with ${job.fused.join(", ")}` : job.name)],
@@ -45,14 +46,14 @@ function made({ vertices, edges }, isDown) {
   const [w, high] = isDown ? [Math.max(wide, 330), deep + 84] : [deep + 220, wide + 30];
   const at = (id) => {
     const { layer, row } = places.get(id);
-    return isDown ? [w / 2 + row * step.row - 60, 24 + layer * step.layer] : [24 + layer * step.layer, high / 2 + row * step.row - 14];
+    return isDown ? [w / 2 + row * step.row - 70, 24 + layer * step.layer] : [24 + layer * step.layer, high / 2 + row * step.row - 4];
   };
   const lines = edges.map((edge) => line(at(edge.source), at(edge.target), isDown));
   const element = s(
     "svg",
     { viewBox: `0 0 ${w} ${high}`, width: w, height: high, role: "img", "aria-label": described(vertices, edges) },
     ...lines.map((each) => each.element),
-    ...vertices.map((vertex) => mark(vertex, at(vertex.id))),
+    ...vertices.map((vertex) => mark(vertex, at(vertex.id), isDown)),
   );
   return { element, edges: lines };
 }
@@ -61,14 +62,17 @@ function line([x1, y1], [x2, y2], isDown) {
   const bend = isDown
     ? `M${x1} ${y1 + 15}C${x1} ${(y1 + y2) / 2} ${x2} ${(y1 + y2) / 2} ${x2} ${y2 - 15}`
     : `M${x1 + 15} ${y1}C${(x1 + x2) / 2} ${y1} ${(x1 + x2) / 2} ${y2} ${x2 - 15} ${y2}`;
-  const [x, y] = isDown ? [(x1 + x2) / 2 + 8, (y1 + y2) / 2 + 4] : [(x1 + x2) / 2 + 4, (y1 + y2) / 2 - (y1 === y2 ? 8 : 0)];
+  // Near its target a stream is clear of the text below its source.
+  const [x, y] = isDown ? [(x1 + x2) / 2 + 9, (y1 + y2) / 2] : [x1 + (x2 - x1) * 0.74, y1 + (y2 - y1) * 0.84 - 9];
   const path = s("path", { class: "stream", d: bend });
   const figures = s("text", { x, y, "text-anchor": isDown ? "start" : "middle", class: "rate" });
-  const time = s("text", { x, y: y + 15, "text-anchor": isDown ? "start" : "middle", class: "watermark" });
+  const time = s("text", { x, y: isDown ? y + 15 : y - 15, "text-anchor": isDown ? "start" : "middle", class: "watermark" });
   return { element: s("g", {}, path, s("path", { class: "current", d: bend }), figures, time), path, figures, time };
 }
 
-function mark(vertex, [x, y]) {
+function mark(vertex, [x, y], isDown) {
+  const [left, top] = isDown ? [18, -1] : [-10, 31];
+  const most = isDown ? LONGEST.down : LONGEST.across;
   const shapes = {
     source: () => s("path", { d: "M-8-8 8 0-8 8Z" }),
     step: () => s("circle", { r: 4 }),
@@ -80,8 +84,8 @@ function mark(vertex, [x, y]) {
     { class: `vertex ${vertex.kind}`, transform: `translate(${x} ${y})` },
     shapes[vertex.kind](),
     s("title", {}, `${vertex.kind} ${vertex.name ?? ""} ${vertex.text}`),
-    s("text", { class: "name", x: -10, y: 31 }, vertex.name ?? vertex.kind),
-    s("text", { class: "what", x: -10, y: 47 }, shortened(vertex.text)),
+    s("text", { class: "name", x: left, y: top }, vertex.name ?? vertex.kind),
+    s("text", { class: "what", x: left, y: top + 16 }, shortened(vertex.text, most)),
   );
 }
 
@@ -93,7 +97,7 @@ function update({ element, path, figures, time }, edge) {
   attribute(element, "class", rows ? "flows" : null);
 }
 
-const shortened = (words) => (words.length > 30 ? `${words.slice(0, 29)}…` : words);
+const shortened = (words, most) => (words.length > most ? `${words.slice(0, most - 1)}…` : words);
 
 function described(vertices, edges) {
   const name = new Map(vertices.map((vertex) => [vertex.id, vertex.name ?? vertex.text]));

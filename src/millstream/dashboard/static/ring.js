@@ -32,8 +32,9 @@ export function ring(place, legendPlace) {
     s("circle", { class: "bed", r: (OWN[0] + OWN[1]) / 2, "stroke-width": OWN[1] - OWN[0] }),
     s("circle", { class: "reach", r: PADDLE[1] }),
     backups,
-    moves.element,
+    moves.chords,
     nodes,
+    moves.overlay,
     hot,
     scars,
   );

@@ -8,7 +8,7 @@ export class Centre {
   constructor() {
     this.figure = h("strong");
     this.unit = h("span", { class: "unit" });
-    this.lines = [h("span"), h("span"), h("span")];
+    this.lines = [h("span"), h("span"), h("span"), h("span")];
     this.element = h("div", { class: "centre" }, this.figure, this.unit, ...this.lines);
     on(["run", "throughput", "nodes", "selected", "hovered"], () => this.draw());
   }
@@ -30,7 +30,8 @@ function ofRun(run, throughput) {
     "rows a second",
     `epoch ${whole(run.committed)}`,
     `${duration(throughput.latency_p50)} median`,
-    run.pending > 0 ? `${nodes}, ${whole(run.pending)} slots to move` : nodes,
+    nodes,
+    run.pending > 0 ? `${whole(run.pending)} slots to move` : "",
   ];
 }
 
@@ -41,6 +42,7 @@ function ofNode(node) {
     [role, node.zone && `zone ${node.zone}`].filter(Boolean).join(", "),
     `${whole(node.slots)} slots, ${whole(node.copies)} copies`,
     node.cpu === null ? "no load yet" : `CPU ${percent(node.cpu)}, queue ${duration(node.queue)}`,
-    node.memory === null ? node.host : `${bytes(node.memory)} on ${node.host}`,
+    node.memory === null ? "" : `${bytes(node.memory)} of memory`,
+    node.host,
   ];
 }

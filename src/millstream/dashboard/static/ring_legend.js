@@ -24,7 +24,9 @@ export function legend(place, ring, members, colours) {
   });
   const missing = ring.under_replicated;
   attribute(health, "class", missing > 0 ? "health wanting" : "health");
-  text(health, missing > 0 ? `${whole(missing)} of ${whole(ring.slots)} slots wait for a copy` : `all ${whole(ring.slots)} slots have ${ring.replicas === 1 ? "a copy" : `${ring.replicas} copies`}`);
+  text(health, missing > 0 ? `${whole(missing)} of ${whole(ring.slots)} slots wait for a copy` : `all ${whole(ring.slots)} slots have ${copies(ring.replicas)}`);
 }
+
+const copies = (replicas) => ({ 0: "an owner; no copies are held", 1: "a copy" })[replicas] ?? `${replicas} copies`;
 
 const entry = (name, node, colours) => ({ key: `${name} ${colours.of.get(node.id)}`, name, colour: colours.of.get(node.id) });

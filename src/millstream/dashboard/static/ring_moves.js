@@ -10,10 +10,10 @@ export class Moves {
   constructor(radius, own) {
     this.radius = radius;
     this.own = own;
-    this.chords = s("g", { class: "chords" });
+    this.chords = s("g", { class: "chords", "aria-hidden": "true" });
     this.parts = s("g", { class: "parts" });
     this.flights = s("g", { class: "flights" });
-    this.element = s("g", { class: "moves", "aria-hidden": "true" }, this.chords, this.parts, this.flights);
+    this.overlay = s("g", { class: "overlay", "aria-hidden": "true" }, this.parts, this.flights);
     this.flying = [];
   }
 
@@ -50,8 +50,7 @@ export class Moves {
     const places = newcomers(pairs, new Map());
     const began = performance.now();
     for (const pair of pairs.slice(0, MOST_CHORDS)) {
-      const away = { ...pair, arcs: pair.arcs };
-      const from = centre(away.arcs);
+      const from = centre(pair.arcs);
       const goal = places.get(pair.to);
       const curve = chord(this.radius, angle(from, slots), angle(goal === from ? from + slots / 24 : goal, slots));
       const arcs = s("path", { class: "landed", d: pair.arcs.map((arc) => band(arc.start, arc.stop, slots, ...this.own)).join("") });
