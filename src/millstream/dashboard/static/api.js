@@ -13,8 +13,7 @@ export class Problem extends Error {
 
 /** The JSON that a GET answers. */
 export function get(path, query = {}) {
-  const given = Object.entries(query).filter(([, value]) => value !== "" && value !== null && value !== undefined);
-  const search = new URLSearchParams(given).toString();
+  const search = new URLSearchParams(query).toString();
   return request(search ? `${path}?${search}` : path);
 }
 

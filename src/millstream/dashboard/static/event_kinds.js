@@ -14,19 +14,24 @@ const LANE_OF = {
   outcome: "decision",
   refused: "decision",
   "policy-failed": "failure",
-  scale: "scale",
-  drain: "scale",
-  leave: "scale",
-  join: "recovery",
   move: "move",
   lost: "failure",
   "copy-failed": "failure",
   checkpoint: "checkpoint",
 };
 
-/** The lane of an event; kinds that are not known here are shown by their last part. */
-export function laneOf(event) {
-  return LANE_OF[event.kind] ?? (event.kind.includes("fail") || event.kind.includes("lost") ? "failure" : "scale");
+/** Events, oldest first, each with its lane: a node that joins after a loss is the recovery from it. */
+export function inLanes(events) {
+  let missing = 0;
+  return events.map((event) => {
+    let lane = LANE_OF[event.kind] ?? "scale";
+    if (event.kind === "lost") missing += 1;
+    if (event.kind === "join" && missing > 0) {
+      missing -= 1;
+      lane = "recovery";
+    }
+    return { ...event, lane };
+  });
 }
 
 export const isMarked = (event) => ["scale", "drain", "lost"].includes(event.kind);

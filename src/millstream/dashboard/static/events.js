@@ -1,11 +1,12 @@
 // The list of events, newest first; a decision explains its inputs, prediction and outcome.
 
 import { attribute, h, keyed, text } from "./dom.js";
-import { LANES, laneOf } from "./event_kinds.js";
+import { LANES, inLanes } from "./event_kinds.js";
 import { clock, plain } from "./format.js";
 import { on, put, state } from "./store.js";
 
 const SHOWN = 200;
+const RETAINED = 1000;
 
 export function events(list, filter) {
   filter.append(
@@ -14,7 +15,7 @@ export function events(list, filter) {
   );
   const draw = () => {
     const wanted = state.events
-      .filter((event) => event.kind !== "outcome" && (filter.value === "" || laneOf(event) === filter.value))
+      .filter((event) => event.kind !== "outcome" && (filter.value === "" || event.lane === filter.value))
       .slice(-SHOWN)
       .reverse();
     keyed(list, wanted, (event) => event.number, made, update);
@@ -35,13 +36,14 @@ export function addEvents(found) {
       byNumber.set(decided.number, { ...decided, decision: { ...decided.decision, after, errors } });
     }
   }
-  put({ events: [...byNumber.values()].sort((one, other) => one.number - other.number).slice(-1000) });
+  const sorted = [...byNumber.values()].sort((one, other) => one.number - other.number);
+  put({ events: inLanes(sorted.slice(-RETAINED)) });
 }
 
 function made(event) {
   const item = h(
     "li",
-    { id: `event-${event.number}`, class: `event ${laneOf(event)}`, tabindex: "-1" },
+    { id: `event-${event.number}`, class: `event ${event.lane}`, tabindex: "-1" },
     h("p", {}, h("time", { datetime: new Date(event.time * 1000).toISOString() }, clock(event.time)), h("span", { class: "kind" }, event.kind.replace("-", " ")), h("span", { class: "epoch" }, `epoch ${event.epoch}`)),
     h("p", { class: "text" }, event.text),
   );

@@ -61,12 +61,11 @@ export function centre(arcs) {
   return best === null ? null : (best.start + best.stop) / 2;
 }
 
-/** The slots that have another owner than before: `{start, stop, source, to}`. */
+/** The slots that have another owner than before, `{start, stop, source, to}`; arcs are sorted. */
 export function handovers(before, after) {
   const found = [];
   let at = 0;
   for (const arc of after) {
-    while (at > 0 && before[at].start > arc.start) at -= 1;
     while (at < before.length && before[at].stop <= arc.start) at += 1;
     for (let each = at; each < before.length && before[each].start < arc.stop; each += 1) {
       const old = before[each];

@@ -12,6 +12,14 @@ const MODES = [
   ["top", "Top", [["n", "How many", "number"], ["by", "By part of the value", "text"]]],
 ];
 
+/** The parameters of a request: what is filled in, and the empty key as well. */
+function asked({ mode, job, ...fields }, continuation) {
+  if (mode === "get") return { job, key: fields.key };
+  if (continuation !== null) return { job, limit: PAGE, continuation };
+  const given = Object.entries(fields).filter(([, value]) => value !== "");
+  return { job, ...(mode === "scan" ? { limit: PAGE } : {}), ...Object.fromEntries(given) };
+}
+
 export function stateBrowser(place) {
   const job = h("select", { name: "job" });
   const fields = h("span", { class: "fields" });
@@ -49,12 +57,8 @@ export function stateBrowser(place) {
 
   async function find(continuation = null) {
     const given = Object.fromEntries(new FormData(form));
-    const { mode, ...query } = given;
-    if (mode === "scan") query.limit = PAGE;
-    const asked = continuation === null ? query : { job: query.job, limit: PAGE, continuation };
     try {
-      const found = await get(`/state/${mode}`, mode === "get" ? { ...asked, key: asked.key || undefined } : asked);
-      show(found, continuation !== null);
+      show(await get(`/state/${given.mode}`, asked(given, continuation)), continuation !== null);
     } catch (problem) {
       text(note, problem.message);
       note.classList.add("wrong");

@@ -25,7 +25,7 @@ function describe(run) {
 }
 
 function problem(run, connection) {
-  if (connection === "refused") return "Your session has ended. `millstream dashboard` prints a new link.";
+  if (connection === "refused") return "Your session has ended; log in with a new link.";
   if (connection === "broken" && run.phase === "running") return "The run does not answer; trying again.";
   if (run.failure !== null) return run.failure;
   return run.waits.join("; ");

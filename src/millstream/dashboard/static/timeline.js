@@ -2,7 +2,7 @@
 
 import { span } from "./charts.js";
 import { attribute, calmly, h, keyed, text } from "./dom.js";
-import { LANES, laneOf } from "./event_kinds.js";
+import { LANES } from "./event_kinds.js";
 import { reveal } from "./events.js";
 import { clock } from "./format.js";
 import { on, state } from "./store.js";
@@ -17,7 +17,7 @@ export function timeline(place) {
     const share = (time) => (time - from) / (to - from);
     const shown = [...state.events, ...checkpoints(from)].filter((event) => event.time >= from && event.kind !== "outcome");
     for (const [lane, element] of lanes) {
-      const marks = shown.filter((event) => laneOf(event) === lane);
+      const marks = shown.filter((event) => event.lane === lane);
       keyed(element, marks, (event) => event.number, lane === "checkpoint" ? dot : button, (mark, event) => {
         mark.style.setProperty("--at", Math.min(1, share(event.time)).toFixed(4));
         if (lane !== "checkpoint") attribute(mark, "title", `${clock(event.time)} ${event.text}`);
@@ -48,7 +48,7 @@ function checkpoints(from) {
     if (ages[at] === null || ages[at] === undefined) return;
     const written = time - ages[at];
     if (written >= from && (before === null || written - before > 0.5)) {
-      found.push({ number: `at ${written.toFixed(1)}`, time: written, kind: "checkpoint" });
+      found.push({ number: `at ${written.toFixed(1)}`, time: written, kind: "checkpoint", lane: "checkpoint" });
     }
     before = written;
   });
