@@ -51,7 +51,7 @@ class Page:
         self.chrome = chrome
         self.resize(1440, 900)
         self.emulate()
-        chrome.get_log("browser")  # those of the page before
+        self.errors()  # those of the page before
         chrome.get("about:blank")
         chrome.get(link)
 
@@ -62,7 +62,7 @@ class Page:
             {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600},
         )
 
-    def emulate(self, *, scheme: str = "light", motion: str = "no-preference") -> None:
+    def emulate(self, *, scheme: str = "light", motion: str = "reduce") -> None:
         """Set what the reader prefers."""
         wanted = {"prefers-color-scheme": scheme, "prefers-reduced-motion": motion}
         features = [{"name": name, "value": value} for name, value in wanted.items()]
@@ -116,7 +116,7 @@ class Page:
 
     def errors(self) -> list[str]:
         """What the browser's console complains about since the last call."""
-        found = self.chrome.get_log("browser")
+        found = self.chrome.get_log("browser")  # type: ignore[no-untyped-call]
         return [entry["message"] for entry in found if entry["level"] in ("SEVERE", "WARNING")]
 
     def violations(self) -> list[str]:
@@ -133,7 +133,10 @@ class Page:
             for node in each["nodes"]
         ]
 
-    def save(self, path: Path) -> None:
-        """Write what is in view as a PNG."""
-        shot = self.chrome.execute_cdp_cmd("Page.captureScreenshot", {"format": "png"})
+    def save(self, path: Path, width: int, height: int, scale: float) -> None:
+        """Write the top of the page as a PNG."""
+        clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": scale}
+        shot = self.chrome.execute_cdp_cmd(
+            "Page.captureScreenshot", {"format": "png", "clip": clip}
+        )
         path.write_bytes(base64.b64decode(shot["data"]))

@@ -11,7 +11,6 @@ import threading
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import wraps
 from typing import Concatenate, ParamSpec, TypeVar
 
 from millstream.api import contract as c
@@ -34,7 +33,6 @@ def alone(
 ) -> Callable[Concatenate[SimulatedRun, P], T]:
     """Let one thread at a time into a run: the server answers while a test changes it."""
 
-    @wraps(method)
     def called(self: SimulatedRun, *arguments: P.args, **named: P.kwargs) -> T:
         with self.lock:
             return method(self, *arguments, **named)

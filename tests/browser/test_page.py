@@ -123,11 +123,12 @@ def test_state_is_looked_up_scanned_and_ranked(run: SimulatedRun, open_page: Ope
 def test_arrow_keys_walk_around_the_ring(run: SimulatedRun, open_page: Open) -> None:
     page = open_page(run)
     ring = page.find(".ring")
-    seen = []
+    seen = {page.text(".centre strong")}
     for _ in range(6):
         ring.send_keys(Keys.ARROW_RIGHT)
-        seen.append(page.text(".centre strong"))
-    assert len(set(seen)) == 6
+        page.wait(lambda: page.text(".centre strong") not in seen, "the next node")
+        seen.add(page.text(".centre strong"))
+    assert {node.id[:8] for node in run.snapshot().nodes} <= seen
     assert page.count("#nodes tr.chosen") == 1
     ring.send_keys(Keys.ESCAPE)
     page.wait(lambda: "rows a second" in page.text(".centre"), "the run as a whole")
@@ -153,8 +154,10 @@ def test_a_wrong_or_used_link_is_refused(run: SimulatedRun, chrome: Chrome) -> N
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_page_has_no_serious_violation(run: SimulatedRun, open_page: Open, scheme: str) -> None:
     run.decide()
+    for _ in range(8):
+        run.step()
     page = open_page(run)
-    page.emulate(scheme=scheme, motion="reduce")
+    page.emulate(scheme=scheme)
     page.wait(lambda: page.count("#events .decision details") == 1, "the decision")
     page.find("#events .decision summary").click()
     page.find("#charts-table summary").click()

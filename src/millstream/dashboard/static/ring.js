@@ -12,6 +12,7 @@ import { legend } from "./ring_legend.js";
 import { Moves } from "./ring_moves.js";
 import { on, put, state } from "./store.js";
 
+const VIEW = "-316 -300 632 600";
 const OWN = [196, 220];
 const COPY = [180, 192];
 const COPY_STEP = 15;
@@ -22,23 +23,20 @@ const SCAR = 8000;
 
 export function ring(place, legendPlace) {
   const nodes = s("g", { class: "nodes" });
-  const hot = s("g", { class: "hot", "aria-hidden": "true" });
-  const scars = s("g", { class: "scars", "aria-hidden": "true" });
-  const backups = s("g", { class: "backups", "aria-hidden": "true" });
+  const hot = s("g", { class: "hot" });
+  const scars = s("g", { class: "scars" });
+  const backups = s("g", { class: "backups" });
   const moves = new Moves(COPY[0] - 6, OWN);
   const drawing = s(
     "svg",
-    { viewBox: "-316 -300 632 600", class: "ring", role: "listbox", tabindex: "0", "aria-label": "Nodes on the ring" },
+    { viewBox: VIEW, class: "ring", role: "listbox", tabindex: "0", "aria-label": "Nodes on the ring" },
     s("circle", { class: "bed", r: (OWN[0] + OWN[1]) / 2, "stroke-width": OWN[1] - OWN[0] }),
     s("circle", { class: "reach", r: PADDLE[1] }),
-    backups,
-    moves.chords,
     nodes,
-    moves.overlay,
-    hot,
-    scars,
   );
-  place.append(h("div", { class: "wheel" }, drawing, new Centre().element));
+  // What moves is a drawing of its own, so that a frame of it does not paint all nodes again.
+  const overlay = s("svg", { viewBox: VIEW, class: "overlay", "aria-hidden": "true" }, backups, moves.chords, moves.parts, moves.flights, hot, scars);
+  place.append(h("div", { class: "wheel" }, drawing, overlay, new Centre().element));
   listen(drawing);
 
   let before = null;
@@ -53,7 +51,8 @@ export function ring(place, legendPlace) {
       }
     }
     before = { ring: now, shown };
-    attribute(drawing, "class", shown.length > FEW ? "ring many" : "ring");
+    const isMany = shown.length > FEW;
+    for (const each of [drawing, overlay]) if (each.classList.contains("many") !== isMany) each.classList.toggle("many", isMany);
     keyed(nodes, shown, (node) => node.id, made, (group, node) => draw(group, node, now, shown.length));
     moves.pending(byPair(now.moves), shown, now.slots, colours);
     legend(legendPlace, now, members, colours);

@@ -10,10 +10,9 @@ export class Moves {
   constructor(radius, own) {
     this.radius = radius;
     this.own = own;
-    this.chords = s("g", { class: "chords", "aria-hidden": "true" });
+    this.chords = s("g", { class: "chords" });
     this.parts = s("g", { class: "parts" });
     this.flights = s("g", { class: "flights" });
-    this.overlay = s("g", { class: "overlay", "aria-hidden": "true" }, this.parts, this.flights);
     this.flying = [];
   }
 
