@@ -25,19 +25,20 @@ demo: setup ## see it run
 	@$(with_java) $(BIN)/millstream demo $(ARGS)
 
 # The suites with targets of their own: servers that are started, processes that are killed, pages
-# and examples that run as they stand, and Spark's own stateful queries, which are slow.
+# and examples that run as they stand, a browser, and Spark's own stateful queries, which are slow.
 stores := tests/contract tests/stores
 chaos := tests/chaos tests/spark/test_kills.py tests/spark/test_speculation.py \
 	tests/spark/test_window_kills.py
 docs := tests/test_docs.py tests/test_examples.py
 processors := tests/spark/test_processors.py
+browser := tests/browser
 side_by_side := -n 2 --dist worksteal
 
 .PHONY: test
 test: setup ## run the tests; ARGS="-m 'not spark and not cluster'" for the quick ones
 	@tools/setup servers
 	@$(with_java) $(BIN)/pytest $(side_by_side) \
-		$(addprefix --ignore=,$(stores) $(chaos) $(docs) $(processors)) $(ARGS)
+		$(addprefix --ignore=,$(stores) $(chaos) $(docs) $(processors) $(browser)) $(ARGS)
 
 .PHONY: test-docs
 test-docs: setup ## run the examples, and what the docs show
@@ -51,6 +52,20 @@ test-processors: setup ## run Spark's stateful processors on Spark and on nodes,
 test-stores: setup ## hold all stores to their contract, against real servers
 	@tools/setup servers
 	@$(BIN)/pytest $(stores) $(ARGS)
+
+.PHONY: test-browser
+test-browser: setup ## drive the dashboard in a real browser, on a simulated and on a real run
+	@tools/setup browser
+	@$(with_java) $(BIN)/pytest $(browser) $(ARGS)
+
+.PHONY: screenshots
+screenshots: setup ## write pictures of the dashboard to docs/images
+	@tools/setup browser
+	@$(BIN)/python -m tests.browser.screenshots docs/images
+
+.PHONY: dashboard
+dashboard: setup ## serve the dashboard of a simulated run, to work on it; ARGS="--nodes 200"
+	@$(BIN)/python -m tests.browser.serve $(ARGS)
 
 .PHONY: test-chaos
 test-chaos: setup ## kill processes: a small sample of make chaos, chaos-driver and chaos-elastic

@@ -1,0 +1,185 @@
+"""The page on a simulated run."""
+
+from __future__ import annotations
+
+import pytest
+from selenium.webdriver import Chrome
+from selenium.webdriver.common.keys import Keys
+
+from tests.browser.conftest import Open
+from tests.browser.page import Page
+from tests.browser.serve import serving
+from tests.browser.simulated_run import SimulatedRun
+
+_COUNT_MUTATIONS = """
+window.touched = 0;
+window.watching = new MutationObserver(found => { window.touched += found.length; });
+window.watching.observe(document.querySelector("main"),
+    {subtree: true, childList: true, attributes: true, characterData: true});
+"""
+
+
+@pytest.fixture
+def run() -> SimulatedRun:
+    run = SimulatedRun(6, zones=3)
+    for _ in range(5):
+        run.step()
+    return run
+
+
+def test_values_change_as_epochs_commit(run: SimulatedRun, open_page: Open) -> None:
+    page = open_page(run)
+    page.wait(lambda: "epoch 4" in page.text(".centre"), "the newest epoch")
+    before = page.text("#charts")
+    for _ in range(3):
+        run.step()
+    page.wait(lambda: "epoch 7" in page.text(".centre"), "the next epochs")
+    page.wait(lambda: page.text("#charts") != before, "other figures")
+    page.wait(lambda: "/s" in page.text("#jobs"), "rates of jobs")
+
+
+def test_an_update_touches_only_what_changed(open_page: Open) -> None:
+    run = SimulatedRun(200)
+    run.step()
+    page = open_page(run)
+    page.wait(lambda: page.count("#nodes tbody tr") == 200, "200 rows")
+    node = run.snapshot().nodes[17].id
+    run.set_cpu(node, 0.11)
+    shown = f"#nodes tr[data-node='{node}'] td.bar"
+    page.wait(lambda: page.text(shown) == "11 %", "the figure that changed")
+    page.script(_COUNT_MUTATIONS)
+
+    run.set_cpu(node, 0.77)
+    page.wait(lambda: page.text(shown) == "77 %", "the figure that changed")
+
+    # The figure and its bar in the table, and the spoke on the ring.
+    assert page.script("return window.touched") == 3
+
+
+def test_a_change_says_what_will_happen_and_moves_are_drawn(
+    run: SimulatedRun, open_page: Open
+) -> None:
+    page = open_page(run)
+    before = page.ring_nodes()
+    page.button("Scale").click()
+    page.type("#dialog [name=nodes]", "8")
+    page.wait(lambda: "from 6 to 8 nodes" in page.text(".preview"), "the preview")
+    assert len(run.snapshot().nodes) == 6
+    page.button("Scale to 8 nodes", within="#dialog").click()
+    page.wait(lambda: page.count(".chords path") > 0, "moves on the ring")
+    for _ in range(8):
+        run.step()
+    page.await_nodes(8)
+    page.wait(lambda: page.count(".chords path") == 0, "the end of the moves")
+    assert before < page.ring_nodes()
+
+
+def test_a_dead_node_disappears_and_its_replacement_appears(
+    run: SimulatedRun, open_page: Open
+) -> None:
+    page = open_page(run)
+    dead = run.snapshot().nodes[2].id
+    run.fail(dead)
+    page.await_nodes(5)
+    assert dead not in page.ring_nodes()
+    assert page.count(".scars g") == 1
+    assert "was declared dead" in page.text("#events li")
+    run.replace_lost()
+    for _ in range(8):
+        run.step()
+    page.await_nodes(6)
+    assert dead not in page.ring_nodes()
+
+
+def test_a_decision_explains_its_inputs_prediction_and_outcome(
+    run: SimulatedRun, open_page: Open
+) -> None:
+    page = open_page(run)
+    run.decide()
+    page.wait(lambda: page.count("#events .decision details") == 1, "the decision")
+    page.find("#events .decision summary").click()
+    page.wait(lambda: "1.08" in page.text("#events .decision table"), "the outcome")
+    row = page.text("#events .decision tbody tr:nth-child(2)")
+    assert row == "imbalance1.321.051.08-0.03"
+
+
+def test_state_is_looked_up_scanned_and_ranked(run: SimulatedRun, open_page: Open) -> None:
+    page = open_page(run)
+    page.wait(lambda: page.count("#state option") == 1, "the jobs")
+    page.type("#state [name=key]", "mill")
+    page.button("Look up").click()
+    page.wait(lambda: '{"n":6004}' in page.text("#state tbody"), "the state of a key")
+    assert "as committed in epoch 4" in page.text("#state .note")
+    page.find("#state [value=top]").click()
+    page.type("#state [name=n]", "3")
+    page.button("Look up").click()
+    page.wait(lambda: page.count("#state tbody tr") == 3, "the largest three")
+    page.find("#state [value=scan]").click()
+    page.type("#state [name=prefix]", "s")
+    page.button("Look up").click()
+    page.wait(lambda: page.text("#state tbody tr:last-child th") == "sluice", "keys by prefix")
+
+
+def test_arrow_keys_walk_around_the_ring(run: SimulatedRun, open_page: Open) -> None:
+    page = open_page(run)
+    ring = page.find(".ring")
+    seen = {page.text(".centre strong")}
+    for _ in range(6):
+        ring.send_keys(Keys.ARROW_RIGHT)
+        page.wait(lambda: page.text(".centre strong") not in seen, "the next node")
+        seen.add(page.text(".centre strong"))
+    assert {node.id[:8] for node in run.snapshot().nodes} <= seen
+    assert page.count("#nodes tr.chosen") == 1
+    ring.send_keys(Keys.ESCAPE)
+    page.wait(lambda: "rows a second" in page.text(".centre"), "the run as a whole")
+
+
+def test_a_viewer_cannot_change_the_run(run: SimulatedRun, open_page: Open) -> None:
+    page = open_page(run, right="viewer")
+    page.wait(lambda: page.count("#actions button:disabled") == 4, "buttons that are off")
+
+
+def test_a_wrong_or_used_link_is_refused(run: SimulatedRun, chrome: Chrome) -> None:
+    with serving(run, right="operator") as link:
+        server, _, _ = link.rpartition("/login")
+        for address in (server, f"{server}/login?code=wrong"):
+            page = Page(chrome, address)
+            assert "401" in page.text("body")
+            assert page.ring_nodes() == set()
+        Page(chrome, link).await_nodes(6)
+        chrome.delete_all_cookies()
+        assert "used before" in Page(chrome, link).text("body")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_has_no_serious_violation(run: SimulatedRun, open_page: Open, scheme: str) -> None:
+    run.decide()
+    for _ in range(8):
+        run.step()
+    page = open_page(run)
+    page.emulate(scheme=scheme)
+    page.wait(lambda: page.count("#events .decision details") == 1, "the decision")
+    page.find("#events .decision summary").click()
+    page.find("#charts-table summary").click()
+    page.wait(lambda: page.count("#charts-table td") > 0, "figures as a table")
+    assert page.violations() == []
+    page.button("Drain").click()
+    page.wait(lambda: "Drain from" in page.text(".preview"), "the preview")
+    assert page.violations() == []
+
+
+def test_a_phone_shows_everything_without_scrolling_sideways(
+    run: SimulatedRun, open_page: Open
+) -> None:
+    page = open_page(run)
+    page.resize(360, 740)
+    page.wait(lambda: page.script("return innerWidth") == 360, "the size of a phone")
+    assert page.script("return document.documentElement.scrollWidth") == 360
+
+
+def test_nothing_is_loaded_from_elsewhere(run: SimulatedRun, open_page: Open) -> None:
+    page = open_page(run)
+    origins = page.script(
+        "return performance.getEntriesByType('resource').map(each => new URL(each.name).origin)"
+    )
+    assert set(origins) == {page.script("return location.origin")}
