@@ -49,7 +49,7 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.set_inheritable(answers.fileno(), False)
     os.dup2(2, 1)
-    engine: EngineModule = import_module(f"benchmarks.peers.{sys.argv[1]}")  # type: ignore[assignment]
+    engine: EngineModule = import_module(f"benchmarks.peers.{sys.argv[1]}")
     serve(engine, sys.stdin, answers)
 
 

@@ -33,7 +33,7 @@ def alone(
 ) -> Callable[Concatenate[SimulatedRun, P], T]:
     """Let one thread at a time into a run: the server answers while a test changes it."""
 
-    def called(self: SimulatedRun, *arguments: P.args, **named: P.kwargs) -> T:
+    def called(self: SimulatedRun, /, *arguments: P.args, **named: P.kwargs) -> T:
         with self.lock:
             return method(self, *arguments, **named)
 

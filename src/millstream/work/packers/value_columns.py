@@ -51,7 +51,8 @@ class ValueColumns:
         """Whether these have the types of those before."""
         if not self._keys:
             return True
-        return keys.type == self._keys[0].type and values.type == self._values[0].type
+        same: bool = keys.type == self._keys[0].type and values.type == self._values[0].type
+        return same
 
     def add(self, keys: pa.Array, values: pa.Array) -> None:
         """Add values, each with its key."""
