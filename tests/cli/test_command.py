@@ -61,7 +61,7 @@ def test_an_error_of_a_run_is_printed_without_a_stack_trace(
 @pytest.mark.slow
 def test_the_demo_kills_grows_rebalances_and_shrinks_and_is_exact() -> None:
     done = subprocess.run(
-        [*COMMAND, "demo", "--quick"], capture_output=True, text=True, timeout=300
+        [*COMMAND, "demo", "--quick", "--no-browser"], capture_output=True, text=True, timeout=300
     )
 
     assert done.returncode == 0, done.stderr
@@ -69,6 +69,7 @@ def test_the_demo_kills_grows_rebalances_and_shrinks_and_is_exact() -> None:
     assert "words per second" in done.stdout
     for scene in ("a node is killed", "2 to 4 nodes", "a hot key", "4 to 2 nodes"):
         assert scene in done.stdout
+    assert "dashboard (this link opens it once): http://127.0.0.1:" in done.stderr
     assert "Traceback" not in done.stderr and "WARN" not in done.stderr
 
 

@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _demo(options: argparse.Namespace) -> int:
     find_java()
-    return Demo(master=options.master, quick=options.quick).run()
+    return Demo(master=options.master, quick=options.quick, browser=not options.no_browser).run()
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -64,6 +64,9 @@ def _parser() -> argparse.ArgumentParser:
         "with a batch query of Spark: it ends with 'exact: yes' or 'exact: no'.",
     )
     demo.add_argument("--quick", action="store_true", help="a shorter story, with little text")
+    demo.add_argument(
+        "--no-browser", action="store_true", help="only print the address of the dashboard"
+    )
     demo.add_argument(
         "--master", default="local[2]", metavar="URL", help="Spark's master; default: %(default)s"
     )

@@ -14,6 +14,7 @@ import signal
 import sys
 import tempfile
 import time
+import webbrowser
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -60,10 +61,11 @@ QUICK = Size(words_per_file=5_000, backlog=8, pause=0.1, watched=4)
 
 @dataclass(frozen=True, kw_only=True)
 class Demo:
-    """Where it runs, and whether it is the ``quick`` one."""
+    """Where it runs, whether it is the ``quick`` one, and whether it opens a browser."""
 
     master: str = "local[2]"
     quick: bool = False
+    browser: bool = True
 
     def run(self) -> int:
         """Run it all; 0 if every count was right."""
@@ -86,6 +88,7 @@ class Demo:
         try:
             flow = word_count(feed.folder, files_per_epoch=_FILES_PER_EPOCH)
             with ms.start(flow, checkpoint=folder / "checkpoint", nodes=FEW) as run:
+                self._show_dashboard(run)
                 story = Story(run, feed, size)
                 story.tell()
                 counts = {word: state["n"] for word, state in run.state(JOB).items()}
@@ -96,6 +99,15 @@ class Demo:
             release(spark)
         print("\n".join([*story.summary(len(counts)), *outcome]))
         return int(outcome[-1] != EXACT)
+
+    def _show_dashboard(self, run: ms.Run) -> None:
+        if run.dashboard is None:
+            say("for the dashboard: pip install 'millstream[dashboard]'")
+            return
+        say(f"dashboard (this link opens it once): {run.dashboard_link()}")
+        # Without a desktop, a browser would take over the terminal.
+        if self.browser and any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY"))):
+            webbrowser.open(run.dashboard_link())
 
 
 class Story:
