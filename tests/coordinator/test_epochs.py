@@ -31,16 +31,22 @@ class Speaker:
 
     def __init__(self) -> None:
         self.ledger = ledger_of()
+        self.net = self
+        self.time = 0.0
         self.events: list[str] = []
         self.reports: list[tuple[int, int]] = []
         self.excused: list[Exception] = []
         self.problems: dict[str, list[Exception]] = {}
 
     def does(self, what: str) -> None:
-        """Record an event, and raise what the test wants."""
+        """Record an event, which takes a second, and raise what the test wants."""
+        self.time += 1.0
         self.events.append(what)
         if self.problems.get(what):
             raise self.problems[what].pop(0)
+
+    def now(self) -> float:
+        return self.time
 
     def admit(self, epoch: int, time: int) -> EpochRecord:
         self.does("admit")
@@ -135,6 +141,18 @@ def test_an_epoch_is_staged_collected_called_back_committed_published_and_sealed
     assert (result.record.at, result.record.time) == ((0, 0), 123)
     assert [receipt.slots for receipt in result.receipts] == [range(0, 4), range(4, 8)]
     assert result.reports[A].memory == 1
+
+
+def test_phases_are_timed_and_failed_tries_are_one_of_them(speaker: Speaker) -> None:
+    speaker.problems["stage"] = [MISSING]
+
+    phases = run(speaker).phases
+
+    assert list(phases) == [
+        *("admit", "failed tries", "run", "receipts", "callbacks", "commit", "publish", "seal")
+    ]
+    assert (phases["admit"], phases["receipts"]) == (1.0, 1.0)
+    assert sum(phases.values()) == speaker.time
 
 
 def test_the_load_of_an_epoch_is_observed_once_it_is_committed(speaker: Speaker) -> None:
