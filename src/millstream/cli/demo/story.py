@@ -34,17 +34,6 @@ _POLL = timedelta(seconds=0.1)
 _PATIENCE = 120.0
 
 
-class DemoStuckError(MillstreamError):
-    """Something that the demo waits for does not happen."""
-
-    def __init__(self, what: str, seconds: float) -> None:
-        super().__init__(what, seconds)
-        self.what, self.seconds = what, seconds
-
-    def __str__(self) -> str:
-        return f"{self.what} did not happen within {self.seconds:.0f} s; is the machine overloaded?"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Size:
     """How much text there is, and how many epochs are watched between two scenes."""
@@ -204,7 +193,9 @@ class Story:
         deadline = time.monotonic() + _PATIENCE
         while not happened():
             if time.monotonic() > deadline:
-                raise DemoStuckError(what, _PATIENCE)
+                raise MillstreamError(
+                    f"{what} did not come within {_PATIENCE:.0f} s; is the machine overloaded?"
+                )
             self._run.await_termination(_POLL)  # raises if the run has failed
 
     def _is_whole(self, nodes: int) -> bool:
