@@ -66,11 +66,26 @@ def _kind(chunks: list[list[tuple[Any, Any]]]) -> type | None:
     return next((type(k) for c in chunks for k, _ in c if k is not None), None)
 
 
-@pytest.mark.parametrize("other", [1, b"b", True, None.__class__, "\ud800"])
-def test_a_key_of_another_type_is_refused_wherever_it_comes(other: Any) -> None:
-    texts = [("a", 1)] * 3
+@pytest.mark.parametrize(
+    ("first", "other"),
+    [
+        ("a", 1),
+        ("a", b"b"),
+        ("a", True),
+        ("a", int),
+        ("a", "\ud800"),
+        (1, True),
+        (1, 1.0),
+        (b"a", "a"),
+    ],
+)
+@pytest.mark.parametrize("values", [(1, 1), (1, 2)])
+def test_a_key_of_another_type_is_refused_wherever_it_comes(
+    first: Any, other: Any, values: tuple[int, int]
+) -> None:
+    pairs = [(first, value) for value in values]
 
-    for chunks in ([[*texts, (other, 1)]], [texts, [(other, 1)]]):
+    for chunks in ([[*pairs, (other, 1)]], [pairs, [(other, 1)]]):
         with pytest.raises(RecordError, match="map of job 'job'"):
             blocks_of(JOB, *(Chunk(records=chunk) for chunk in chunks))
 

@@ -71,7 +71,7 @@ class ValuePacker:
             return None
         if self._job.key_type is not None and canonical_type(self._job.key_type) != keys.type:
             return None
-        self._uniform.checked((), False)
+        self._uniform.checked(values.items[:1], False)  # all keys of a column have one type
         if not self._columns and self._is_repeated(given):
             weight = int(keys.nbytes)
             self._repeated = given[0]
