@@ -14,7 +14,7 @@ from tests.browser.simulated_run import SimulatedRun
 
 _PICTURES = (
     ("dashboard-light", 1440, 900, "light", 9, 0.8),
-    ("dashboard-dark", 1440, 900, "dark", 200, 0.7),
+    ("dashboard-dark", 1440, 900, "dark", 200, 0.65),
     ("dashboard-phone", 390, 844, "light", 9, 1.0),
 )
 _EPOCHS = 9 * 60 + 50  # then slots are on their way

@@ -28,6 +28,17 @@ class SimulatedRing:
         """A token for each node, at equal distances."""
         return [(at * self.slots // len(nodes), node) for at, node in enumerate(nodes)]
 
+    def adapted(self, nodes: Sequence[str]) -> list[Token]:
+        """Tokens of other nodes are dropped; each new node gets half of the longest arc."""
+        tokens = [token for token in self.tokens if token[1] in nodes]
+        owners = {node for _, node in tokens}
+        for node in nodes:
+            if node in owners:
+                continue
+            start, stop, _ = max(self.spans(tokens), key=lambda span: span[1] - span[0])
+            tokens = sorted([*tokens, ((start + stop) // 2, node)])
+        return tokens
+
     def settle(self) -> None:
         """Put the goal into force."""
         if self.goal is not None:

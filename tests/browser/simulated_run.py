@@ -218,7 +218,8 @@ class SimulatedRun:
     def rebalance(self, *, dry_run: bool) -> c.Change:
         count = len(self._stayers())
         if not dry_run:
-            self._aim(self._stayers())
+            self._ring.goal, self._ring.progress = self._ring.even(self._stayers()), 0.0
+            self._snapshot = None
         return self._change(f"Rebalance {count} nodes", count, count, 0, [], dry_run)
 
     @alone
@@ -303,7 +304,7 @@ class SimulatedRun:
         return node
 
     def _aim(self, nodes: Sequence[str]) -> None:
-        self._ring.goal, self._ring.progress = self._ring.even(nodes), 0.0
+        self._ring.goal, self._ring.progress = self._ring.adapted(nodes), 0.0
         self._snapshot = None
 
     def _settle(self) -> None:

@@ -74,6 +74,21 @@ def test_a_change_says_what_will_happen_and_moves_are_drawn(
     assert before < page.ring_nodes()
 
 
+def test_slots_that_change_owner_fly_to_it(run: SimulatedRun, open_page: Open) -> None:
+    page = open_page(run)
+    page.emulate(motion="no-preference")
+    page.script(
+        "window.flown = 0; new MutationObserver(found => found.forEach(each => {"
+        " window.flown += each.addedNodes.length; }))"
+        ".observe(document.querySelector('.flights'), {childList: true})"
+    )
+    run.scale(8, dry_run=False)
+    for _ in range(8):
+        run.step()
+    page.wait(lambda: page.script("return window.flown") > 0, "slots on their way")
+    page.wait(lambda: page.count(".flights *") == 0, "their arrival")
+
+
 def test_a_dead_node_disappears_and_its_replacement_appears(
     run: SimulatedRun, open_page: Open
 ) -> None:
@@ -166,6 +181,19 @@ def test_the_page_has_no_serious_violation(run: SimulatedRun, open_page: Open, s
     page.button("Drain").click()
     page.wait(lambda: "Drain from" in page.text(".preview"), "the preview")
     assert page.violations() == []
+
+
+def test_the_colour_scheme_is_chosen_and_remembered(run: SimulatedRun, open_page: Open) -> None:
+    page = open_page(run)
+    shown = "return getComputedStyle(document.documentElement).backgroundColor"
+    light = page.script(shown)
+    for _ in range(2):  # from that of the system to light, and to dark
+        page.find("#theme").click()
+    dark = page.script(shown)
+    assert dark != light
+    page.chrome.refresh()
+    page.await_nodes(6)
+    assert page.script(shown) == dark
 
 
 def test_a_phone_shows_everything_without_scrolling_sideways(

@@ -10,7 +10,20 @@ const ACTIONS = [
   {
     name: "Scale",
     path: "/scale",
-    input: () => h("label", { class: "field" }, "Active nodes ", h("input", { name: "nodes", type: "number", min: 1, max: 65536, required: true, value: state.run.target })),
+    input: () =>
+      h(
+        "label",
+        { class: "field" },
+        "Active nodes ",
+        h("input", {
+          name: "nodes",
+          type: "number",
+          min: 1,
+          max: 65536,
+          required: true,
+          value: state.run.target,
+        }),
+      ),
     body: (form) => ({ nodes: form.elements.nodes.valueAsNumber }),
     confirm: (form) => `Scale to ${form.elements.nodes.value} nodes`,
   },
@@ -18,20 +31,55 @@ const ACTIONS = [
   {
     name: "Drain",
     path: "/drain",
-    input: () => h("label", { class: "field" }, "Node ", h("select", { name: "node" }, ...state.nodes.map((node) => h("option", { value: node.id, selected: node.id === state.selected }, `${shortId(node.id)}${node.zone ? `, zone ${node.zone}` : ""}, ${whole(node.slots)} slots`)))),
+    input: () =>
+      h(
+        "label",
+        { class: "field" },
+        "Node ",
+        h(
+          "select",
+          { name: "node" },
+          ...state.nodes.map((node) =>
+            h(
+              "option",
+              { value: node.id, selected: node.id === state.selected },
+              `${shortId(node.id)}${node.zone ? `, ${node.zone}` : ""}, ${whole(node.slots)} slots`,
+            ),
+          ),
+        ),
+      ),
     body: (form) => ({ node: form.elements.node.value }),
     confirm: (form) => `Drain ${shortId(form.elements.node.value)}`,
   },
-  { name: "Stop", path: "/stop", body: () => ({}), confirm: () => "Stop the workflow", isFinal: true },
+  {
+    name: "Stop",
+    path: "/stop",
+    body: () => ({}),
+    confirm: () => "Stop the workflow",
+    isFinal: true,
+  },
 ];
 
 export function actions(place, dialog, announcer) {
   const buttons = ACTIONS.map((action) =>
-    h("button", { type: "button", class: action.isFinal ? "final" : null, onclick: () => open(dialog, action, announcer) }, action.name),
+    h(
+      "button",
+      {
+        type: "button",
+        class: action.isFinal ? "final" : null,
+        onclick: () => open(dialog, action, announcer),
+      },
+      action.name,
+    ),
   );
   place.append(...buttons);
   on(["session", "run"], ({ session, run }) => {
-    const why = session?.right !== "operator" ? "Your link allows looking only" : run.phase !== "running" ? `The run has ${run.phase}` : null;
+    const why =
+      session?.right !== "operator"
+        ? "Your link allows looking only"
+        : run.phase !== "running"
+          ? `The run has ${run.phase}`
+          : null;
     for (const button of buttons) {
       attribute(button, "disabled", why !== null);
       attribute(button, "title", why);
@@ -50,7 +98,12 @@ function open(dialog, action, announcer) {
     action.input?.() ?? null,
     preview,
     wrong,
-    h("p", { class: "choices" }, h("button", { type: "button", onclick: () => dialog.close() }, "Cancel"), confirm),
+    h(
+      "p",
+      { class: "choices" },
+      h("button", { type: "button", onclick: () => dialog.close() }, "Cancel"),
+      confirm,
+    ),
   );
   let asked = 0;
   const predict = async () => {
@@ -92,15 +145,32 @@ function open(dialog, action, announcer) {
 
 function described({ text: words, transfers, slots }) {
   const largest = [...transfers].sort((one, other) => other.slots - one.slots);
-  const rows = largest.slice(0, SHOWN_TRANSFERS).map((each) =>
-    h("tr", {}, h("td", {}, shortId(each.source)), h("td", {}, shortId(each.to)), h("td", {}, whole(each.slots)), h("td", {}, bytes(each.bytes))),
-  );
+  const rows = largest
+    .slice(0, SHOWN_TRANSFERS)
+    .map((each) =>
+      h(
+        "tr",
+        {},
+        h("td", {}, shortId(each.source)),
+        h("td", {}, shortId(each.to)),
+        h("td", {}, whole(each.slots)),
+        h("td", {}, bytes(each.bytes)),
+      ),
+    );
   const rest = transfers.length - rows.length;
   const table = h(
     "table",
     {},
     h("caption", { class: "unseen" }, "Slots that change owner"),
-    h("thead", {}, h("tr", {}, ...["From", "To", "Slots", "State"].map((name) => h("th", { scope: "col" }, name)))),
+    h(
+      "thead",
+      {},
+      h(
+        "tr",
+        {},
+        ...["From", "To", "Slots", "State"].map((name) => h("th", { scope: "col" }, name)),
+      ),
+    ),
     h("tbody", {}, ...rows),
   );
   return [

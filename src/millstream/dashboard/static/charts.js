@@ -10,10 +10,22 @@ const WIDE = 600;
 const HIGH = 100;
 const HEADROOM = 1.3; // for the label of the largest value
 const LEAST = 60;
-const RANGES = [[300, "5 min"], [900, "15 min"], [3600, "1 h"]];
+const RANGES = [
+  [300, "5 min"],
+  [900, "15 min"],
+  [3600, "1 h"],
+];
 const CHARTS = [
   { title: "Throughput", lines: [["rows_per_second", "rows"]], format: rate },
-  { title: "Latency", lines: [["latency_p50", "p50"], ["latency_p95", "p95"], ["latency_p99", "p99"]], format: duration },
+  {
+    title: "Latency",
+    lines: [
+      ["latency_p50", "p50"],
+      ["latency_p95", "p95"],
+      ["latency_p99", "p99"],
+    ],
+    format: duration,
+  },
   { title: "Backlog", lines: [["backlog", "waiting"]], format: count },
   { title: "Nodes", lines: [["nodes", "active"]], format: whole, isStepped: true },
   { title: "State", lines: [["state_bytes", "size"]], format: bytes },
@@ -31,7 +43,10 @@ export function charts(place, rangePlace, tablePlace) {
   on(["cursor"], () => drawn.forEach(readings));
   pointing(place);
   tablePlace.addEventListener("toggle", () => table(tablePlace));
-  on(["history"], calmly(2000, () => table(tablePlace)));
+  on(
+    ["history"],
+    calmly(2000, () => table(tablePlace)),
+  );
 }
 
 /** The time that is shown: the range, or all of a shorter run. */
@@ -56,7 +71,10 @@ function made(chart) {
   const drawing = s(
     "svg",
     { viewBox: `0 0 ${WIDE} ${HIGH}`, preserveAspectRatio: "none", "aria-hidden": "true" },
-    marks, area, ...lines, cursor,
+    marks,
+    area,
+    ...lines,
+    cursor,
   );
   figure.append(h("div", { class: "plot" }, drawing, top));
   return { chart, figure, values, marks, area, lines, cursor, top };
@@ -64,25 +82,48 @@ function made(chart) {
 
 const named = (chart, values) =>
   chart.lines.map(([, name], at) =>
-    h("span", { class: `reading l${at}` }, chart.lines.length > 1 ? h("span", { class: "of" }, name) : null, values[at]),
+    h(
+      "span",
+      { class: `reading l${at}` },
+      chart.lines.length > 1 ? h("span", { class: "of" }, name) : null,
+      values[at],
+    ),
   );
 
 function update(each) {
   const [from, to] = span();
   const { chart } = each;
   const found = chart.lines.map(([name]) => points(state.history, name, from, to));
+  each.figure.hidden = state.history.times.length > 0 && found.flat().length === 0;
   const most = Math.max(...found.flat().map(([, value]) => value), 0) || 1;
-  const place = ([time, value]) => [((time - from) / (to - from)) * WIDE, HIGH - (value / (most * HEADROOM)) * (HIGH - 4)];
+  const place = ([time, value]) => [
+    ((time - from) / (to - from)) * WIDE,
+    HIGH - (value / (most * HEADROOM)) * (HIGH - 4),
+  ];
   const paths = found.map((line) => path(line.map(place), chart.isStepped));
   each.lines.forEach((line, at) => attribute(line, "d", paths[at]));
   const first = found[0].length > 0 ? place(found[0][0])[0] : 0;
   const last = found[0].length > 0 ? place(found[0].at(-1))[0] : 0;
-  attribute(each.area, "d", paths[0] && `${paths[0]}L${last.toFixed(1)} ${HIGH}L${first.toFixed(1)} ${HIGH}Z`);
+  attribute(
+    each.area,
+    "d",
+    paths[0] && `${paths[0]}L${last.toFixed(1)} ${HIGH}L${first.toFixed(1)} ${HIGH}Z`,
+  );
   const marked = state.events.filter((event) => event.time > from && isMarked(event));
-  keyed(each.marks, marked, (event) => event.number, () => s("path"), (mark, event) => {
-    attribute(mark, "class", event.kind);
-    attribute(mark, "d", `M${(((event.time - from) / (to - from)) * WIDE).toFixed(1)} ${HIGH - 16}V${HIGH}`);
-  });
+  keyed(
+    each.marks,
+    marked,
+    (event) => event.number,
+    () => s("path"),
+    (mark, event) => {
+      attribute(mark, "class", event.kind);
+      attribute(
+        mark,
+        "d",
+        `M${(((event.time - from) / (to - from)) * WIDE).toFixed(1)} ${HIGH - 16}V${HIGH}`,
+      );
+    },
+  );
   text(each.top, found.flat().length > 0 ? chart.format(most) : "");
   readings(each);
 }
@@ -99,7 +140,9 @@ function readings({ chart, values, cursor }) {
   const [from, to] = span();
   chart.lines.forEach(([name], level) => {
     const value =
-      share === null ? (history.series[name]?.at(-1) ?? null) : at(history, name, from + share * (to - from));
+      share === null
+        ? (history.series[name]?.at(-1) ?? null)
+        : at(history, name, from + share * (to - from));
     text(values[level], chart.format(value));
   });
   attribute(cursor, "d", share === null ? null : `M${(share * WIDE).toFixed(1)} 0V${HIGH}`);
@@ -120,7 +163,12 @@ function axis() {
   on(["range", "cursor", "history"], () => {
     const [from, to] = span();
     const isPointed = state.cursor !== null;
-    text(ends[0], isPointed ? clock(from + state.cursor * (to - from)) : `${duration(to - from).replace(/ 0 (s|min)$/, "")} ago`);
+    text(
+      ends[0],
+      isPointed
+        ? clock(from + state.cursor * (to - from))
+        : `${duration(to - from).replace(/ 0 (s|min)$/, "")} ago`,
+    );
     text(ends[1], isPointed ? "" : "now");
   });
   return h("p", { class: "axis", "aria-hidden": "true" }, ...ends);
@@ -132,24 +180,48 @@ function ranges(place) {
   );
   place.append(...buttons);
   on(["range"], ({ range }) => {
-    RANGES.forEach(([seconds], at) => attribute(buttons[at], "aria-pressed", String(seconds === range)));
+    RANGES.forEach(([seconds], at) =>
+      attribute(buttons[at], "aria-pressed", String(seconds === range)),
+    );
   });
 }
 
 function table(place) {
   if (!place.open) return;
-  const columns = CHARTS.flatMap((chart) => chart.lines.map(([name, label]) => [chart, name, label]));
+  const columns = CHARTS.flatMap((chart) =>
+    chart.lines.map(([name, label]) => [chart, name, label]),
+  );
   const { times, series } = state.history;
-  const last = times.map((time, index) => [time, index]).slice(-30).reverse();
+  const last = times
+    .map((time, index) => [time, index])
+    .slice(-30)
+    .reverse();
   const heads = columns.map(([chart, , label]) =>
     h("th", { scope: "col" }, chart.lines.length > 1 ? `${chart.title} ${label}` : chart.title),
   );
   const rows = last.map(([time, index]) =>
-    h("tr", {}, h("th", { scope: "row" }, clock(time)), ...columns.map(([chart, name]) => h("td", {}, chart.format(series[name]?.[index] ?? null)))),
+    h(
+      "tr",
+      {},
+      h("th", { scope: "row" }, clock(time)),
+      ...columns.map(([chart, name]) => h("td", {}, chart.format(series[name]?.[index] ?? null))),
+    ),
   );
   place.lastElementChild.replaceChildren(
-    h("div", { class: "scroll tall", tabindex: "0", role: "group", "aria-label": "Table of the newest points" },
-      h("table", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Time"), ...heads)), h("tbody", {}, ...rows)),
+    h(
+      "div",
+      {
+        class: "scroll tall",
+        tabindex: "0",
+        role: "group",
+        "aria-label": "Table of the newest points",
+      },
+      h(
+        "table",
+        {},
+        h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Time"), ...heads)),
+        h("tbody", {}, ...rows),
+      ),
     ),
   );
 }

@@ -22,5 +22,9 @@ export function colouring(nodes) {
     taken.add(free);
     ofNodes.set(id, free);
   }
-  return { by: "node", of: new Map([...ofNodes].map(([node, colour]) => [node, `c${colour}`])), zones };
+  return {
+    by: "node",
+    of: new Map([...ofNodes].map(([node, colour]) => [node, `c${colour}`])),
+    zones,
+  };
 }

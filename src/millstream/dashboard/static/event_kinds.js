@@ -34,4 +34,4 @@ export function inLanes(events) {
   });
 }
 
-export const isMarked = (event) => ["scale", "drain", "lost"].includes(event.kind);
+export const isMarked = (event) => ["scale", "lost"].includes(event.kind);

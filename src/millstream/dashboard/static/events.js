@@ -11,11 +11,15 @@ const RETAINED = 1000;
 export function events(list, filter) {
   filter.append(
     h("option", { value: "" }, "all"),
-    ...LANES.filter(([lane]) => lane !== "checkpoint").map(([lane, name]) => h("option", { value: lane }, name.toLowerCase())),
+    ...LANES.filter(([lane]) => lane !== "checkpoint").map(([lane, name]) =>
+      h("option", { value: lane }, name.toLowerCase()),
+    ),
   );
   const draw = () => {
     const wanted = state.events
-      .filter((event) => event.kind !== "outcome" && (filter.value === "" || event.lane === filter.value))
+      .filter(
+        (event) => event.kind !== "outcome" && (filter.value === "" || event.lane === filter.value),
+      )
       .slice(-SHOWN)
       .reverse();
     keyed(list, wanted, (event) => event.number, made, update);
@@ -33,7 +37,10 @@ export function addEvents(found) {
     const decided = event.kind === "outcome" ? byNumber.get(event.facts.decision) : undefined;
     if (decided?.decision) {
       const { after, errors } = event.facts;
-      byNumber.set(decided.number, { ...decided, decision: { ...decided.decision, after, errors } });
+      byNumber.set(decided.number, {
+        ...decided,
+        decision: { ...decided.decision, after, errors },
+      });
     }
   }
   const sorted = [...byNumber.values()].sort((one, other) => one.number - other.number);
@@ -44,10 +51,17 @@ function made(event) {
   const item = h(
     "li",
     { id: `event-${event.number}`, class: `event ${event.lane}`, tabindex: "-1" },
-    h("p", {}, h("time", { datetime: new Date(event.time * 1000).toISOString() }, clock(event.time)), h("span", { class: "kind" }, event.kind.replace("-", " ")), h("span", { class: "epoch" }, `epoch ${event.epoch}`)),
+    h(
+      "p",
+      {},
+      h("time", { datetime: new Date(event.time * 1000).toISOString() }, clock(event.time)),
+      h("span", { class: "kind" }, event.kind.replace("-", " ")),
+      h("span", { class: "epoch" }, `epoch ${event.epoch}`),
+    ),
     h("p", { class: "text" }, event.text),
   );
-  if (event.decision) item.append(h("details", {}, h("summary", {}, "Why, and what came of it"), h("div")));
+  if (event.decision)
+    item.append(h("details", {}, h("summary", {}, "Why, and what came of it"), h("div")));
   return item;
 }
 
@@ -59,7 +73,8 @@ function update(item, event) {
 
 function explained({ policy, actions, is_dry_run: isDryRun, inputs, predicted, after, errors }) {
   const names = Object.keys(inputs);
-  const cell = (figures, name) => h("td", {}, figures === null || !(name in figures) ? "" : shown(figures[name]));
+  const cell = (figures, name) =>
+    h("td", {}, figures === null || !(name in figures) ? "" : shown(figures[name]));
   return h(
     "div",
     {},
@@ -68,9 +83,32 @@ function explained({ policy, actions, is_dry_run: isDryRun, inputs, predicted, a
     h(
       "table",
       {},
-      h("thead", {}, h("tr", {}, ...["Figure", "Input", "Predicted", "Outcome", "Error"].map((name) => h("th", { scope: "col" }, name)))),
-      h("tbody", {}, ...names.map((name) =>
-        h("tr", {}, h("th", { scope: "row" }, name.replaceAll("_", " ")), cell(inputs, name), cell(predicted, name), cell(after, name), cell(errors, name)))),
+      h(
+        "thead",
+        {},
+        h(
+          "tr",
+          {},
+          ...["Figure", "Input", "Predicted", "Outcome", "Error"].map((name) =>
+            h("th", { scope: "col" }, name),
+          ),
+        ),
+      ),
+      h(
+        "tbody",
+        {},
+        ...names.map((name) =>
+          h(
+            "tr",
+            {},
+            h("th", { scope: "row" }, name.replaceAll("_", " ")),
+            cell(inputs, name),
+            cell(predicted, name),
+            cell(after, name),
+            cell(errors, name),
+          ),
+        ),
+      ),
     ),
     after === null ? h("p", {}, "The outcome shows after a few epochs.") : null,
   );

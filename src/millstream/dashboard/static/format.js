@@ -13,7 +13,8 @@ function scaled(value, base, names) {
     rest /= base;
     at += 1;
   }
-  const digits = at === 0 && Number.isInteger(value) ? 0 : rest >= 99.95 ? 0 : rest >= 9.995 ? 1 : 2;
+  const digits =
+    at === 0 && Number.isInteger(value) ? 0 : rest >= 99.95 ? 0 : rest >= 9.995 ? 1 : 2;
   return [`${value < 0 ? "−" : ""}${rest.toFixed(digits)}`, names[at]];
 }
 
@@ -44,7 +45,8 @@ export function duration(seconds) {
   return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
 
-export const percent = (share) => (isMissing(share) ? NONE : `${(share * 100).toFixed(share < 0.1 ? 1 : 0)} %`);
+export const percent = (share) =>
+  isMissing(share) ? NONE : `${(share * 100).toFixed(share < 0.1 ? 1 : 0)} %`;
 
 const CLOCK = new Intl.DateTimeFormat("en-GB", { timeStyle: "medium" });
 export const clock = (seconds) => (isMissing(seconds) ? NONE : CLOCK.format(seconds * 1000));
@@ -55,7 +57,11 @@ export const shortId = (node) => node.slice(0, 8);
 /** A figure of unknown meaning, as it stands in a decision. */
 export function plain(value) {
   if (isMissing(value)) return NONE;
-  if (typeof value === "number") return Number.isInteger(value) ? whole(value) : Number(value.toPrecision(3)).toString();
+  if (typeof value === "number") {
+    return Number.isInteger(value) || Math.abs(value) >= 1000
+      ? whole(value)
+      : Number(value.toPrecision(3)).toString();
+  }
   if (typeof value === "object") return JSON.stringify(value);
   return String(value);
 }

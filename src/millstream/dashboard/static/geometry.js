@@ -37,7 +37,8 @@ export function chord(radius, from, to) {
 export function along({ start, middle, end }, share) {
   const rest = 1 - share;
   return [0, 1].map(
-    (axis) => rest * rest * start[axis] + 2 * rest * share * middle[axis] + share * share * end[axis],
+    (axis) =>
+      rest * rest * start[axis] + 2 * rest * share * middle[axis] + share * share * end[axis],
   );
 }
 
@@ -86,7 +87,14 @@ export function byPair(moves) {
   const pairs = new Map();
   for (const move of moves) {
     const key = `${move.source} ${move.to}`;
-    const pair = pairs.get(key) ?? { key, source: move.source, to: move.to, slots: 0, inSync: 0, arcs: [] };
+    const pair = pairs.get(key) ?? {
+      key,
+      source: move.source,
+      to: move.to,
+      slots: 0,
+      inSync: 0,
+      arcs: [],
+    };
     pair.slots += move.stop - move.start;
     pair.inSync += move.in_sync ?? 0;
     pair.arcs.push(move);

@@ -26,7 +26,11 @@ export function graph(place, table) {
   let drawn = null;
   const draw = ({ graph: now }) => {
     const isDown = place.clientWidth < NARROW;
-    const shape = JSON.stringify([isDown, now.vertices, now.edges.map(({ source, target }) => [source, target])]);
+    const shape = JSON.stringify([
+      isDown,
+      now.vertices,
+      now.edges.map(({ source, target }) => [source, target]),
+    ]);
     if (drawn?.shape !== shape) {
       drawn = { shape, ...made(now, isDown) };
       place.replaceChildren(drawn.element);
@@ -46,12 +50,20 @@ function made({ vertices, edges }, isDown) {
   const [w, high] = isDown ? [Math.max(wide, 330), deep + 84] : [deep + 220, wide + 30];
   const at = (id) => {
     const { layer, row } = places.get(id);
-    return isDown ? [w / 2 + row * step.row - 70, 24 + layer * step.layer] : [24 + layer * step.layer, high / 2 + row * step.row - 4];
+    return isDown
+      ? [w / 2 + row * step.row - 70, 24 + layer * step.layer]
+      : [24 + layer * step.layer, high / 2 + row * step.row - 4];
   };
   const lines = edges.map((edge) => line(at(edge.source), at(edge.target), isDown));
   const element = s(
     "svg",
-    { viewBox: `0 0 ${w} ${high}`, width: w, height: high, role: "img", "aria-label": described(vertices, edges) },
+    {
+      viewBox: `0 0 ${w} ${high}`,
+      width: w,
+      height: high,
+      role: "img",
+      "aria-label": described(vertices, edges),
+    },
     ...lines.map((each) => each.element),
     ...vertices.map((vertex) => mark(vertex, at(vertex.id), isDown)),
   );
@@ -63,11 +75,21 @@ function line([x1, y1], [x2, y2], isDown) {
     ? `M${x1} ${y1 + 15}C${x1} ${(y1 + y2) / 2} ${x2} ${(y1 + y2) / 2} ${x2} ${y2 - 15}`
     : `M${x1 + 15} ${y1}C${(x1 + x2) / 2} ${y1} ${(x1 + x2) / 2} ${y2} ${x2 - 15} ${y2}`;
   // Near its target a stream is clear of the text below its source.
-  const [x, y] = isDown ? [(x1 + x2) / 2 + 9, (y1 + y2) / 2] : [x1 + (x2 - x1) * 0.74, y1 + (y2 - y1) * 0.84 - 9];
+  const [x, y] = isDown ? [x2 + 9, y2 - 34] : [x1 + (x2 - x1) * 0.74, y1 + (y2 - y1) * 0.84 - 9];
   const path = s("path", { class: "stream", d: bend });
   const figures = s("text", { x, y, "text-anchor": isDown ? "start" : "middle", class: "rate" });
-  const time = s("text", { x, y: isDown ? y + 15 : y - 15, "text-anchor": isDown ? "start" : "middle", class: "watermark" });
-  return { element: s("g", {}, path, s("path", { class: "current", d: bend }), figures, time), path, figures, time };
+  const time = s("text", {
+    x,
+    y: isDown ? y + 15 : y - 15,
+    "text-anchor": isDown ? "start" : "middle",
+    class: "watermark",
+  });
+  return {
+    element: s("g", {}, path, s("path", { class: "current", d: bend }), figures, time),
+    path,
+    figures,
+    time,
+  };
 }
 
 function mark(vertex, [x, y], isDown) {
@@ -93,7 +115,11 @@ function update({ element, path, figures, time }, edge) {
   const rows = edge.rows_per_second;
   text(figures, rows === null ? "" : rate(rows));
   text(time, edge.watermark === null ? "" : `watermark ${clock(edge.watermark)}`);
-  attribute(path, "stroke-width", rows === null ? 1.5 : (1.5 + Math.log10(1 + rows) * 0.9).toFixed(1));
+  attribute(
+    path,
+    "stroke-width",
+    rows === null ? 1.5 : (1.5 + Math.log10(1 + rows) * 0.9).toFixed(1),
+  );
   attribute(element, "class", rows ? "flows" : null);
 }
 
@@ -112,9 +138,16 @@ function jobs(table) {
     body,
   );
   on(["jobs"], ({ jobs: now }) => {
-    const row = () => h("tr", {}, h("th", { scope: "row" }), ...COLUMNS.slice(1).map(() => h("td")));
-    keyed(body, now, (job) => job.name, row, (cells, job) => {
-      COLUMNS.forEach(([, show], at) => text(cells.children[at], show(job)));
-    });
+    const row = () =>
+      h("tr", {}, h("th", { scope: "row" }), ...COLUMNS.slice(1).map(() => h("td")));
+    keyed(
+      body,
+      now,
+      (job) => job.name,
+      row,
+      (cells, job) => {
+        COLUMNS.forEach(([, show], at) => text(cells.children[at], show(job)));
+      },
+    );
   });
 }

@@ -10,7 +10,8 @@ export function layout({ vertices, edges }) {
   }
   const layer = new Map();
   // Every vertex comes after those that it reads.
-  for (const { id } of vertices) layer.set(id, Math.max(-1, ...inputs.get(id).map((input) => layer.get(input))) + 1);
+  for (const { id } of vertices)
+    layer.set(id, Math.max(-1, ...inputs.get(id).map((input) => layer.get(input))) + 1);
   const layers = Array.from({ length: Math.max(...layer.values()) + 1 }, () => []);
   for (const { id } of vertices) layers[layer.get(id)].push(id);
 
@@ -35,4 +36,5 @@ export function layout({ vertices, edges }) {
   };
 }
 
-const mean = (values) => (values.length === 0 ? null : values.reduce((sum, each) => sum + each, 0) / values.length);
+const mean = (values) =>
+  values.length === 0 ? null : values.reduce((sum, each) => sum + each, 0) / values.length;

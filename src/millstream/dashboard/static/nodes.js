@@ -8,10 +8,19 @@ const COLUMNS = [
   { name: "Node", of: (node) => node.id },
   { name: "Zone", of: (node) => node.zone, show: (node) => node.zone || "–" },
   { name: "Host", of: (node) => node.host, show: (node) => node.host },
-  { name: "Role", of: (node) => node.role, show: (node) => (node.is_slow ? `${node.role}, slow` : node.role) },
+  {
+    name: "Role",
+    of: (node) => node.role,
+    show: (node) => (node.is_slow ? `${node.role}, slow` : node.role),
+  },
   { name: "Slots", of: (node) => node.slots, show: (node) => whole(node.slots) },
   { name: "Copies", of: (node) => node.copies, show: copies },
-  { name: "CPU", of: (node) => node.cpu, show: (node) => percent(node.cpu), bar: (node) => node.cpu },
+  {
+    name: "CPU",
+    of: (node) => node.cpu,
+    show: (node) => percent(node.cpu),
+    bar: (node) => node.cpu,
+  },
   { name: "Queue", of: (node) => node.queue, show: (node) => duration(node.queue) },
   { name: "Rows", of: (node) => node.rows, show: (node) => count(node.rows) },
   { name: "Memory", of: (node) => node.memory, show: (node) => bytes(node.memory) },
@@ -19,7 +28,9 @@ const COLUMNS = [
 ];
 
 function copies(node) {
-  return node.in_sync < node.copies ? `${whole(node.in_sync)} of ${whole(node.copies)}` : whole(node.copies);
+  return node.in_sync < node.copies
+    ? `${whole(node.in_sync)} of ${whole(node.copies)}`
+    : whole(node.copies);
 }
 
 /**
@@ -33,7 +44,11 @@ export function nodes(table) {
   const heads = COLUMNS.map(({ name }, at) =>
     h("th", { scope: "col" }, h("button", { type: "button", onclick: () => sortBy(at) }, name)),
   );
-  table.append(h("caption", { class: "unseen" }, "Nodes; choose a column to sort by it"), h("thead", {}, h("tr", {}, ...heads)), body);
+  table.append(
+    h("caption", { class: "unseen" }, "Nodes; choose a column to sort by it"),
+    h("thead", {}, h("tr", {}, ...heads)),
+    body,
+  );
   const sort = (members) => {
     const { of } = COLUMNS[sorting.at];
     const sorted = [...members].sort((one, other) => sorting.sign * compare(of(one), of(other)));
@@ -48,7 +63,9 @@ export function nodes(table) {
   const sortBy = (at) => {
     const isNumeric = typeof COLUMNS[at].of(state.nodes[0] ?? {}) === "number";
     sorting = { at, sign: sorting.at === at ? -sorting.sign : isNumeric ? -1 : 1 };
-    heads.forEach((head, each) => attribute(head, "aria-sort", each === at && (sorting.sign > 0 ? "ascending" : "descending")));
+    heads.forEach((head, each) =>
+      attribute(head, "aria-sort", each === at && (sorting.sign > 0 ? "ascending" : "descending")),
+    );
     order = new Map();
     draw();
   };
@@ -67,7 +84,12 @@ const compare = (one, other) => (one === other ? 0 : (one ?? -1) < (other ?? -1)
 function row(node) {
   const choose = () => put({ selected: state.selected === node.id ? null : node.id });
   const cells = COLUMNS.slice(1).map(({ bar }) => h("td", bar ? { class: "bar" } : {}));
-  return h("tr", { "data-node": node.id }, h("th", { scope: "row" }, h("button", { type: "button", onclick: choose }, shortId(node.id))), ...cells);
+  return h(
+    "tr",
+    { "data-node": node.id },
+    h("th", { scope: "row" }, h("button", { type: "button", onclick: choose }, shortId(node.id))),
+    ...cells,
+  );
 }
 
 function update(cells, node) {
@@ -96,12 +118,22 @@ export function hotKeys(table) {
     h("thead", {}, h("tr", {}, ...HOT.map(([name]) => h("th", { scope: "col" }, name)))),
     body,
   );
-  const none = h("tr", {}, h("td", { colspan: HOT.length, class: "none" }, "No key has a large share of the rows."));
+  const none = h(
+    "tr",
+    {},
+    h("td", { colspan: HOT.length, class: "none" }, "No key has a large share of the rows."),
+  );
   on(["hot_keys"], ({ hot_keys: keys }) => {
     const row = () => h("tr", {}, h("th", { scope: "row" }), ...HOT.slice(1).map(() => h("td")));
-    keyed(body, keys, (hot) => `${hot.job} ${hot.key}`, row, (cells, hot) => {
-      HOT.forEach(([, show], at) => text(cells.children[at], show(hot)));
-    });
+    keyed(
+      body,
+      keys,
+      (hot) => `${hot.job} ${hot.key}`,
+      row,
+      (cells, hot) => {
+        HOT.forEach(([, show], at) => text(cells.children[at], show(hot)));
+      },
+    );
     if (keys.length === 0) body.append(none);
     else none.remove();
   });

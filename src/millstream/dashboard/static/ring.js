@@ -5,7 +5,7 @@
 
 import { colouring } from "./colours.js";
 import { attribute, h, keyed, s, text } from "./dom.js";
-import { percent, shortId, whole } from "./format.js";
+import { shortId } from "./format.js";
 import { angle, band, byPair, centre, handovers, joined, point } from "./geometry.js";
 import { Centre } from "./ring_centre.js";
 import { legend } from "./ring_legend.js";
@@ -29,13 +29,28 @@ export function ring(place, legendPlace) {
   const moves = new Moves(COPY[0] - 6, OWN);
   const drawing = s(
     "svg",
-    { viewBox: VIEW, class: "ring", role: "listbox", tabindex: "0", "aria-label": "Nodes on the ring" },
+    {
+      viewBox: VIEW,
+      class: "ring",
+      role: "listbox",
+      tabindex: "0",
+      "aria-label": "Nodes on the ring",
+    },
     s("circle", { class: "bed", r: (OWN[0] + OWN[1]) / 2, "stroke-width": OWN[1] - OWN[0] }),
     s("circle", { class: "reach", r: PADDLE[1] }),
     nodes,
   );
   // What moves is a drawing of its own, so that a frame of it does not paint all nodes again.
-  const overlay = s("svg", { viewBox: VIEW, class: "overlay", "aria-hidden": "true" }, backups, moves.chords, moves.parts, moves.flights, hot, scars);
+  const overlay = s(
+    "svg",
+    { viewBox: VIEW, class: "overlay", "aria-hidden": "true" },
+    backups,
+    moves.chords,
+    moves.parts,
+    moves.flights,
+    hot,
+    scars,
+  );
   place.append(h("div", { class: "wheel" }, drawing, overlay, new Centre().element));
   listen(drawing);
 
@@ -46,25 +61,39 @@ export function ring(place, legendPlace) {
     if (before !== null && before.ring.version !== now.version) {
       moves.flown(byPair(handovers(before.ring.arcs, now.arcs)), now.slots);
       for (const node of before.shown) {
-        const isLost = state.run.lost.includes(node.id) && !members.some((each) => each.id === node.id);
+        const isLost =
+          state.run.lost.includes(node.id) && !members.some((each) => each.id === node.id);
         if (isLost && node.middle !== null) scars.append(scar(node, now.slots));
       }
     }
     before = { ring: now, shown };
     const isMany = shown.length > FEW;
-    for (const each of [drawing, overlay]) if (each.classList.contains("many") !== isMany) each.classList.toggle("many", isMany);
-    keyed(nodes, shown, (node) => node.id, made, (group, node) => draw(group, node, now, shown.length));
+    for (const each of [drawing, overlay])
+      if (each.classList.contains("many") !== isMany) each.classList.toggle("many", isMany);
+    keyed(
+      nodes,
+      shown,
+      (node) => node.id,
+      made,
+      (group, node) => draw(group, node, now, shown.length),
+    );
     moves.pending(byPair(now.moves), shown, now.slots, colours);
     legend(legendPlace, now, members, colours);
     focus();
   });
   on(["hot_keys", "ring"], ({ hot_keys: keys, ring: { slots } }) => {
     const marks = keys.slice(0, 12);
-    keyed(hot, marks, (key) => `${key.job} ${key.key}`, () => s("circle", { r: 3.2 }), (mark, key) => {
-      const [x, y] = point((OWN[0] + OWN[1]) / 2, angle(key.slot + 0.5, slots));
-      attribute(mark, "cx", x.toFixed(1));
-      attribute(mark, "cy", y.toFixed(1));
-    });
+    keyed(
+      hot,
+      marks,
+      (key) => `${key.job} ${key.key}`,
+      () => s("circle", { r: 3.2 }),
+      (mark, key) => {
+        const [x, y] = point((OWN[0] + OWN[1]) / 2, angle(key.slot + 0.5, slots));
+        attribute(mark, "cx", x.toFixed(1));
+        attribute(mark, "cy", y.toFixed(1));
+      },
+    );
   });
   on(["selected", "hovered"], focus);
 
@@ -79,7 +108,13 @@ export function ring(place, legendPlace) {
     }
     attribute(drawing, "aria-activedescendant", state.selected && `node-${state.selected}`);
     const lines = found === null ? [] : moves.backupLines(found, before.shown, before.ring.slots);
-    keyed(backups, lines, (line) => line.key, () => s("path"), (path, line) => attribute(path, "d", line.path));
+    keyed(
+      backups,
+      lines,
+      (line) => line.key,
+      () => s("path"),
+      (path, line) => attribute(path, "d", line.path),
+    );
   }
 }
 
@@ -88,7 +123,8 @@ function layout(ring, members, colours) {
   const copies = new Map();
   const backups = new Map();
   const tokens = new Map();
-  const add = (map, key, value) => (map.has(key) ? map.get(key).push(value) : map.set(key, [value]));
+  const add = (map, key, value) =>
+    map.has(key) ? map.get(key).push(value) : map.set(key, [value]);
   for (const arc of ring.arcs) {
     add(own, arc.owner, arc);
     arc.copies.forEach((node, level) => {
@@ -126,16 +162,44 @@ function made(node) {
 function draw(group, node, { slots }, count) {
   const [own, copy, token, paddle, label] = group.children;
   const gap = count > 60 ? 1 : 2;
-  attribute(group, "class", `node ${node.colour} ${node.role}${node.is_slow ? " slow" : ""}${group.classList.contains("near") ? " near" : ""}`);
-  attribute(group, "aria-label", `node ${shortId(node.id)}, ${node.zone ? `zone ${node.zone}, ` : ""}${node.slots} slots`);
-  attribute(own, "d", node.own.map((arc) => band(arc.start, arc.stop, slots, ...OWN, gap)).join(""));
-  attribute(copy, "d", node.copiesAt.map((arc) => band(arc.start, arc.stop, slots, COPY[0] - arc.level * COPY_STEP, COPY[1] - arc.level * COPY_STEP, gap)).join(""));
+  attribute(
+    group,
+    "class",
+    `node ${node.colour} ${node.role}${node.is_slow ? " slow" : ""}${group.classList.contains("near") ? " near" : ""}`,
+  );
+  attribute(
+    group,
+    "aria-label",
+    `node ${shortId(node.id)}, ${node.zone ? `${node.zone}, ` : ""}${node.slots} slots`,
+  );
+  attribute(
+    own,
+    "d",
+    node.own.map((arc) => band(arc.start, arc.stop, slots, ...OWN, gap)).join(""),
+  );
+  attribute(
+    copy,
+    "d",
+    node.copiesAt
+      .map((arc) =>
+        band(
+          arc.start,
+          arc.stop,
+          slots,
+          COPY[0] - arc.level * COPY_STEP,
+          COPY[1] - arc.level * COPY_STEP,
+          gap,
+        ),
+      )
+      .join(""),
+  );
   attribute(token, "d", node.tokens.map((slot) => tick(slot, slots)).join(""));
   attribute(paddle, "visibility", node.middle === null ? "hidden" : null);
   if (node.middle === null) return;
   const at = angle(node.middle, slots);
   const [[x1, y1], [x2, y2]] = PADDLE.map((radius) => point(radius, at));
-  for (const [name, value] of Object.entries({ x1, y1, x2, y2 })) attribute(paddle, name, value.toFixed(1));
+  for (const [name, value] of Object.entries({ x1, y1, x2, y2 }))
+    attribute(paddle, name, value.toFixed(1));
   const level = Math.round(Math.min(1, node.cpu ?? 0) * 50) * 2;
   attribute(paddle, "stroke-dashoffset", 100 - level);
   const isHot = (node.cpu ?? 0) > 0.9;
@@ -190,7 +254,8 @@ function listen(drawing) {
       End: ids.length - 1,
     }[event.key];
     if (event.key === "Escape") put({ selected: null });
-    else if (goal !== undefined && ids.length > 0) put({ selected: ids[(goal + ids.length) % ids.length] });
+    else if (goal !== undefined && ids.length > 0)
+      put({ selected: ids[(goal + ids.length) % ids.length] });
     else return;
     event.preventDefault();
   });

@@ -24,7 +24,8 @@ export class Centre {
 }
 
 function ofRun(run, throughput) {
-  const nodes = run.active === run.target ? `${run.active} nodes` : `${run.active} of ${run.target} nodes`;
+  const nodes =
+    run.active === run.target ? `${run.active} nodes` : `${run.active} of ${run.target} nodes`;
   return [
     count(throughput.rows_per_second),
     "rows a second",
@@ -39,7 +40,7 @@ function ofNode(node) {
   const role = node.is_slow ? "slow" : node.role;
   return [
     shortId(node.id),
-    [role, node.zone && `zone ${node.zone}`].filter(Boolean).join(", "),
+    node.zone ? `${role} in ${node.zone}` : role,
     `${whole(node.slots)} slots, ${whole(node.copies)} copies`,
     node.cpu === null ? "no load yet" : `CPU ${percent(node.cpu)}, queue ${duration(node.queue)}`,
     node.memory === null ? "" : `${bytes(node.memory)} of memory`,

@@ -21,18 +21,30 @@ export class Moves {
     const middles = new Map(shown.map((node) => [node.id, node.middle]));
     const places = newcomers(pairs, middles);
     const drawn = pairs.slice(0, MOST_CHORDS);
-    keyed(this.chords, drawn, (pair) => pair.key, () => s("path"), (path, pair) => {
-      const [from, to] = this.ends(pair, middles, places);
-      attribute(path, "class", colours.of.get(pair.to));
-      attribute(path, "d", chord(this.radius, angle(from, slots), angle(to, slots)).path);
-    });
-    keyed(this.parts, pairs, (pair) => pair.key, () => s("path"), (path, pair) => {
-      attribute(path, "class", colours.of.get(pair.to));
-      attribute(path, "d", pair.arcs.map((move) => this.copied(move, slots)).join(""));
-    });
+    keyed(
+      this.chords,
+      drawn,
+      (pair) => pair.key,
+      () => s("path"),
+      (path, pair) => {
+        const [from, to] = this.ends(pair, middles, places);
+        attribute(path, "class", colours.of.get(pair.to));
+        attribute(path, "d", chord(this.radius, angle(from, slots), angle(to, slots)).path);
+      },
+    );
+    keyed(
+      this.parts,
+      pairs,
+      (pair) => pair.key,
+      () => s("path"),
+      (path, pair) => {
+        attribute(path, "class", colours.of.get(pair.to));
+        attribute(path, "d", pair.arcs.map((move) => this.copied(move, slots)).join(""));
+      },
+    );
   }
 
-  copied({ start, stop, in_sync: inSync }, slots) {
+  copied({ start, in_sync: inSync }, slots) {
     const [inner, outer] = this.own;
     return inSync === 0 ? "" : band(start, start + inSync, slots, inner + 2, outer - 2);
   }
@@ -51,8 +63,15 @@ export class Moves {
     for (const pair of pairs.slice(0, MOST_CHORDS)) {
       const from = centre(pair.arcs);
       const goal = places.get(pair.to);
-      const curve = chord(this.radius, angle(from, slots), angle(goal === from ? from + slots / 24 : goal, slots));
-      const arcs = s("path", { class: "landed", d: pair.arcs.map((arc) => band(arc.start, arc.stop, slots, ...this.own)).join("") });
+      const curve = chord(
+        this.radius,
+        angle(from, slots),
+        angle(goal === from ? from + slots / 24 : goal, slots),
+      );
+      const arcs = s("path", {
+        class: "landed",
+        d: pair.arcs.map((arc) => band(arc.start, arc.stop, slots, ...this.own)).join(""),
+      });
       const dot = s("circle", { r: Math.min(7, 2.5 + pair.slots / 100) });
       this.flights.append(arcs, dot);
       this.flying.push({ curve, dot, arcs, began });
@@ -78,7 +97,9 @@ export class Moves {
   /** The chords from a node to those that hold copies of its slots. */
   backupLines(node, shown, slots) {
     return shown
-      .filter((other) => node.backups.has(other.id) && other.middle !== null && node.middle !== null)
+      .filter(
+        (other) => node.backups.has(other.id) && other.middle !== null && node.middle !== null,
+      )
       .map((other) => ({
         key: other.id,
         path: chord(this.radius, angle(node.middle, slots), angle(other.middle, slots)).path,
@@ -91,7 +112,10 @@ function newcomers(pairs, middles) {
   const found = new Map();
   for (const pair of pairs) {
     if ((middles.get(pair.to) ?? null) !== null || found.has(pair.to)) continue;
-    found.set(pair.to, centre(pairs.filter((each) => each.to === pair.to).flatMap((each) => each.arcs)));
+    found.set(
+      pair.to,
+      centre(pairs.filter((each) => each.to === pair.to).flatMap((each) => each.arcs)),
+    );
   }
   return found;
 }

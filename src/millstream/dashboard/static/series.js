@@ -15,7 +15,7 @@ export function extended(history, newer) {
 }
 
 /** The points `[time, value]` of a series within the range, at most about `most` of them. */
-export function points({ times, series }, name, from, to, most = 240) {
+export function points({ times, series }, name, from, to, most = 140) {
   const values = series[name] ?? [];
   const step = (to - from) / most;
   const found = [];

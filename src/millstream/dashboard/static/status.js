@@ -1,7 +1,7 @@
 // The state of the run and of the connection, in one line; and notices that need attention.
 
 import { attribute, text } from "./dom.js";
-import { duration, whole } from "./format.js";
+import { whole } from "./format.js";
 import { on } from "./store.js";
 
 export function status(place, title, notice) {
@@ -18,7 +18,8 @@ export function status(place, title, notice) {
 
 function describe(run) {
   const parts = [run.phase];
-  if (run.under_way !== null && run.under_way.tries > 1) parts.push(`try ${run.under_way.tries} of epoch ${whole(run.under_way.epoch)}`);
+  if (run.under_way !== null && run.under_way.tries > 1)
+    parts.push(`try ${run.under_way.tries} of epoch ${whole(run.under_way.epoch)}`);
   if (run.lost.length > 0) parts.push(`${whole(run.lost.length)} lost`);
   if (run.incarnation > 1) parts.push(`start ${run.incarnation}`);
   return parts.join(" · ");
@@ -26,7 +27,8 @@ function describe(run) {
 
 function problem(run, connection) {
   if (connection === "refused") return "Your session has ended; log in with a new link.";
-  if (connection === "broken" && run.phase === "running") return "The run does not answer; trying again.";
+  if (connection === "broken" && run.phase === "running")
+    return "The run does not answer; trying again.";
   if (run.failure !== null) return run.failure;
   return run.waits.join("; ");
 }
