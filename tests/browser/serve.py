@@ -13,7 +13,7 @@ from millstream.api.server import ApiServer
 from millstream.api.tokens import TokenBook
 from tests.browser.simulated_run import SimulatedRun
 
-_STORY = {12: "fail", 17: "replace", 30: "decide", 45: "drain", 52: "rebalance"}
+_STORY = {12: "fail", 17: "replace", 30: "decide", 40: "outcome", 45: "drain", 52: "rebalance"}
 _CHAPTER = 60
 
 
@@ -58,6 +58,8 @@ def past(run: SimulatedRun, epochs: int) -> None:
                 run.replace_lost()
             case "decide":
                 run.decide()
+            case "outcome":
+                run.report_outcome()
             case "rebalance":
                 run.rebalance(dry_run=False)
             case "drain":

@@ -11,7 +11,7 @@ import threading
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Concatenate, ParamSpec, TypeVar, cast
 
 from millstream.api import contract as c
 from millstream.api.event_view import page_of
@@ -131,15 +131,20 @@ class SimulatedRun:
                 "dry_run": False,
             },
         )
-        number = self._events[-1].number
         self.scale(self._target + 1, dry_run=False)
+
+    @alone
+    def report_outcome(self) -> None:
+        """What came of the last decision shows."""
+        decision = [event for event in self._events if event.kind == "decision"][-1]
+        inputs = cast("dict[str, object]", decision.facts["inputs"])
         after = {**inputs, "nodes": len(self._nodes), "imbalance": 1.08, "latency": 0.31}
         self._add(
             "outcome",
             "imbalance from 1.32 to 1.08 (predicted 1.05), latency from 0.41 to 0.31",
             {
                 "policy": "bottleneck",
-                "decision": number,
+                "decision": decision.number,
                 "after": after,
                 "errors": {"imbalance": -0.03, "latency": -0.02},
             },

@@ -13,8 +13,11 @@ from tests.browser.simulated_run import SimulatedRun
 
 _COUNT_MUTATIONS = """
 window.touched = 0;
-window.watching = new MutationObserver(found => { window.touched += found.length; });
-window.watching.observe(document.querySelector("main"),
+window.touchedAt = performance.now();
+new MutationObserver(found => {
+    window.touched += found.length;
+    window.touchedAt = performance.now();
+}).observe(document.querySelector("main"),
     {subtree: true, childList: true, attributes: true, characterData: true});
 """
 
@@ -48,6 +51,9 @@ def test_an_update_touches_only_what_changed(open_page: Open) -> None:
     shown = f"#nodes tr[data-node='{node}'] td.bar"
     page.wait(lambda: page.text(shown) == "11 %", "the figure that changed")
     page.script(_COUNT_MUTATIONS)
+    quiet = "return performance.now() - window.touchedAt > 2000"
+    page.wait(lambda: page.script(quiet), "the end of drawing")
+    page.script("window.touched = 0")
 
     run.set_cpu(node, 0.77)
     page.wait(lambda: page.text(shown) == "77 %", "the figure that changed")
@@ -113,6 +119,8 @@ def test_a_decision_explains_its_inputs_prediction_and_outcome(
     run.decide()
     page.wait(lambda: page.count("#events .decision details") == 1, "the decision")
     page.find("#events .decision summary").click()
+    assert "The outcome shows after a few epochs." in page.text("#events .decision details")
+    run.report_outcome()
     page.wait(lambda: "1.08" in page.text("#events .decision table"), "the outcome")
     row = page.text("#events .decision tbody tr:nth-child(2)")
     assert row == "imbalance1.321.051.08-0.03"
@@ -169,6 +177,7 @@ def test_a_wrong_or_used_link_is_refused(run: SimulatedRun, chrome: Chrome) -> N
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_page_has_no_serious_violation(run: SimulatedRun, open_page: Open, scheme: str) -> None:
     run.decide()
+    run.report_outcome()
     for _ in range(8):
         run.step()
     page = open_page(run)
