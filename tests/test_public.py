@@ -25,7 +25,6 @@ INTERNAL = {
     "CheckpointInUseError": "printed by the command line",
     "CompactionUnsupportedError": "printed by the command line",
     "ContinuationGoneError": "an answer of the HTTP API",
-    "DemoStuckError": "printed by the demo",
     "EntryReplacedError": "the coordinator asks again",
     "EpochOrderError": "a defect",
     "FeedRefusedError": "the feeder retries",
