@@ -94,6 +94,7 @@ workflow word_count: 1 source, 1 job, 1 sink, 1 shuffle
 
 sources
   lines: text files in books; ends
+    read by Python tasks
 
 stage 0: read
   lines → job counts
@@ -190,6 +191,7 @@ workflow orders: 1 source, 2 jobs, 3 sinks, 1 shuffle
 
 sources
   lines: csv files in orders; goes on
+    read by Spark: it parses csv
 
 stage 0: read
   lines → map parse

@@ -16,6 +16,8 @@ from millstream.flow.labels import (
 )
 from millstream.flow.plan import Plan
 from millstream.flow.reducers import AggregateReducer, ArrowReducer, CombiningReducer, JoinReducer
+from millstream.flow.scans import spark_readers
+from millstream.flow.sources import FolderSource
 from millstream.flow.time_origins import JobTiming, timings_of
 from millstream.flow.vertices import (
     FusedVertex,
@@ -46,6 +48,7 @@ class _Explained:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._timings = {timing.job: timing for timing in timings_of(plan)}
+        self._spark_readers = spark_readers(plan)
         unions = [at for at, _ in plan.of_kind(UnionVertex)]
         self._texts = [step_text(vertex) for vertex in plan.vertices]
         if len(unions) > 1:
@@ -64,10 +67,14 @@ class _Explained:
 
     def sources(self) -> list[str]:
         lines = ["sources"]
-        for _, vertex in self._plan.of_kind(SourceVertex):
+        for at, vertex in self._plan.of_kind(SourceVertex):
             timing = vertex.timing
             end = "ends" if vertex.source.bounded else "goes on"
             lines.append(f"  {vertex.name}: {source_text(vertex.source)}; {end}")
+            if isinstance(vertex.source, FolderSource):
+                reason = self._spark_readers.get(at)
+                by = "Python tasks" if reason is None else f"Spark: {reason}"
+                lines.append(f"    read by {by}")
             if self._timings:
                 lines.append(
                     f"    lateness {length_text(timing.lateness)}, idle after "

@@ -23,6 +23,7 @@ from millstream.flow.sources import (
     KafkaStart,
     RateSource,
     ReplaySource,
+    Scan,
     SocketSource,
     TextSource,
 )
@@ -31,14 +32,23 @@ Options = Mapping[str, str]
 
 
 def text(
-    path: PathLike, *, follow: bool = False, max_files_per_epoch: int | None = None
+    path: PathLike,
+    *,
+    follow: bool = False,
+    max_files_per_epoch: int | None = None,
+    scan: Scan = "auto",
 ) -> TextSource:
     """Read the lines of text files: a file, a folder or a glob. Records are strings.
+
+    Python tasks scan the files by themselves where they find the same lines as Spark's reader;
+    ``scan="spark"`` always uses that.
 
     >>> flow = ms.Workflow("lines")
     >>> lines = flow.source("lines", ms.read.text("books/"))
     """
-    return TextSource(path=path_text(path), follow=follow, max_files_per_epoch=max_files_per_epoch)
+    return TextSource(
+        path=path_text(path), follow=follow, max_files_per_epoch=max_files_per_epoch, scan=scan
+    )
 
 
 def parquet(
@@ -47,15 +57,17 @@ def parquet(
     schema: str | pa.Schema | None = None,
     follow: bool = False,
     max_files_per_epoch: int | None = None,
+    scan: Scan = "auto",
     options: Options | None = None,
 ) -> FilesSource:
     """Read Parquet files. Without ``schema``, it is that of the files that exist at the start.
 
-    ``options`` are passed to Spark's reader.
+    Python tasks scan the files by themselves where they find the same rows as Spark's reader;
+    ``scan="spark"`` always uses that. ``options`` are passed to Spark's reader.
 
     >>> orders = ms.read.parquet("orders/", max_files_per_epoch=10)
     """
-    return _files("parquet", path, schema, follow, max_files_per_epoch, options or {})
+    return _files("parquet", path, schema, follow, max_files_per_epoch, options or {}, scan)
 
 
 def json(
@@ -187,6 +199,7 @@ def _files(
     follow: bool,
     max_files_per_epoch: int | None,
     options: Options,
+    scan: Scan = "auto",
 ) -> FilesSource:
     return FilesSource(
         path=path_text(path),
@@ -194,6 +207,7 @@ def _files(
         schema=schema,
         follow=follow,
         max_files_per_epoch=max_files_per_epoch,
+        scan=scan,
         options=tuple(sorted(options.items())),
     )
 

@@ -19,6 +19,7 @@ from millstream.flow.paths import check_path
 
 FileFormat = Literal["parquet", "json", "csv"]
 KafkaStart = Literal["earliest", "latest"]
+Scan = Literal["auto", "spark"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)  # else those below without fields are all equal
@@ -48,10 +49,14 @@ class FolderSource(Source):
     path: str
     follow: bool = False
     max_files_per_epoch: int | None = None
+    scan: Scan = "auto"
 
     def __post_init__(self) -> None:
         check_path(self.path)
         _check_count("max_files_per_epoch", self.max_files_per_epoch)
+        if self.scan not in get_args(Scan):
+            allowed = ", ".join(get_args(Scan))
+            raise ConfigError(f"scan must be one of {allowed}, got {self.scan!r}")
 
     @property
     def bounded(self) -> bool:

@@ -29,6 +29,7 @@ from millstream.flow.vertices import (
     SourceVertex,
 )
 from millstream.spark.conform import SinkTypeError, for_spark, is_known, unified
+from millstream.spark.file_scans import FileScan
 from millstream.spark.source_frames import open_source
 from millstream.spark.stage import (
     SOURCE_TAG,
@@ -64,10 +65,14 @@ _SCHEMAS = StructType([StructField("target", IntegerType()), StructField("schema
 
 @dataclass(frozen=True)
 class Admission:
-    """The streaming DataFrame of a run, and which vertex each of its branches feeds."""
+    """The streaming DataFrame of a run, and which vertex each of its branches feeds.
+
+    ``schemas`` has the columns of the branches that are sources.
+    """
 
     frame: DataFrame
     branches: tuple[int, ...]
+    schemas: Mapping[int, StructType]
 
 
 def admission(spark: SparkSession, plan: Plan, heartbeat: bool) -> Admission:
@@ -82,13 +87,14 @@ def admission(spark: SparkSession, plan: Plan, heartbeat: bool) -> Admission:
             frames[at] = apply_step(vertex, frames[plan.inputs[at][0]])
             _check_stateless(vertex, frames[at])
     branches = [at for at in frames if any(not plan.in_source_frame[c] for c in plan.consumers[at])]
+    schemas = {at: frames[at].schema for at in branches if not plan.inputs[at]}
     if not heartbeat and len(branches) == 1:
-        return Admission(frames[branches[0]], (branches[0],))
+        return Admission(frames[branches[0]], (branches[0],), schemas)
     parts = [frames[at] for at in branches]
     if heartbeat:
         ticks = spark.readStream.format("rate").option("rowsPerSecond", 1).load()
         branches, parts = [*branches, HEARTBEAT], [*parts, ticks]
-    return Admission(_tagged_union(parts), tuple(branches))
+    return Admission(_tagged_union(parts), tuple(branches), schemas)
 
 
 def _tagged_union(parts: list[DataFrame]) -> DataFrame:
@@ -163,9 +169,18 @@ class EpochFrames:
         }
 
     @contextmanager
-    def build(self, frame: DataFrame, record: EpochRecord) -> Iterator[Frames]:
-        """The frames of this try; what they cache is dropped afterwards."""
+    def build(
+        self, frame: DataFrame, record: EpochRecord, scan: FileScan | None = None
+    ) -> Iterator[Frames]:
+        """The frames of this try, over ``frame``, or over the files of a scan.
+
+        What they cache is dropped afterwards.
+        """
         task = replace(self._task, epoch=record.epoch, try_=record.try_)
+        if scan is not None:
+            task = replace(task, scans=scan.tasks)
+            # A row per task, with its number.
+            frame = frame.sparkSession.range(0, len(scan.tasks), 1, len(scan.tasks))
         with ExitStack() as cached:
             if len(self._sinks) == 1 and not self._steps:
                 (sink,) = self._sinks
@@ -195,7 +210,7 @@ class EpochFrames:
         cached: ExitStack,
     ) -> DataFrame:
         last = self._program.last_stage
-        if last and not _tasks_of(frame):
+        if last and not task.scans and not _tasks_of(frame):
             frame = frame.repartition(1)  # of empty files only: a task must run, to send marks
         for stage in range(last + 1):
             if stage:
@@ -205,6 +220,7 @@ class EpochFrames:
                 task,
                 stage=stage,
                 branches=() if stage else self._branches,
+                scans=() if stage else task.scans,
                 direct=task.direct if stage == last else None,
             )
             frame = frame.mapInArrow(
@@ -235,7 +251,7 @@ class EpochFrames:
             result = apply_step(vertex, frame)
             readers = self._plan.consumers[at]
             if any(reader not in self._steps for reader in readers):
-                part = replace(task, branches=(at,), lane=_LANE * (at + 1))
+                part = replace(task, branches=(at,), scans=(), lane=_LANE * (at + 1))
                 parts.append(result.mapInArrow(partial(run_stage, part), BLOCKS))
             for reader in readers:
                 if reader in self._steps:

@@ -12,8 +12,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
+from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
@@ -28,6 +29,7 @@ from millstream.observe.progress import EpochProgress, JobProgress, Progress, St
 from millstream.observe.time_progress import time_progress
 from millstream.spark.compile import EpochFrames, Frames
 from millstream.spark.epoch_thread import EpochThread, ReturnTimes, ThreadContext
+from millstream.spark.file_scans import FileScans
 from millstream.spark.gateway import SparkLostError
 from millstream.spark.sink_writers import ForeachBatchWriter, SinkWriter
 from millstream.spark.spark_log import SparkLog
@@ -61,6 +63,7 @@ class Engine:
         self,
         plan: Plan,
         frames: EpochFrames,
+        scans: FileScans,
         coordinator: Coordinator,
         sinks: Mapping[int, SinkWriter],
         progress: Progress,
@@ -79,6 +82,7 @@ class Engine:
         self._returns = ReturnTimes()
         self._plan = plan
         self._frames = frames
+        self._scans = scans
         self._coordinator = coordinator
         self._sinks = sinks
         self._progress = progress
@@ -100,37 +104,36 @@ class Engine:
         """Run one epoch, or hand it over; raises a short exception for Spark if it fails."""
         self._returns.called(time.perf_counter())
         self._idle.wait()  # for the epoch before, if that was handed over
+        batch = _Batch(frame, epoch, self._scans.spark_plan())
         self._idle.clear()
         if self.stopping.is_set() or self.error is not None:
             self._idle.set()
             raise RunStoppedError("stopped")
         if self._overlap is not None:
             stay, context = self._returns.stay, ThreadContext.of_caller(frame.sparkSession)
-            self._overlap.hand_over(partial(self._run_handed_over, context, frame, epoch))
+            self._overlap.hand_over(partial(self._run_handed_over, context, batch))
             self._idle.wait(stay)
             self._returns.returned(time.perf_counter())
             return
-        self._run_or_fail(frame, epoch)
+        self._run_or_fail(batch)
         if self.error is not None:
             raise RunStoppedError(type(self.error).__name__)
 
-    def _run_handed_over(self, context: ThreadContext, frame: DataFrame, epoch: int) -> None:
+    def _run_handed_over(self, context: ThreadContext, batch: _Batch) -> None:
         started = time.perf_counter()
-        self._run_or_fail(frame, epoch, context)
+        self._run_or_fail(batch, context)
         self._returns.ended(time.perf_counter() - started)
         if self.error is not None:
             self.give_up()
 
-    def _run_or_fail(
-        self, frame: DataFrame, epoch: int, context: ThreadContext | None = None
-    ) -> None:
+    def _run_or_fail(self, batch: _Batch, context: ThreadContext | None = None) -> None:
         self._thread = threading.get_ident()
         try:
             if context is not None:
                 context.enter()
-            self._run(frame, epoch)
+            self._run(batch)
         except BaseException as problem:
-            self.fail(problem, epoch)
+            self.fail(problem, batch.epoch)
         finally:
             self._thread = None
             self._idle.set()
@@ -179,13 +182,18 @@ class Engine:
             with contextlib.suppress(Exception):
                 self.query.stop()
 
-    def _run(self, frame: DataFrame, epoch: int) -> None:
+    def _run(self, batch: _Batch) -> None:
+        epoch = batch.epoch
         if epoch <= self._coordinator.ledger.committed.epoch:
             return  # committed by us, and not yet in Spark's commit log
         started = time.perf_counter()
-        self._tune(frame)
-        body = _SparkBody(frame, self._frames, self._coordinator, self._sinks, self._names)
+        self._tune(batch.frame)
+        scan = self._scans.of_epoch(batch.frame.sparkSession, batch.plan)
+        build = partial(self._frames.build, batch.frame, scan=scan)
+        body = _SparkBody(build, self._coordinator, self._sinks, self._names)
         result = run_epoch(self._coordinator, epoch, round(self._clock() * 1e6), body)
+        if scan is not None:
+            scan.report()
         if any(clock.watermark == END for clock in result.record.clocks.values()):
             self.ended.set()
         self._progress.add(
@@ -244,19 +252,26 @@ class Engine:
         return failed
 
 
+@dataclass(frozen=True)
+class _Batch:
+    """What Spark hands over for an epoch: its rows, and the physical plan behind them."""
+
+    frame: DataFrame
+    epoch: int
+    plan: Any
+
+
 class _SparkBody:
     """An epoch's body: frames that Spark evaluates, and sinks that stage them."""
 
     def __init__(
         self,
-        frame: DataFrame,
-        frames: EpochFrames,
+        build: Callable[[EpochRecord], contextlib.AbstractContextManager[Frames]],
         coordinator: Coordinator,
         sinks: Mapping[int, SinkWriter],
         names: Mapping[int, str],
     ) -> None:
-        self._frame = frame
-        self._frames = frames
+        self._build = build
         self._coordinator = coordinator
         self._sinks = sinks
         self._names = names
@@ -264,7 +279,7 @@ class _SparkBody:
 
     @contextlib.contextmanager
     def attempt(self, record: EpochRecord) -> Iterator[_SparkAttempt]:
-        with self._frames.build(self._frame, record) as frames:
+        with self._build(record) as frames:
             # A sink whose columns are not known yet has no rows, and no frame.
             sinks = {at: self._sinks[at] for at in frames.sinks}
             attempt = _SparkAttempt(frames, record, self._coordinator, sinks, self._names)

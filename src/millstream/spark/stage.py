@@ -13,7 +13,7 @@ row, too, the first task of a stage sends a *mark* to every task of the next one
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
+from pyspark.accumulators import Accumulator
 
 from millstream.errors import MillstreamError
 from millstream.spark.conform import SinkTypeError, conform
@@ -37,6 +38,7 @@ from millstream.work.chunk import Chunk
 from millstream.work.feeder import Feeder, fetch_record
 from millstream.work.map_side import MapSide
 from millstream.work.program import Packed, Program, unpack
+from millstream.work.scans.scan import ScanTask
 
 SOURCE_TAG = "millstream_source"
 
@@ -54,7 +56,8 @@ class Reader:
 class StageTask:
     """What a worker needs to run one stage of one try of one epoch.
 
-    With ``branches`` it maps rows of the vertices named there; without, it feeds blocks.
+    With ``branches`` it maps rows of the vertices named there; with ``scans`` it reads these rows
+    itself, and counts them; without either, it feeds blocks.
     ``lane`` distinguishes the blocks of parallel parts of one stage.
     """
 
@@ -64,6 +67,7 @@ class StageTask:
     epoch: int
     try_: int
     branches: tuple[int, ...] = ()
+    scans: tuple[tuple[ScanTask, Accumulator[int]], ...] = ()
     direct: Reader | None = None
     lane: int = 0
 
@@ -73,7 +77,9 @@ def run_stage(task: StageTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa
     with _reporting(task):
         record = _record(task.coordinator, task.epoch, task.try_)
         stage = _Stage(task, unpack(task.program), record)
-        if task.branches:
+        if task.scans:
+            yield from stage.map_files(batches)
+        elif task.branches:
             yield from stage.map_sources(batches)
         else:
             yield from stage.feed(batches)
@@ -136,12 +142,25 @@ class _Stage:
 
     def map_sources(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the steps after the sources."""
-        for batch in batches:
+        yield from self._map(rows for batch in batches for rows in self._by_branch(batch))
+
+    def map_files(self, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Scan the files of the tasks with these numbers, and run the steps after the sources."""
+        yield from self._map(rows for batch in numbers for rows in self._scanned(batch))
+
+    def _map(self, found: Iterable[tuple[int, pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
+        for at, rows in found:
             with without_collector():
-                for at, rows in self._by_branch(batch):
-                    self._map_side.read(at, Chunk(batch=rows))
+                self._map_side.read(at, Chunk(batch=rows))
             yield from self._drain()
         yield from self._finish()
+
+    def _scanned(self, numbers: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+        for number in numbers.column(0).to_pylist():
+            scan, counter = self._task.scans[number]
+            for rows in scan.read():
+                counter.add(rows.num_rows)
+                yield scan.source, rows
 
     def _by_branch(self, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
         branches = self._task.branches

@@ -40,6 +40,7 @@ from millstream.spark.bounded_input import ending_of
 from millstream.spark.checkpoint import RunCheckpoint, claim_checkpoint
 from millstream.spark.compile import EpochFrames, admission
 from millstream.spark.engine import Engine, publish
+from millstream.spark.file_scans import FileScans
 from millstream.spark.gateway import Gateway, SparkLostError
 from millstream.spark.handle import Run
 from millstream.spark.node_launch import NodeTemplate, start_nodes
@@ -139,6 +140,7 @@ class Startup:
         engine = Engine(
             planned,
             frames,
+            FileScans(spark, planned, admitted.schemas, admitted.branches),
             coordinator,
             sinks,
             progress,

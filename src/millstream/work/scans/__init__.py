@@ -1,0 +1,1 @@
+"""Reading the files of an epoch in Python tasks, with the same rows as Spark's own readers."""
