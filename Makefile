@@ -29,7 +29,8 @@ demo: setup ## see it run
 stores := tests/contract tests/stores
 chaos := tests/chaos tests/spark/test_kills.py tests/spark/test_speculation.py \
 	tests/spark/test_window_kills.py
-docs := tests/test_docs.py tests/test_examples.py
+docs := tests/test_docs.py tests/test_examples.py tests/cli/test_command.py \
+	tests/spark/test_spark_log.py tests/spark/test_benchmarks.py
 processors := tests/spark/test_processors.py
 browser := tests/browser
 side_by_side := -n 2 --dist worksteal
@@ -41,7 +42,7 @@ test: setup ## run the tests; ARGS="-m 'not spark and not cluster'" for the quic
 		$(addprefix --ignore=,$(stores) $(chaos) $(docs) $(processors) $(browser)) $(ARGS)
 
 .PHONY: test-docs
-test-docs: setup ## run the examples, and what the docs show
+test-docs: setup ## run examples, docs, the demo and small benchmarks as users do
 	@$(with_java) $(BIN)/pytest $(side_by_side) $(docs) $(ARGS)
 
 .PHONY: test-processors
