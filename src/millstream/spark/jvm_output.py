@@ -1,7 +1,8 @@
 """What the JVM prints on its standard error while it starts: held back, unless it fails.
 
 Spark, log4j and the JVM itself greet with warnings that nobody can act on, before a session exists
-whose log could be set. From then on all is passed on, such as what users' functions print.
+whose log could be set. From then on all is passed on, such as what users' functions print, but for
+the stack traces of Python workers whose task was cancelled: they find that nobody reads any more.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from pyspark import SparkConf, SparkContext
@@ -59,13 +60,32 @@ class _Output:
                     _print(part)
 
     def _pump(self, read_end: int) -> None:
-        while part := os.read(read_end, 65536):
+        lines = without_broken_pipes(os.fdopen(read_end, "rb"))
+        for line in lines:
             with self._lock:
                 if self._held is None:
-                    _print(part)
+                    _print(line)
                 else:
-                    self._held.append(part)
-        os.close(read_end)
+                    self._held.append(line)
+
+
+def without_broken_pipes(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """All lines but the stack traces of workers of PySpark that could not write any more."""
+    trace: list[bytes] = []
+    for line in lines:
+        if line.startswith(b"Traceback (most recent call last)"):
+            yield from trace
+            trace = [line]
+        elif trace and line.startswith(b"  "):
+            trace.append(line)
+        else:
+            frames = [each for each in trace if each.startswith(b"  File ")]
+            is_daemon = bool(frames) and all(b"pyspark/daemon.py" in each for each in frames)
+            if not (is_daemon and line.startswith(b"BrokenPipeError")):
+                yield from trace
+                yield line
+            trace = []
+    yield from trace
 
 
 def _print(part: bytes) -> None:
