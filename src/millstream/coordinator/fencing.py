@@ -178,3 +178,4 @@ class Fencing:
             for node in dead:
                 self._detector.forget(node)
                 run.waits.forget(node)
+                run.rpc.forget(node)

@@ -23,10 +23,22 @@ class NodeRpc:
     def __init__(self, net: Net) -> None:
         self._net = net
         self.addresses: Mapping[NodeId, str] = {}
+        self._answered: dict[NodeId, float] = {}
 
     def call(self, node: NodeId, request: Request[A], timeout: float = CALL_TIMEOUT) -> A:
         """Call a node; raises ``UnreachableError`` or the node's error."""
-        return self._net.call(self.addresses[node], request, timeout)
+        began = self._net.now()
+        answer = self._net.call(self.addresses[node], request, timeout)
+        self._answered[node] = began
+        return answer
+
+    def answered_since(self, time: float) -> set[NodeId]:
+        """The nodes that have answered a call which began at this time or later."""
+        return {node for node, began in self._answered.copy().items() if began >= time}
+
+    def forget(self, node: NodeId) -> None:
+        """Drop what is known of a node that is out of the run."""
+        self._answered.pop(node, None)
 
     def call_all(
         self, nodes: Iterable[NodeId], request: Request[A], timeout: float = CALL_TIMEOUT

@@ -187,6 +187,7 @@ class Scaling:
             self._is_due = False
             roster.aim(self.target_ring(roster.active))
         for node in roster.depart():
+            self._run.rpc.forget(node)
             self._events.add("leave", f"node {node[:8]} left", {"node": node})
             self._run.rpc.notify([node], Stop())
 

@@ -397,7 +397,10 @@ class Coordinator:
                 log.exception("the coordinator's watch failed; will retry")
 
     def _check_nodes(self) -> None:
-        answers = self.rpc.call_all(self.roster.nodes, Ping(), PING_TIMEOUT)
+        # Who has answered another call since the last round lives, and is not asked again.
+        heard = self.rpc.answered_since(self.net.now() - _WATCH_EVERY)
+        quiet = [node for node in self.roster.nodes if node not in heard]
+        answers = self.rpc.call_all(quiet, Ping(), PING_TIMEOUT)
         silent = [node for node, answer in answers.items() if isinstance(answer, UnreachableError)]
         self._fencing.hear(answers.keys() - silent)
         for node in silent:

@@ -11,7 +11,7 @@ from millstream.wire.membership import FencedError, Heartbeat
 from millstream.wire.net import Net
 from millstream.wire.timeouts import CALL_TIMEOUT
 
-EVERY = 0.5
+EVERY = 1.0
 MAX_REFUSED = 2
 
 

@@ -17,6 +17,7 @@ from millstream.checkpoints.manifest import Staged
 from millstream.coordinator.epochs import Attempt, run_epoch
 from millstream.coordinator.scaling import Member
 from millstream.coordinator.service import Coordinator
+from millstream.node import driver_watch
 from millstream.ring.ring import NodeId
 from millstream.ring.zones import Domain
 from millstream.sim.metering import Meter, MeteredNet
@@ -30,7 +31,7 @@ SECOND = 1_000_000
 _PER_HOST = 8
 _EPOCH_SECONDS = 1.0
 _WORKERS_PER_NODE = 1  # Spark's Python workers, each of which fetches the record once
-_HEARTBEATS = 2  # of a node, in a second
+_HEARTBEATS = round(_EPOCH_SECONDS / driver_watch.EVERY)  # of a node, in an epoch
 _STARTING = 2.0  # seconds, at most, that a node takes to start
 _NAMES = "n{:031d}"  # as long as a real one
 

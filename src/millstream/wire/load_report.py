@@ -91,9 +91,20 @@ class ReportedLoad:
     @classmethod
     def unpacked(cls, values: tuple[Any, ...]) -> ReportedLoad:
         """The report of these values."""
+        # Their initialisers would take most of the time: there are thousands in every epoch.
         load = object.__new__(cls)
-        fields = load.__dict__
-        fields.update(zip(cls.__dataclass_fields__, values, strict=True))
-        fields["slots"] = tuple([range(start, stop) for start, stop in fields["slots"]])
-        fields["jobs"] = tuple([ReportedJob(*job) for job in fields["jobs"]])
+        named = load.__dict__
+        named.update(zip(_LOAD_FIELDS, values, strict=True))
+        named["slots"] = tuple([range(start, stop) for start, stop in named["slots"]])
+        named["jobs"] = tuple([_unpacked_job(job) for job in named["jobs"]])
         return load
+
+
+_LOAD_FIELDS = tuple(ReportedLoad.__dataclass_fields__)
+_JOB_FIELDS = tuple(ReportedJob.__dataclass_fields__)
+
+
+def _unpacked_job(values: tuple[Any, ...]) -> ReportedJob:
+    job = object.__new__(ReportedJob)
+    job.__dict__.update(zip(_JOB_FIELDS, values, strict=True))
+    return job

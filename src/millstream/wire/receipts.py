@@ -109,8 +109,15 @@ class NodeReport:
     @classmethod
     def unpacked(cls, values: tuple[Any, ...]) -> NodeReport:
         """The report of these values."""
-        report = cls(*values)
-        return replace(report, load=values[-1] and ReportedLoad.unpacked(values[-1]))
+        report = object.__new__(cls)
+        named = report.__dict__
+        named.update(zip(_REPORT_FIELDS, values, strict=True))
+        if named["load"] is not None:
+            named["load"] = ReportedLoad.unpacked(named["load"])
+        return report
+
+
+_REPORT_FIELDS = tuple(NodeReport.__dataclass_fields__)
 
 
 class Receipts:
