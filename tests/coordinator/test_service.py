@@ -583,6 +583,29 @@ def test_a_node_without_a_neighbour_is_watched_by_the_coordinator(world: World) 
     run.main(main)
 
 
+def test_nodes_that_answer_other_calls_are_not_pinged(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, pinged = run.coordinator.rpc.call, list[NodeId]()
+
+    def call(node: NodeId, request: Request[Any], timeout: float = 5.0) -> Any:
+        if isinstance(request, Ping):
+            pinged.append(node)
+        return real(node, request, timeout)
+
+    def main() -> None:
+        run.epoch()
+        monkeypatch.setattr(run.coordinator.rpc, "call", call)
+        for _ in range(10):
+            run.rest(0.5)
+            run.epoch()
+        assert not pinged
+        run.rest(5.0)
+        assert set(pinged) == {N0, N1, N2}
+
+    run.main(main)
+
+
 def test_losing_the_last_complete_copy_ends_the_run_with_state_lost(
     world: World,
 ) -> None:

@@ -48,6 +48,7 @@ from millstream.wire.replication import (
     ReplicateUnit,
     ResendUnits,
     SlotsNotHeldError,
+    Snapshot,
 )
 from millstream.wire.request import Request, UnknownRequestError
 from millstream.wire.state_reads import CloseScan, GetStates, OpenScan, ReadScan, ScanBrokenError
@@ -479,6 +480,35 @@ def test_a_new_backup_gets_snapshots_of_a_few_keys_at_a_time(
     assert scene.receipts(THIRD, 0).reach == ((0, 0),)
     assert scene.held(THIRD) == {key: [value] for key, value in MANY}
     assert scene.calls.count((THIRD, InstallSnapshot)) >= 4
+
+
+@pytest.mark.parametrize("is_fed", [False, True])
+def test_a_copy_is_interrupted_by_a_feed_but_not_at_once(
+    world: World, monkeypatch: pytest.MonkeyPatch, is_fed: bool
+) -> None:
+    monkeypatch.setattr(key_batches, "_KEYS_AT_ONCE", 1)
+    scene = Scene(world, copy_rate=10_000.0)  # a part takes some 30 ms
+    scene.commit(0, MANY)
+    scene.placement = placed([ME], 1, other=ALL, third=ALL)
+    for node in (ME, THIRD):
+        scene.call(node, scene.assignment())
+    real = scene.services[ME]._operations.replicate
+    rows, header = rows_of(MANY), scene.header(1)
+
+    def feed() -> None:
+        scene.task.feed(Delivery(ME, header), [], rows, end_of(rows), lambda: False)
+
+    def replicate(snapshot: Snapshot, peer: NodeId) -> None:
+        if is_fed and scene.calls.count((THIRD, InstallSnapshot)) == 0:
+            scene.task.spawn(feed, "feed")
+        real(snapshot, peer)
+
+    monkeypatch.setattr(scene.services[ME]._operations, "replicate", replicate)
+    remaining = scene.call(ME, CopySlots(1, THIRD, (ALL,), scene.committed))
+
+    copied = scene.calls.count((THIRD, InstallSnapshot))
+    assert sum(map(len, remaining)) + copied == len(ALL)
+    assert (1 <= copied <= 2) if is_fed else copied > 2
 
 
 def test_a_request_of_another_incarnation_copies_nothing(scene: Scene) -> None:

@@ -56,6 +56,7 @@ from millstream.wire.timeouts import CALL_TIMEOUT
 
 A = TypeVar("A")
 _COPY_SECONDS = 0.1
+_LEAST_COPY_SECONDS = 0.02
 _FLUSH_SECONDS = 1.0
 _MERGE_PAUSE = 0.0002
 
@@ -128,6 +129,7 @@ class NodeService:
         )
         reads = ReadService(machine, net, locks, operations, self._catch_up, self._require_sound)
         self._is_replaying = False
+        self._feeds = 0  # that have begun so far; those that begin at once may count as one
         self._problem: MillstreamError | None = None  # with which work in the background failed
         self._dispatch = Dispatcher(
             f"node {machine.node}",
@@ -185,6 +187,7 @@ class NodeService:
 
     def exchange(self, feed: Feed, items: Iterator[Any]) -> list[pa.RecordBatch]:
         """Take a feed: chunks of block rows, and at last the end marker."""
+        self._feeds += 1
         if feed.copy:
             return self._take_log(feed, items)
         with self._machine.meter.feed(feed.at):
@@ -360,8 +363,14 @@ class NodeService:
         if request.incarnation != self._machine.incarnation:
             return ()
         self._catch_up(-1, request.committed)
-        until = self._net.now() + _COPY_SECONDS
-        return self._operations.copy(request.slots, request.to, until)
+        began, feeds = self._net.now(), self._feeds
+
+        def ends() -> bool:
+            # A copy takes the processor from a feed that begins meanwhile.
+            most = _COPY_SECONDS if self._feeds == feeds else _LEAST_COPY_SECONDS
+            return self._net.now() - began >= most
+
+        return self._operations.copy(request.slots, request.to, ends)
 
     def _install(self, request: InstallSnapshot) -> None:
         self._catch_up(request.ring, self._machine.committed)

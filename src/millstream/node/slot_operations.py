@@ -88,15 +88,17 @@ class SlotOperations:
         if isinstance(answer, Exception):
             raise answer
 
-    def copy(self, slots: tuple[range, ...], to: NodeId, until: float) -> tuple[range, ...]:
-        """Copy slots to a peer until a moment; return the slots that remain."""
+    def copy(
+        self, slots: tuple[range, ...], to: NodeId, ends: Callable[[], bool]
+    ) -> tuple[range, ...]:
+        """Copy slots to a peer, at least a few, until it ``ends``; return those that remain."""
         remaining = list(slots)
         while remaining:
             run = remaining.pop(0)
             for snapshot in self.snapshot(run):
                 self.replicate(snapshot, to)
                 self._net.sleep(snapshot.size / self._copy_rate)
-                if self._net.now() >= until:
+                if ends():
                     rest = range(snapshot.slots.stop, run.stop)
                     return (rest, *remaining) if rest else tuple(remaining)
         return ()
