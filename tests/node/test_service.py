@@ -347,6 +347,21 @@ def scanned(scene: Scene, commit: Commit | None, node: NodeId = ME) -> dict[Any,
     return {key: loads(value) for key, value in scene.call(node, ReadScan("scan", ALL, -1))}
 
 
+def test_a_fenced_node_leaves_reads_to_others(scene: Scene) -> None:
+    scene.commit(0, MANY)
+    scene.call(ME, OpenScan("scan", JOB, scene.committed, 0))
+    scene.problem = FencedError("out")
+
+    requests: list[Request[Any]] = [
+        replace(reading("1"), ring=1),
+        ReadScan("scan", ALL, 1),
+        OpenScan("another", JOB, scene.committed, 1),
+    ]
+    for request in requests:
+        with pytest.raises(SlotsNotHeldError, match="out"):
+            scene.call(ME, request)
+
+
 def test_a_scan_sees_the_epoch_at_which_it_began(scene: Scene) -> None:
     scene.commit(0, MANY)
     scene.call(ME, OpenScan("scan", JOB, scene.committed, 0))

@@ -27,6 +27,8 @@ from millstream.wire.state_reads import FoundStates, OpenScan, ScanBrokenError
 from millstream.wire.timeouts import RETRY_PAUSE
 
 A = TypeVar("A")
+# The ring changes, or a node replays logs or was fenced: another one may have the slots by now.
+_RETRIED = (NotReadyError, SlotsNotHeldError)
 
 
 class StateReader:
@@ -85,7 +87,7 @@ class StateReader:
                 lookup.found(which, answer)
             elif isinstance(answer, UnreachableError):
                 coordinator.report_unanswered(owner, answer, "its state")
-            elif not isinstance(answer, SlotsNotHeldError | NotReadyError):
+            elif not isinstance(answer, _RETRIED):
                 raise answer
             if isinstance(answer, Exception):
                 problems.append(str(answer))
@@ -114,7 +116,7 @@ class StateReader:
         for node, answer in answers.items():
             if isinstance(answer, UnreachableError):
                 coordinator.report_unanswered(node, answer, "its state")
-            elif isinstance(answer, Exception) and not isinstance(answer, NotReadyError):
+            elif isinstance(answer, Exception) and not isinstance(answer, _RETRIED):
                 raise answer
         if any(isinstance(answer, Exception) for answer in answers.values()):
             close_views(coordinator, request)

@@ -16,8 +16,10 @@ from millstream.node.scan_views import shown_items
 from millstream.node.slot_operations import SlotOperations
 from millstream.state.pickling import dumps
 from millstream.wire.commit import Commit
+from millstream.wire.feed import FeedRefusedError
 from millstream.wire.net import Net
 from millstream.wire.persistence import NotReadyError
+from millstream.wire.replication import SlotsNotHeldError
 from millstream.wire.state_reads import CloseScan, FoundStates, GetStates, OpenScan, ReadScan
 from millstream.wire.timeouts import POLL_PAUSE
 
@@ -44,9 +46,16 @@ class ReadService:
         self._catch_up = catch_up
         self._require_sound = require_sound
 
+    def _follow(self, ring: int, committed: Commit) -> None:
+        """Catch up; a node that was fenced meanwhile leaves the read to the new owners."""
+        try:
+            self._catch_up(ring, committed)
+        except FeedRefusedError as fenced:
+            raise SlotsNotHeldError(fenced.reason) from None
+
     def get(self, request: GetStates) -> FoundStates:
         # Slots that were assigned to this node under a newer ring would look empty here.
-        self._catch_up(request.ring, request.committed)
+        self._follow(request.ring, request.committed)
         store, slots = self._machine.store, request.slots
         within = range(min(slots), max(slots) + 1)
         self._operations.restore(within)
@@ -70,7 +79,7 @@ class ReadService:
 
     def open_scan(self, request: OpenScan) -> None:
         commit = request.committed
-        self._catch_up(request.ring, commit)
+        self._follow(request.ring, commit)
         with self._metadata:
             self._machine.store.require_job(request.job)
             if self._machine.committed != commit:
@@ -84,7 +93,7 @@ class ReadService:
 
     def read_scan(self, request: ReadScan) -> list[tuple[Any, bytes]]:
         slots, store = request.slots, self._machine.store
-        self._catch_up(request.ring, self._machine.committed)
+        self._follow(request.ring, self._machine.committed)
         self._operations.restore(slots)
         self._require_sound()
         with self._metadata:
