@@ -239,6 +239,9 @@ def results_of(cells: Sequence[Cell]) -> list[Result]:
         table.append([f"{cell.keys:,}", *shown, f"{epochs:.2f}", f"{cell.p99_ratio:.2f}"])
         results += [
             *(Result(f"gap_s_{way}_{cell.suffix}", gap, "s") for way, gap in gaps.items()),
+            Result(
+                f"gap_vs_spark_repartition_{cell.suffix}", gaps["spark"] / gaps["live"], "times"
+            ),
             Result(f"change_s_{cell.suffix}", cell.seconds, "s"),
             Result(f"epoch_s_{cell.suffix}", cell.epoch, "s"),
             Result(f"p99_during_change_{cell.suffix}", cell.p99_ratio, "times"),
