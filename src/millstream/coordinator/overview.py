@@ -60,14 +60,3 @@ class Overview:
             held.in_sync,
             self.roles[node],
         )
-
-    def owned(self) -> dict[str, tuple[range, ...]]:
-        """The slots of each node that owns any, in runs."""
-        found: dict[str, list[range]] = {}
-        for share in self.placement.shares(range(self.placement.ring.slots)):
-            runs = found.setdefault(share.owner, [])
-            if runs and runs[-1].stop == share.slots.start:  # only the copies differ
-                runs[-1] = range(runs[-1].start, share.slots.stop)
-            else:
-                runs.append(share.slots)
-        return {node: tuple(runs) for node, runs in found.items()}
