@@ -47,10 +47,6 @@ def describe(run: Run) -> Overview:
     return run.coordinator.overview()
 
 
-def active(now: Overview) -> int:
-    return list(now.roles.values()).count("active")
-
-
 def scaling(nodes: int) -> Asked:
     return lambda control: control.scale(nodes)
 
@@ -93,7 +89,7 @@ def test_an_overview_has_the_nodes_with_their_slots_and_copies(run: Run) -> None
         now, nodes = describe(run), describe(run).nodes()
 
         assert (now.committed, now.durable) == (0, None)
-        assert (now.target, active(now), now.pending, now.is_settled) == (3, 3, 0, True)
+        assert (now.target, now.active, now.pending, now.is_settled) == (3, 3, 0, True)
         assert [node.node for node in nodes] == [N0, N1, N2]
         assert [node.slots for node in nodes] == [4, 4, 4]
         copies = [int(run.coordinator.roster.placement.fed(n).sum()) for n in (N0, N1, N2)]
@@ -113,7 +109,7 @@ def test_an_overview_names_lost_nodes(run: Run) -> None:
 
         now = describe(run)
         assert (now.lost, [node.node for node in now.nodes()]) == ((N2,), [N0, N1])
-        assert (now.target, active(now), now.is_settled) == (3, 2, False)
+        assert (now.target, now.active, now.is_settled) == (3, 2, False)
 
     run.main(main)
 
@@ -192,11 +188,11 @@ def test_scaling_sets_the_target_and_waits_for_nodes(run: Run) -> None:
     def main() -> None:
         run.epoch()
         now = ask(run, scaling(4))
-        assert (now.target, active(now), now.is_settled) == (4, 3, False)
+        assert (now.target, now.active, now.is_settled) == (4, 3, False)
         run.cluster.join()
         now = settle(run)
 
-        assert (now.target, active(now), now.is_settled) == (4, 4, True)
+        assert (now.target, now.active, now.is_settled) == (4, 4, True)
         assert {len(slots) for slots in owned(run).values()} == {3}
 
     run.main(main)

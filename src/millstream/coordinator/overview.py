@@ -37,10 +37,14 @@ class Overview:
     is_due: bool
 
     @property
+    def active(self) -> int:
+        """How many nodes are active."""
+        return list(self.roles.values()).count("active")
+
+    @property
     def is_settled(self) -> bool:
         """Whether no slot is pending or will be, and all nodes are there that shall be."""
-        roles = list(self.roles.values())
-        are_there = roles.count("active") == self.target and "leaving" not in roles
+        are_there = self.active == self.target and "leaving" not in self.roles.values()
         return are_there and not self.pending and not self.is_due
 
     def nodes(self) -> list[NodeStatus]:
