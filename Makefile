@@ -29,7 +29,7 @@ demo: setup ## see it run
 stores := tests/contract tests/stores
 chaos := tests/chaos tests/spark/test_kills.py tests/spark/test_speculation.py \
 	tests/spark/test_window_kills.py
-docs := tests/test_docs.py tests/test_examples.py tests/cli/test_command.py \
+docs := tests/test_docs.py tests/test_examples.py tests/test_notebooks.py tests/cli/test_command.py \
 	tests/spark/test_spark_log.py tests/spark/test_benchmarks.py
 processors := tests/spark/test_processors.py
 browser := tests/browser
