@@ -74,12 +74,13 @@ test-chaos: setup ## kill processes: a small sample of make chaos, chaos-driver 
 	@$(with_java) $(BIN)/pytest $(chaos) $(ARGS)
 
 .PHONY: check
-check: setup ## check format, lint, types, layers and unused code
+check: setup ## check format, lint, security, types, layers, unused code and pinned packages
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/vulture
+	$(BIN)/python tools/audit.py
 
 .PHONY: format
 format: setup ## format the code and fix what can be fixed safely
