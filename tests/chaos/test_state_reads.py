@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from pyspark.sql import SparkSession
 
 import millstream as ms
 from millstream.api import contract as c
-from millstream.api.client import ApiClient
+from millstream.api.client import ApiClient, RefusedError
 from millstream.spark.handle import Run
 from millstream.wire.run_registry import RunRegistry
 from tests.spark.conftest import spark
@@ -35,6 +36,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 COMMAND = Path(sys.executable).with_name("millstream")
 KEYS = 500
 UNKNOWN = 10**6  # a key that no row has
+_PAUSE = 0.1  # seconds, after more requests than a token may send
 SEVERAL = 40  # keys of a command
 
 
@@ -100,7 +102,13 @@ class Readers:
         choice = random.Random(name)
         try:
             while not self._end.is_set():
-                found = read(choice.sample(range(KEYS), KEYS))
+                try:
+                    found = read(choice.sample(range(KEYS), KEYS))
+                except RefusedError as refused:
+                    if refused.status != HTTPStatus.TOO_MANY_REQUESTS:
+                        raise
+                    self._end.wait(_PAUSE)
+                    continue
                 values = {item.key: item.value["n"] if item.found else None for item in found.items}
                 self.answers.append(Answer(name, found.epoch, values))
         except Exception as problem:
