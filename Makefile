@@ -29,7 +29,7 @@ demo: setup ## see it run
 stores := tests/contract tests/stores
 chaos := tests/chaos tests/spark/test_kills.py tests/spark/test_speculation.py \
 	tests/spark/test_window_kills.py
-docs := tests/test_docs.py tests/test_examples.py tests/cli/test_command.py \
+docs := tests/test_docs.py tests/test_examples.py tests/test_notebooks.py tests/cli/test_command.py \
 	tests/spark/test_spark_log.py tests/spark/test_benchmarks.py
 processors := tests/spark/test_processors.py
 browser := tests/browser
@@ -74,12 +74,13 @@ test-chaos: setup ## kill processes: a small sample of make chaos, chaos-driver 
 	@$(with_java) $(BIN)/pytest $(chaos) $(ARGS)
 
 .PHONY: check
-check: setup ## check format, lint, types, layers and unused code
+check: setup ## check format, lint, security, types, layers, unused code and pinned packages
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/vulture
+	$(BIN)/python tools/audit.py
 
 .PHONY: format
 format: setup ## format the code and fix what can be fixed safely

@@ -6,7 +6,7 @@ import time
 from datetime import timedelta
 
 import millstream as ms
-from millstream.spark.handle import Status
+from millstream.spark.status import Status
 
 _POLL = 0.02
 

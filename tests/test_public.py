@@ -33,6 +33,7 @@ INTERNAL = {
     "MissingReceiptsError": "the epoch runs again",
     "NoApiError": "printed by the command line",
     "NoStoreError": "a defect",
+    "NoSourceCheckoutError": "printed by the command line",
     "NoSuchRunError": "printed by the command line",
     "NotReadyError": "the coordinator asks again",
     "RebasedError": "the coordinator asks again",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from urllib.parse import urlsplit
 
 import pytest
@@ -167,6 +169,60 @@ def test_requests_are_limited_by_token_and_guesses_by_address(scene: Scene) -> N
     assert set(guessed) == {401, 429}
     assert scene.client().get("/login?code=guess").status_code == 429
     assert other.get("/api/v1/session").status_code == 200
+
+
+BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [("/", "has no login"), ("/assets/main.js", "has no login"), ("/login?code=1", "used before")],
+)
+def test_a_browser_without_a_login_is_shown_how_to_get_a_link(
+    scene: Scene, path: str, reason: str
+) -> None:
+    answer = scene.client().get(path, headers={"Accept": BROWSER})
+
+    assert answer.status_code == 401
+    assert answer.headers["content-type"].startswith("text/html")
+    assert answer.headers["vary"] == "Accept"
+    assert reason in answer.text and "$" not in answer.text
+    assert "millstream dashboard NAME" in answer.text
+    assert "<script" not in answer.text and "http-equiv" not in answer.text
+
+
+def test_the_policy_of_the_login_page_permits_its_own_styles_alone(scene: Scene) -> None:
+    answer = scene.client().get("/", headers={"Accept": BROWSER})
+
+    style = answer.text.partition("<style>")[2].partition("</style>")[0]
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    policy = answer.headers["content-security-policy"]
+    assert f"style-src 'sha256-{digest}'" in policy
+    assert "default-src 'none'" in policy and "script-src" not in policy and "unsafe" not in policy
+    assert answer.headers["cache-control"] == "no-store"
+
+
+@pytest.mark.parametrize(
+    ("path", "accept"),
+    [
+        ("/", "*/*"),
+        ("/", ""),
+        ("/", "application/json"),
+        ("/", "application/json, text/html;q=0.9"),
+        ("/", "application/json, text/html"),
+        ("/", "text/html;q=0, */*"),
+        ("/", "text/html;q=much"),
+        ("/login?code=1", "*/*"),
+        ("/api/v1/snapshot", BROWSER),
+        ("/metrics", BROWSER),
+    ],
+)
+def test_clients_of_the_api_are_refused_in_json(scene: Scene, path: str, accept: str) -> None:
+    answer = scene.client().get(path, headers={"Accept": accept})
+
+    assert answer.status_code == 401
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.json()["status"] == 401 and "millstream dashboard" in answer.json()["detail"]
 
 
 def test_every_answer_has_security_headers(scene: Scene) -> None:

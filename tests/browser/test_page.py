@@ -165,13 +165,35 @@ def test_a_viewer_cannot_change_the_run(run: SimulatedRun, open_page: Open) -> N
 def test_a_wrong_or_used_link_is_refused(run: SimulatedRun, chrome: Chrome) -> None:
     with serving(run, right="operator") as link:
         server, _, _ = link.rpartition("/login")
-        for address in (server, f"{server}/login?code=wrong"):
-            page = Page(chrome, address)
-            assert "401" in page.text("body")
-            assert page.ring_nodes() == set()
+        page = Page(chrome, f"{server}/login?code=wrong")
+        assert "used before or has expired" in page.text("main")
+        assert page.ring_nodes() == set()
         Page(chrome, link).await_nodes(6)
         chrome.delete_all_cookies()
         assert "used before" in Page(chrome, link).text("body")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 1440])
+def test_without_a_login_the_page_says_how_to_get_a_link(
+    run: SimulatedRun, chrome: Chrome, scheme: str, width: int
+) -> None:
+    with serving(run, right="viewer") as link:
+        chrome.delete_all_cookies()
+        page = Page(chrome, link.rpartition("/login")[0])
+        page.resize(width, 740)
+        page.emulate(scheme=scheme)
+        page.wait(lambda: page.script("return innerWidth") == width, "the size")
+
+        assert page.text("h1") == "Open the dashboard with a login link"
+        assert "millstream dashboard NAME" in page.text("ol")
+        assert page.script("return document.documentElement.scrollWidth") == width
+        # Its styles are applied, which their hash in the policy permits.
+        paper = page.script("return getComputedStyle(document.body).backgroundColor")
+        assert paper == ("rgb(250, 249, 245)" if scheme == "light" else "rgb(16, 23, 26)")
+        assert page.violations() == []
+        assert page.script("return performance.getEntriesByType('resource').length") == 0
+        assert all("401" in error for error in page.errors())
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from millstream.spark.handle import Status
+from millstream.spark.status import Status
 from millstream.wire.control import NodeStatus
 
 Kind = Literal[

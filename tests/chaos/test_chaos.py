@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from millstream.spark.handle import Status
+from millstream.spark.status import Status
 from millstream.wire.control import NodeStatus
 from tests.chaos.faults import Fault, Kind, Mode, is_complete, schedule, victims
 from tests.chaos.plans import Outcome, Plan

@@ -20,6 +20,7 @@ from starlette.types import ASGIApp
 from millstream.api.contract import LoginLink, LoginLinkRequest, Session, StreamQuery
 from millstream.api.guard import LOGIN, Guard
 from millstream.api.live_stream import LiveStreams
+from millstream.api.login_page import unauthorised
 from millstream.api.metrics import METRICS, exposition
 from millstream.api.openapi import LOGIN_LINK, SESSION, description
 from millstream.api.operations import OPERATIONS, PREFIX, Operation
@@ -122,10 +123,11 @@ class _Handlers:
             return Response()
         token = self._tokens.redeem(request.query_params.get("code", ""))
         if token is None:
-            return problem_response(
-                401,
+            return unauthorised(
+                request.scope,
                 "this link was used before or has expired; `millstream dashboard NAME` prints a "
                 "new one",
+                "This link was used before or has expired.",
             )
         answer = RedirectResponse("/", 303)
         answer.set_cookie(

@@ -15,8 +15,10 @@ from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from millstream.api.login_page import unauthorised
 from millstream.api.problems import problem_response
 from millstream.api.rate_limit import RateLimit
 from millstream.api.tokens import Grant, TokenBook
@@ -72,7 +74,7 @@ class Guard:
         elif refusal is None:
             refusal = self._authenticate(scope, headers)
         if refusal is not None:
-            await problem_response(*refusal)(scope, receive, send)
+            await _answer(scope, *refusal)(scope, receive, send)
             return
         await self._app(scope, _limited(receive), send)
 
@@ -137,6 +139,12 @@ class Guard:
         return (None if cookie is None else self._tokens.check(cookie.value)), True
 
 
+def _answer(scope: Scope, status: int, detail: str) -> Response:
+    if status == 401:
+        return unauthorised(scope, detail, "This browser has no login, or its login has expired.")
+    return problem_response(status, detail)
+
+
 _LARGE = f"a request may have at most {MOST_BYTES:,} bytes"
 
 
@@ -159,7 +167,7 @@ def _with_headers(send: Send) -> Send:
         if message["type"] == "http.response.start":
             headers = MutableHeaders(scope=message)
             for name, value in HEADERS.items():
-                headers[name] = value
+                headers.setdefault(name, value)  # a page may have a policy of its own
         await send(message)
 
     return sending

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 
-import numpy as np
-
 from millstream.api import contract as c
+from millstream.api.change_view import preview_of, stop_preview_of
 from millstream.api.event_view import page_of
 from millstream.api.graph_view import graph_of, vertices_of
+from millstream.api.progress_view import averaged, epoch_of, jobs_of
 from millstream.api.ring_view import nodes_of, ring_of
 from millstream.api.state_access import StateAccess
 from millstream.coordinator.change_preview import Preview
@@ -22,13 +23,11 @@ from millstream.coordinator.state_reader import StateReader
 from millstream.elastic.load import Load
 from millstream.flow.plan import Plan
 from millstream.observe.history import RunHistory
-from millstream.observe.progress import EpochProgress, JobProgress, Progress, quantile
-from millstream.times import EPOCH
+from millstream.observe.progress import EpochProgress, Progress, quantile
 from millstream.wire.persistence import NotReadyError
 
 _FRESH = 0.2  # seconds for which a snapshot is not made anew
 _SHOWN_EPOCHS = 50
-_WINDOW = 10.0  # seconds over which rates are averaged
 
 
 class LiveRun:
@@ -100,14 +99,14 @@ class LiveRun:
         overview = self._coordinator.overview()
         with self._coordinator.scaling.unchanged() as roster:
             ring = ring_of(roster)
-        jobs = _jobs(recent, time)
+        jobs = jobs_of(recent, time)
         return c.Snapshot(
             number=1,
             time=time,
             run=self._run(overview),
             graph=graph_of(self._plan, self._vertices, {job.name: job for job in jobs}),
             jobs=jobs,
-            epochs=[_epoch(report) for report in recent[-_SHOWN_EPOCHS:]],
+            epochs=[epoch_of(report) for report in recent[-_SHOWN_EPOCHS:]],
             throughput=self._throughput(recent, load, time),
             backlog=[
                 c.BacklogView(source=source, unit=unit, amount=amount)
@@ -141,7 +140,7 @@ class LiveRun:
             else c.UnderWay(epoch=record.epoch, tries=record.try_ + 1, since=record.time / 1e6),
             durable=now.durable,
             target=now.target,
-            active=sum(role == "active" for role in now.roles.values()),
+            active=now.active,
             pending=now.pending,
             is_settled=now.is_settled,
             failure=None if lost is None else str(lost),
@@ -154,7 +153,7 @@ class LiveRun:
         self, recent: Sequence[EpochProgress], load: Load | None, now: float
     ) -> c.Throughput:
         totals, latencies = self._progress.totals, self._history.latencies
-        window, seconds = _window(recent, now)
+        window, seconds = averaged(recent, now)
         return c.Throughput(
             rows_per_second=sum(report.rows for report in window) / seconds,
             latency_p50=quantile(latencies, 0.5),
@@ -187,96 +186,48 @@ class LiveRun:
         """Set how many nodes shall be active."""
         control = self._coordinator.control
         preview = control.preview_scale(nodes)
-        if not dry_run:
-            control.scale(nodes)
-        return self._change(preview, f"Scale from {preview.before} to {preview.after}", dry_run)
+        about = f"Scale from {preview.before} to {preview.after}"
+        return self._change(preview, about, partial(control.scale, nodes), dry_run)
 
     def rebalance(self, *, dry_run: bool) -> c.Change:
         """Give every node a fair share of the load."""
         control = self._coordinator.control
         preview = control.preview_rebalance()
-        if not dry_run:
-            control.rebalance()
-        return self._change(preview, f"Rebalance {preview.after}", dry_run)
+        return self._change(preview, f"Rebalance {preview.after}", control.rebalance, dry_run)
 
     def drain(self, node: str, *, dry_run: bool) -> c.Change:
         """Let a node give up its slots and leave."""
         control = self._coordinator.control
         preview = control.preview_drain(node)
-        if not dry_run:
-            control.drain(node)
-        return self._change(preview, f"Drain from {preview.before} to {preview.after}", dry_run)
+        about = f"Drain from {preview.before} to {preview.after}"
+        return self._change(preview, about, partial(control.drain, node), dry_run)
 
     def move(self, slots: Sequence[c.SlotRange], to: str, *, dry_run: bool) -> c.Change:
         """Make a node the owner of slots."""
         control = self._coordinator.control
-        ranges = [range(each.start, each.stop) for each in slots]
-        preview = control.preview_move(chain.from_iterable(ranges), to)
-        if not dry_run:
-            control.move(chain.from_iterable(ranges), to)
-        return self._change(preview, f"Move slots among {preview.after}", dry_run)
+
+        def ranges() -> Iterable[int]:  # not expanded before it is checked: a range may be long
+            return chain.from_iterable(range(each.start, each.stop) for each in slots)
+
+        preview = control.preview_move(ranges(), to)
+        about = f"Move slots among {preview.after}"
+        return self._change(preview, about, lambda: control.move(ranges(), to), dry_run)
 
     def stop(self, *, dry_run: bool) -> c.Change:
         """Finish the epoch under way, then end the run, in the background."""
         now = self._coordinator.overview()
-        count = sum(role == "active" for role in now.roles.values())
-        preview = c.ChangePreview(
-            text=f"Stop the workflow after the epoch under way; its {count} nodes end. "
-            + (
-                "It can be started again from its checkpoint."
-                if now.durable is not None
-                else "It has no checkpoint: its state is lost."
-            ),
-            nodes_before=count,
-            nodes_after=0,
-            joining=0,
-            leaving=list(now.domains),
-            transfers=[],
-            slots=0,
-            bytes=0,
-        )
         if not dry_run:
             threading.Thread(target=self._stop, name="millstream-stop").start()
-        return c.Change(dry_run=dry_run, preview=preview, run=self._run(now))
+        return c.Change(dry_run=dry_run, preview=stop_preview_of(now), run=self._run(now))
 
-    def _change(self, preview: Preview, what: str, dry_run: bool) -> c.Change:
-        load = self._coordinator.load.newest()
-        sizes = np.zeros(1) if load is None else load.state_bytes
-        transfers = [
-            c.SlotTransfer(
-                source=move.source,
-                to=move.target,
-                slots=sum(map(len, move.runs)),
-                bytes=round(sum(float(sizes[run.start : run.stop].sum()) for run in move.runs)),
-            )
-            for move in preview.moves
-        ]
-        slots, size = sum(each.slots for each in transfers), sum(each.bytes for each in transfers)
-        shown = c.ChangePreview(
-            text=_text(what, preview, slots, size),
-            nodes_before=preview.before,
-            nodes_after=preview.after,
-            joining=preview.joining,
-            leaving=list(preview.leaving),
-            transfers=transfers,
-            slots=slots,
-            bytes=size,
-        )
-        return c.Change(dry_run=dry_run, preview=shown, run=self._run(self._coordinator.overview()))
-
-
-def _text(what: str, preview: Preview, slots: int, size: int) -> str:
-    parts = [f"{what} nodes"]
-    if preview.joining:
-        parts.append(f"start {preview.joining} new")
-    if preview.leaving:
-        parts.append(f"{', '.join(node[:8] for node in preview.leaving)} will leave")
-    parts.append(
-        f"{slots} slots (about {size / 2**20:.1f} MiB of state) change owner between two epochs"
-        if slots
-        else "no slot changes owner"
-    )
-    return "; ".join(parts) + "."
+    def _change(
+        self, preview: Preview, about: str, make: Callable[[], None], dry_run: bool
+    ) -> c.Change:
+        if not dry_run:
+            make()
+        shown = preview_of(preview, about, self._coordinator.load.newest())
+        run = self._run(self._coordinator.overview())
+        return c.Change(dry_run=dry_run, preview=shown, run=run)
 
 
 def _newer(before: c.Snapshot | None, made: c.Snapshot) -> c.Snapshot:
@@ -286,50 +237,3 @@ def _newer(before: c.Snapshot | None, made: c.Snapshot) -> c.Snapshot:
     if replace(made, number=before.number, time=before.time) == before:
         return before
     return replace(made, number=before.number + 1)
-
-
-def _window(recent: Sequence[EpochProgress], now: float) -> tuple[list[EpochProgress], float]:
-    """The epochs over which rates are averaged, and their time."""
-    if not recent:
-        return [], 1.0
-    since = now - max(_WINDOW, 2 * recent[-1].seconds)
-    window = [report for report in recent if report.time > since]
-    if not window:
-        return [], 1.0
-    return window, max(1e-3, window[-1].time - window[0].time + window[0].seconds)
-
-
-def _jobs(recent: Sequence[EpochProgress], now: float) -> list[c.JobView]:
-    window, seconds = _window(recent, now)
-    newest = recent[-1].jobs if recent else {}
-    return [_job(name, job, window, seconds) for name, job in newest.items()]
-
-
-def _job(name: str, job: JobProgress, window: Sequence[EpochProgress], seconds: float) -> c.JobView:
-    watermark = job.watermark
-    return c.JobView(
-        name=name,
-        rows_per_second=sum(report.jobs[name].rows for report in window) / seconds,
-        outputs_per_second=sum(report.jobs[name].outputs for report in window) / seconds,
-        reduce_seconds=job.reduce_seconds,
-        state_keys=job.state_keys,
-        watermark=None if watermark is None else (watermark - EPOCH).total_seconds(),
-        lag=None if job.lag is None else job.lag.total_seconds(),
-        late=job.late,
-        ahead=job.ahead,
-        untimed=job.untimed,
-        fused=list(job.fused),
-    )
-
-
-def _epoch(report: EpochProgress) -> c.EpochView:
-    return c.EpochView(
-        epoch=report.epoch,
-        time=report.time,
-        tries=report.tries,
-        seconds=report.seconds,
-        rows=report.rows,
-        rejected=report.rejected,
-        nodes=report.nodes,
-        phases=[c.PhaseView(name=name, seconds=took) for name, took in report.phases.items()],
-    )

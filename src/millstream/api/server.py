@@ -19,6 +19,7 @@ log = logging.getLogger("millstream")
 
 _END = 2.0  # seconds that requests have when the server ends
 _MOST_AT_ONCE = 128
+_ANY = ("0.0.0.0", "::", "")  # noqa: S104 - compared with, not listened on
 
 
 class ApiServer:
@@ -61,7 +62,7 @@ class ApiServer:
     @property
     def url(self) -> str:
         """The address for browsers and commands on this host."""
-        shown = "127.0.0.1" if self.host in ("0.0.0.0", "::", "") else self.host
+        shown = "127.0.0.1" if self.host in _ANY else self.host
         return f"http://[{shown}]:{self.port}" if ":" in shown else f"http://{shown}:{self.port}"
 
     def start(self) -> None:

@@ -2,7 +2,8 @@
 
 ``millstream demo`` runs an example, ``millstream run`` a workflow in a file. ``millstream ps`` and
 the commands beside it show and change running workflows, ``millstream checkpoint`` inspects
-checkpoints, ``millstream sink`` compacts file sinks, ``millstream doctor`` checks what runs need.
+checkpoints, ``millstream sink`` compacts file sinks, ``millstream doctor`` checks what runs need,
+``millstream bench`` compares with other engines.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 
 import millstream
 from millstream.cli import (
+    bench,
     checkpoint,
     completion,
     control,
@@ -78,5 +80,6 @@ def _parser() -> argparse.ArgumentParser:
     checkpoint.add_to(commands)
     sink.add_to(commands)
     doctor.add_to(commands)
+    bench.add_to(commands)
     completion.add_to(commands, parser)
     return parser

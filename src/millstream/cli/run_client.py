@@ -13,7 +13,7 @@ from millstream.api.contract import Right, Snapshot
 from millstream.errors import ConfigError, MillstreamError
 from millstream.wire.run_registry import RegisteredRun, RunRegistry
 
-TOKEN = "MILLSTREAM_TOKEN"
+TOKEN = "MILLSTREAM_TOKEN"  # noqa: S105 - the name of a variable
 _GLANCE = 3.0
 _AT_ONCE = 16
 

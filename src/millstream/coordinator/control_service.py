@@ -1,8 +1,7 @@
 """Serves what users ask of a running workflow.
 
-Nodes may be named by the beginning of their id. Changes take effect between two epochs; their
-answer describes the run as it is when the change was accepted. This module checks and resolves what
-users pass; :mod:`millstream.coordinator.scaling` makes the changes.
+Nodes may be named by the beginning of their id. Changes take effect between two epochs. This module
+checks and resolves what users pass; :mod:`millstream.coordinator.scaling` makes the changes.
 """
 
 from __future__ import annotations
@@ -12,21 +11,17 @@ from typing import Protocol
 
 from millstream.coordinator import change_preview
 from millstream.coordinator.change_preview import Preview
-from millstream.coordinator.overview import Overview
 from millstream.coordinator.roster import StateLostError
 from millstream.coordinator.run_context import RunContext, RunEndedError
 from millstream.coordinator.scaling import Scaling
 from millstream.errors import ConfigError
 from millstream.ring.ring import NodeId
-from millstream.wire.control import EventPage, RunDescription
+from millstream.wire.control import EventPage
 from millstream.wire.persistence import NotReadyError
 
 
 class ControlledRun(RunContext, Protocol):
     """The run as its user changes it."""
-
-    @property
-    def workflow(self) -> str: ...
 
     @property
     def has_begun(self) -> bool: ...
@@ -37,41 +32,14 @@ class ControlledRun(RunContext, Protocol):
     @property
     def scaling(self) -> Scaling: ...
 
-    def overview(self) -> Overview: ...
-
 
 class ControlService:
-    """Describes and changes a run; wrong values are a ``ConfigError``."""
+    """Previews and makes the changes of a run; wrong values are a ``ConfigError``."""
 
     def __init__(self, run: ControlledRun) -> None:
         self._run = run
 
     # -- looking ---------------------------------------------------------------------------
-
-    def describe(self) -> RunDescription:
-        """The run as it is now."""
-        if not self._run.has_begun:
-            raise NotReadyError("the workflow is starting; retry in a moment")
-        now, record, lost = self._run.overview(), self._run.ledger.record, self._run.state_lost
-        return RunDescription(
-            workflow=self._run.workflow,
-            incarnation=now.incarnation,
-            committed=now.committed,
-            under_way=None if record is None else record.epoch,
-            durable=now.durable,
-            ring=now.placement.version,
-            slots=now.placement.ring.slots,
-            target=now.target,
-            pending=now.pending,
-            is_settled=now.is_settled,
-            nodes=tuple(now.nodes()),
-            owned=now.owned(),
-            lost=now.lost,
-            fenced_alive=now.fenced_alive,
-            slow=now.slow,
-            waits=now.waits,
-            failure=None if lost is None else str(lost),
-        )
 
     def events(self, since: float = float("-inf")) -> EventPage:
         """The retained events later than a time of the run's clock."""
@@ -107,33 +75,29 @@ class ControlService:
 
     # -- changing --------------------------------------------------------------------------
 
-    def scale(self, nodes: int) -> RunDescription:
+    def scale(self, nodes: int) -> None:
         """Set how many nodes shall be active."""
         self._require_running()
         if not isinstance(nodes, int) or isinstance(nodes, bool):
             slots = self._run.roster.placement.ring.slots
             raise ConfigError(f"nodes must be a whole number from 1 to {slots}, got {nodes!r}")
         self._run.scaling.scale_to(nodes)
-        return self.describe()
 
-    def rebalance(self) -> RunDescription:
+    def rebalance(self) -> None:
         """Give every node a fair share of the load."""
         self._require_running()
         self._run.scaling.rebalance()
-        return self.describe()
 
-    def drain(self, name: str) -> RunDescription:
+    def drain(self, name: str) -> None:
         """Let a node, named by its id or the beginning of it, give up its slots and leave."""
         self._require_running()
         self._run.scaling.drain([self._leaver(name)])
-        return self.describe()
 
-    def move(self, slots: Iterable[int], to: str) -> RunDescription:
+    def move(self, slots: Iterable[int], to: str) -> None:
         """Make a node, named by its id or the beginning of it, the owner of slots."""
         self._require_running()
         node = resolved(to, self._run.roster.active, "active node")
         self._run.scaling.move(_checked(slots, self._run.roster.placement.ring.slots), node)
-        return self.describe()
 
     def _leaver(self, name: str) -> NodeId:
         node = resolved(name, self._run.roster.nodes, "node")

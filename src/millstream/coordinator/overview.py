@@ -37,10 +37,14 @@ class Overview:
     is_due: bool
 
     @property
+    def active(self) -> int:
+        """How many nodes are active."""
+        return list(self.roles.values()).count("active")
+
+    @property
     def is_settled(self) -> bool:
         """Whether no slot is pending or will be, and all nodes are there that shall be."""
-        roles = list(self.roles.values())
-        are_there = roles.count("active") == self.target and "leaving" not in roles
+        are_there = self.active == self.target and "leaving" not in self.roles.values()
         return are_there and not self.pending and not self.is_due
 
     def nodes(self) -> list[NodeStatus]:
@@ -60,14 +64,3 @@ class Overview:
             held.in_sync,
             self.roles[node],
         )
-
-    def owned(self) -> dict[str, tuple[range, ...]]:
-        """The slots of each node that owns any, in runs."""
-        found: dict[str, list[range]] = {}
-        for share in self.placement.shares(range(self.placement.ring.slots)):
-            runs = found.setdefault(share.owner, [])
-            if runs and runs[-1].stop == share.slots.start:  # only the copies differ
-                runs[-1] = range(runs[-1].start, share.slots.stop)
-            else:
-                runs.append(share.slots)
-        return {node: tuple(runs) for node, runs in found.items()}

@@ -12,6 +12,7 @@ from millstream.flow.checks import as_source, as_span, check_name
 from millstream.flow.drawing import Drawing
 from millstream.flow.explanation import explain
 from millstream.flow.functions import caller
+from millstream.flow.graph_html import graph_html
 from millstream.flow.plan import plan
 from millstream.flow.streams import Stream
 from millstream.flow.vertices import (
@@ -22,6 +23,7 @@ from millstream.flow.vertices import (
     SourceVertex,
     Vertex,
 )
+from millstream.markup import note
 
 
 class Workflow:
@@ -90,6 +92,13 @@ class Workflow:
         >>> text = flow.draw().mermaid
         """
         return Drawing(plan(self))
+
+    def _repr_html_(self) -> str:
+        """The graph as a table, for notebooks, or what the workflow still lacks."""
+        try:
+            return graph_html(plan(self))
+        except WorkflowError as problem:
+            return note(f"Workflow {self.name} cannot run yet: {problem.what}; {problem.fix}")
 
     def _check_free(self, name: str, kind: str, place: Place) -> None:
         check_name(name, kind, place)

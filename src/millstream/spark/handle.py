@@ -6,10 +6,8 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Literal
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -19,8 +17,10 @@ from millstream.coordinator.state_reader import StateReader
 from millstream.elastic.events import Event
 from millstream.elastic.load import Load
 from millstream.errors import ConfigError
+from millstream.flow.graph_html import graph_html
 from millstream.flow.plan import Plan
 from millstream.flow.vertices import FusedVertex, JobVertex
+from millstream.markup import block, unfolding
 from millstream.observe.display import Display
 from millstream.observe.progress import Progress
 from millstream.ring.drawing import draw
@@ -28,37 +28,10 @@ from millstream.spark.dashboard_option import Dashboard
 from millstream.spark.engine import Engine, EpochFailedError
 from millstream.spark.gateway import BROKEN, Gateway
 from millstream.spark.job_state import JobState
+from millstream.spark.status import Phase, Status
 from millstream.times import END, since_epoch
-from millstream.wire.control import NodeStatus
 
-Phase = Literal["running", "finished", "stopped", "failed"]
 _POLL = 0.1
-
-
-@dataclass(frozen=True)
-class Status:
-    """The status of a run: ``durable`` is the newest epoch in the store, if there is one.
-
-    Nodes that are ``slow`` answer pings, but not calls in time; ``waits`` lists what has been
-    waiting for more than ten seconds, and why. Of the ``lost`` nodes, ``fenced_alive`` are those
-    that answered when they were fenced, or afterwards. ``target`` is how many nodes shall be
-    active, and ``pending`` how many slots are on their way to another owner.
-    """
-
-    workflow: str
-    phase: Phase
-    committed: int
-    ring: int
-    nodes: list[NodeStatus] = field(default_factory=list)
-    lost: list[str] = field(default_factory=list)
-    drawing: str = ""
-    incarnation: int = 1
-    durable: int | None = None
-    slow: list[str] = field(default_factory=list)
-    waits: list[str] = field(default_factory=list)
-    fenced_alive: list[str] = field(default_factory=list)
-    target: int = 0
-    pending: int = 0
 
 
 class Run:
@@ -97,7 +70,7 @@ class Run:
 
     def status(self) -> Status:
         """Where the run is now."""
-        now = self._coordinator.overview()
+        now, load = self._coordinator.overview(), self._coordinator.load.newest()
         return Status(
             self._plan.name,
             self.phase(),
@@ -113,7 +86,15 @@ class Run:
             list(now.fenced_alive),
             now.target,
             now.pending,
+            self._progress.totals,
+            self._progress.last,
+            {} if load is None else load.nodes,
         )
+
+    def _repr_html_(self) -> str:
+        """The status and the graph, for notebooks."""
+        graph = graph_html(self._plan)
+        return block(self.status().html, unfolding("Graph", graph))
 
     def phase(self) -> Phase:
         """Whether it runs, or how it ended."""

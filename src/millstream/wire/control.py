@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -25,41 +24,6 @@ class NodeStatus:
     copies: int
     in_sync: int
     role: Role = "active"
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunDescription:
-    """A run as its coordinator sees it.
-
-    ``under_way`` is the epoch that has been admitted and not committed, ``durable`` the newest
-    epoch in the store, if there is one. ``target`` is how many nodes shall be active, ``pending``
-    how many slots are on their way to another owner; a run ``is_settled`` when no change is under
-    way. ``owned`` are the slots of each node. ``failure`` says why no epoch can be committed any
-    more.
-    """
-
-    workflow: str
-    incarnation: int
-    committed: int
-    under_way: int | None
-    durable: int | None
-    ring: int
-    slots: int
-    target: int
-    pending: int
-    is_settled: bool
-    nodes: tuple[NodeStatus, ...]
-    owned: Mapping[str, tuple[range, ...]]
-    lost: tuple[str, ...]
-    fenced_alive: tuple[str, ...]
-    slow: tuple[str, ...]
-    waits: tuple[str, ...]
-    failure: str | None
-
-    @property
-    def active(self) -> int:
-        """How many nodes are active."""
-        return sum(node.role == "active" for node in self.nodes)
 
 
 @dataclass(frozen=True)
