@@ -21,6 +21,7 @@ from millstream.coordinator.service import Coordinator
 from millstream.coordinator.state_reader import StateReader
 from millstream.elastic.load import Load
 from millstream.flow.plan import Plan
+from millstream.log_context import inheriting
 from millstream.observe.history import RunHistory
 from millstream.observe.progress import EpochProgress, JobProgress, Progress, quantile
 from millstream.times import EPOCH
@@ -236,7 +237,7 @@ class LiveRun:
             bytes=0,
         )
         if not dry_run:
-            threading.Thread(target=self._stop, name="millstream-stop").start()
+            threading.Thread(target=inheriting(self._stop), name="millstream-stop").start()
         return c.Change(dry_run=dry_run, preview=preview, run=self._run(now))
 
     def _change(self, preview: Preview, what: str, dry_run: bool) -> c.Change:

@@ -128,7 +128,8 @@ class Engine:
         try:
             if context is not None:
                 context.enter()
-            self._run(batch)
+            with self._coordinator.log_context.entered():
+                self._run(batch)
         except BaseException as problem:
             self.fail(problem, batch.epoch)
         finally:

@@ -21,6 +21,7 @@ from millstream.elastic.load import Load
 from millstream.errors import ConfigError
 from millstream.flow.plan import Plan
 from millstream.flow.vertices import FusedVertex, JobVertex
+from millstream.log_context import inheriting
 from millstream.observe.display import Display
 from millstream.observe.progress import Progress
 from millstream.ring.drawing import draw
@@ -273,7 +274,7 @@ class Run:
         From a sink's function or a listener it returns at once; the run ends after the epoch.
         """
         if self._engine.is_own_thread:
-            threading.Thread(target=self.stop, name="millstream-stop").start()
+            threading.Thread(target=inheriting(self.stop), name="millstream-stop").start()
             return
         with self._lock:
             if self._is_active():
@@ -283,8 +284,9 @@ class Run:
             self._end()
 
     def _end(self) -> None:
-        self._display.close(self._progress.totals)
-        self._cleanup.close()
+        with self._coordinator.log_context.entered():
+            self._display.close(self._progress.totals)
+            self._cleanup.close()
 
     def __enter__(self) -> Run:
         return self

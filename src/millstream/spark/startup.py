@@ -34,6 +34,7 @@ from millstream.flow.plan import Plan
 from millstream.flow.sources import ReplaySource
 from millstream.flow.time_origins import timings_of
 from millstream.flow.vertices import SourceVertex
+from millstream.log_context import DRIVER, LogContext
 from millstream.node.durability.write_queue import WriteQueueOptions
 from millstream.node.process import Launch
 from millstream.node.service import NodeOptions
@@ -83,21 +84,29 @@ class Startup:
         self._cleanup = cleanup
         self._checkpoint = RunCheckpoint("")
         self._figures: RunHistory | None = None
+        self._coordinator: Coordinator | None = None
+        self._log_context = LogContext(workflow=planned.name, node=DRIVER, epoch=self._epoch)
+        self._log_context.open()
         folder = config.checkpoint
         self._gateway = Gateway(spark.sparkContext, None if folder is None else os.fspath(folder))
         atexit.register(cleanup.close)
         cleanup.callback(atexit.unregister, cleanup.close)
+        cleanup.callback(self._log_context.close)
 
     def run(self) -> Run:
         """Start the query; if that fails, undo what was started."""
         try:
-            return self._run()
+            with self._log_context.entered():
+                return self._run()
         except BaseException as problem:
             better = self._checkpoint.successor(problem) or self._lost(problem)
             self._cleanup.close()
             if better is None:
                 raise
             raise better from problem
+
+    def _epoch(self) -> int:
+        return -1 if self._coordinator is None else self._coordinator.log_context.epoch()
 
     def _lost(self, problem: BaseException) -> SparkLostError | None:
         return self._gateway.loss() if isinstance(problem, Exception) else None
@@ -124,7 +133,8 @@ class Startup:
         before = checkpoint.nodes and min(max(checkpoint.nodes, config.min_nodes), most)
         nodes = config.nodes or before or min(max(cores, config.min_nodes), most, config.slots)
         identity = new_identity() if config.encrypted else None
-        coordinator, endpoint = self._coordinator(folder, identity)
+        coordinator, endpoint = self._serve_coordinator(folder, identity)
+        self._coordinator = coordinator
         launch = Launch(
             NodeId(""),
             endpoint,
@@ -139,6 +149,7 @@ class Startup:
             WriteQueueOptions(when_full=config.when_full),
             config.memory_bytes,
             identity,
+            workflow=planned.name,
         )
         template = NodeTemplate.of(launch, listen=config.listen is not None, zone=config.zone)
         started = start_nodes(spark.sparkContext, template, nodes, cores=cores)
@@ -308,7 +319,9 @@ class Startup:
     def _has_ttl(self) -> bool:
         return any(job.ttl is not None for _, job in self._plan.jobs)
 
-    def _coordinator(self, folder: str, identity: Identity | None) -> tuple[Coordinator, Endpoint]:
+    def _serve_coordinator(
+        self, folder: str, identity: Identity | None
+    ) -> tuple[Coordinator, Endpoint]:
         address = f"grpc+unix://{folder}/coordinator.sock"
         if self._config.listen is not None:
             address = tcp_address(self._config.listen, identity)
