@@ -41,6 +41,7 @@ from millstream.node.service import NodeOptions
 from millstream.observe.display import display_for
 from millstream.observe.history import RunHistory
 from millstream.observe.progress import Progress
+from millstream.observe.tracing import Tracing
 from millstream.ring.ring import NodeId
 from millstream.spark.backlog import Backlog
 from millstream.spark.bounded_input import ending_of
@@ -158,6 +159,8 @@ class Startup:
         progress.listen(display.show)
         self._figures = figures = RunHistory(coordinator.load.newest)
         progress.listen(figures.add)
+        tracing = Tracing(planned.name)
+        coordinator.events.listen(tracing.add_event)
         frames = EpochFrames(planned, program, pack(program), endpoint, admitted.branches)
         engine = Engine(
             planned,
@@ -171,6 +174,7 @@ class Startup:
             log=log_of(spark),
             overlap=config.overlap > 0
             and not any(vertex.source.forgets for _, vertex in planned.of_kind(SourceVertex)),
+            tracing=tracing,
         )
         self._cleanup.callback(engine.close)
         coordinator.begin(
