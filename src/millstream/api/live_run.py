@@ -24,6 +24,7 @@ from millstream.flow.plan import Plan
 from millstream.log_context import inheriting
 from millstream.observe.history import RunHistory
 from millstream.observe.progress import EpochProgress, JobProgress, Progress, quantile
+from millstream.observe.source_backlog import SourceBacklog
 from millstream.times import EPOCH
 from millstream.wire.persistence import NotReadyError
 
@@ -45,7 +46,7 @@ class LiveRun:
         *,
         phase: Callable[[], c.Phase],
         stop: Callable[[], None],
-        backlog: Callable[[], list[tuple[str, str, float]]] = list,
+        backlog: Callable[[], Sequence[SourceBacklog]] = tuple,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._plan = plan
@@ -111,8 +112,10 @@ class LiveRun:
             epochs=[_epoch(report) for report in recent[-_SHOWN_EPOCHS:]],
             throughput=self._throughput(recent, load, time),
             backlog=[
-                c.BacklogView(source=source, unit=unit, amount=amount)
-                for source, unit, amount in self._backlog()
+                c.BacklogView(
+                    source=each.source, unit=each.unit, amount=each.amount, epochs=each.epochs
+                )
+                for each in self._backlog()
             ],
             checkpoint=self._checkpoint(overview, recent),
             nodes=nodes_of(overview, {} if load is None else load.nodes),

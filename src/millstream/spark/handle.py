@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from types import TracebackType
@@ -24,6 +24,7 @@ from millstream.flow.vertices import FusedVertex, JobVertex
 from millstream.log_context import inheriting
 from millstream.observe.display import Display
 from millstream.observe.progress import Progress
+from millstream.observe.source_backlog import SourceBacklog
 from millstream.ring.drawing import draw
 from millstream.spark.dashboard_option import Dashboard
 from millstream.spark.engine import Engine, EpochFailedError
@@ -43,7 +44,8 @@ class Status:
     Nodes that are ``slow`` answer pings, but not calls in time; ``waits`` lists what has been
     waiting for more than ten seconds, and why. Of the ``lost`` nodes, ``fenced_alive`` are those
     that answered when they were fenced, or afterwards. ``target`` is how many nodes shall be
-    active, and ``pending`` how many slots are on their way to another owner.
+    active, and ``pending`` how many slots are on their way to another owner. ``backlog`` is what
+    waits at each source; its amount is None where the source does not report it.
     """
 
     workflow: str
@@ -60,6 +62,7 @@ class Status:
     fenced_alive: list[str] = field(default_factory=list)
     target: int = 0
     pending: int = 0
+    backlog: list[SourceBacklog] = field(default_factory=list)
 
 
 class Run:
@@ -76,6 +79,7 @@ class Run:
         cleanup: contextlib.ExitStack,
         gateway: Gateway,
         spark: SparkSession,
+        backlog: Callable[[], Sequence[SourceBacklog]] = tuple,
     ) -> None:
         self._plan = plan
         self._coordinator = coordinator
@@ -86,6 +90,7 @@ class Run:
         self._cleanup = cleanup
         self._gateway = gateway
         self._spark = spark
+        self._backlog = backlog
         self.dashboard: Dashboard | None = None
         self._stopped = False
         self._raised = False
@@ -114,6 +119,7 @@ class Run:
             list(now.fenced_alive),
             now.target,
             now.pending,
+            list(self._backlog()),
         )
 
     def phase(self) -> Phase:

@@ -43,7 +43,7 @@ from millstream.observe.history import RunHistory
 from millstream.observe.progress import Progress
 from millstream.observe.tracing import Tracing
 from millstream.ring.ring import NodeId
-from millstream.spark.backlog import Backlog
+from millstream.spark.backlog import Backlog, backlog_of
 from millstream.spark.bounded_input import ending_of
 from millstream.spark.checkpoint import RunCheckpoint, claim_checkpoint
 from millstream.spark.compile import EpochFrames, admission
@@ -238,6 +238,7 @@ class Startup:
         )
         self._cleanup.callback(pool.close)
         pool.start()
+        backlog = backlog_of(spark, query, planned, admitted, checkpoint.location)
         run = Run(
             planned,
             coordinator,
@@ -248,8 +249,9 @@ class Startup:
             self._cleanup,
             self._gateway,
             spark,
+            backlog,
         )
-        self._serve(run, coordinator, figures, query)
+        self._serve(run, coordinator, figures, backlog)
         return run
 
     def _serve(
@@ -257,7 +259,7 @@ class Startup:
         run: Run,
         coordinator: Coordinator,
         figures: RunHistory,
-        query: StreamingQuery,
+        backlog: Backlog,
     ) -> None:
         """Let the user's commands, and the dashboard, reach the run."""
         address = address_of(self._config.dashboard)
@@ -276,7 +278,7 @@ class Startup:
             StateReader(coordinator, self._gateway.explaining),
             phase=run.phase,
             stop=run.stop,
-            backlog=Backlog(query),
+            backlog=backlog,
         )
         api = RunApi(live, address, version=version("millstream"))
         registration = Registration(self._plan.name, api.access())
