@@ -3,6 +3,8 @@ from __future__ import annotations
 import io
 import logging
 import re
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -96,6 +98,19 @@ def test_a_handler_shows_the_context_also_of_other_loggers() -> None:
         "WARNING odd key [workflow=words epoch=3 job=count node=driver]\n"
     )
     assert all(f"%({name})s" in TEXT for name in FIELDS)
+
+
+def test_a_program_that_configures_no_logging_shows_the_context() -> None:
+    program = (
+        "import logging; from millstream.log_context import LogContext, show_context\n"
+        "LogContext(workflow='words', node='5f0c9a1e', epoch=lambda: 4).open()\n"
+        "show_context()\n"
+        "logging.getLogger('users').warning('odd key')"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+
+    shown = "WARNING odd key [workflow=words epoch=4 job= node=5f0c9a1e]\n"
+    assert done.stderr.endswith(shown)
 
 
 def test_the_epoch_of_a_coordinator_is_the_one_under_way_or_the_newest_committed() -> None:

@@ -66,7 +66,9 @@ class Backlog:
         reported = () if progress is None else progress.sources
         # Spark reports a stream that is read twice, by a union, as two.
         if len(reported) != self._reported:
-            return [SourceBacklog(source=name) for name, _ in self._vertices]
+            return [
+                SourceBacklog(source=name, unit=_unit(source)) for name, source in self._vertices
+            ]
         return [
             self._backlog(at, name, source, report)
             for at, ((name, source), report) in enumerate(
@@ -78,7 +80,7 @@ class Backlog:
         if isinstance(source, flow.FolderSource):
             return SourceBacklog(
                 source=name,
-                unit="files",
+                unit=_unit(source),
                 amount=self._unread(at, source, report),
                 per_epoch=source.max_files_per_epoch,
             )
@@ -121,6 +123,10 @@ def rows_waiting(source: flow.Source, end: Any, latest: Any) -> int | None:
         case flow.RateSource():
             return max(0, (int(latest) - int(end)) * source.rows_per_second)
     return None
+
+
+def _unit(source: flow.Source) -> str:
+    return "files" if isinstance(source, flow.FolderSource) else "rows"
 
 
 def _limit(source: flow.Source) -> int | None:
