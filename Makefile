@@ -27,6 +27,7 @@ demo: setup ## see it run
 # The suites with targets of their own: servers that are started, processes that are killed, pages
 # and examples that run as they stand, a browser, and Spark's own stateful queries, which are slow.
 stores := tests/contract tests/stores
+monitoring := tests/monitoring
 chaos := tests/chaos tests/spark/test_kills.py tests/spark/test_speculation.py \
 	tests/spark/test_window_kills.py
 docs := tests/test_docs.py tests/test_examples.py tests/test_notebooks.py tests/cli/test_command.py \
@@ -39,7 +40,7 @@ side_by_side := -n 2 --dist worksteal
 test: setup ## run the tests; ARGS="-m 'not spark and not cluster'" for the quick ones
 	@tools/setup servers
 	@$(with_java) $(BIN)/pytest $(side_by_side) \
-		$(addprefix --ignore=,$(stores) $(chaos) $(docs) $(processors) $(browser)) $(ARGS)
+		$(addprefix --ignore=,$(stores) $(monitoring) $(chaos) $(docs) $(processors) $(browser)) $(ARGS)
 
 .PHONY: test-docs
 test-docs: setup ## run examples, docs, the demo and small benchmarks as users do
@@ -50,9 +51,9 @@ test-processors: setup ## run Spark's stateful processors on Spark and on nodes,
 	@$(with_java) $(BIN)/pytest $(processors) $(ARGS)
 
 .PHONY: test-stores
-test-stores: setup ## hold all stores to their contract, against real servers
+test-stores: setup ## real servers: hold all stores to their contract, scrape a run with Prometheus
 	@tools/setup servers
-	@$(BIN)/pytest $(stores) $(ARGS)
+	@$(with_java) $(BIN)/pytest $(stores) $(monitoring) $(ARGS)
 
 .PHONY: test-browser
 test-browser: setup ## drive the dashboard in a real browser, on a simulated and on a real run

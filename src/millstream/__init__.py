@@ -5,7 +5,7 @@ The layers, from the user's side inwards; imports go one way, downwards, and a t
     cli                   the command ``millstream``
     spark                 the only importer of pyspark: sessions, stages, feeds, sources, sinks
     api, dashboard        a run over HTTP, and the page that shows it
-    observe               progress and its display
+    observe               progress, its display, and traces
     coordinator, node     who decides, and who owns the state
     wire                  authenticated calls between processes
     work                  users' functions at work: mapping, packing, reducing
@@ -14,7 +14,7 @@ The layers, from the user's side inwards; imports go one way, downwards, and a t
     stores                where checkpoints are durable: one protocol, several back-ends
     flow                  what users write: frozen descriptions of workflows
     state, ring           fragments, columns and codecs; keys, hashes, slots and their owners
-    errors                the root of all errors
+    errors, log_context   the root of all errors; what a line of the log says about its origin
 
 Importing this package does not start a JVM: what needs Spark is loaded when first used.
 """

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import millstream as ms
-from millstream.api.contract import ScanQuery, SlotRange, TopQuery
+from millstream.api.contract import BacklogView, ScanQuery, SlotRange, TopQuery
 from millstream.api.event_view import page_of
 from millstream.api.live_run import LiveRun
 from millstream.api.served_run import ContinuationGoneError
@@ -18,6 +18,7 @@ from millstream.errors import ConfigError
 from millstream.flow.plan import plan
 from millstream.observe.history import RunHistory
 from millstream.observe.progress import EpochProgress, JobProgress, Progress
+from millstream.observe.source_backlog import SourceBacklog
 from millstream.sim import World
 from tests.coordinator.clusters import N0, N1, N2, SLOTS, Run
 
@@ -50,7 +51,10 @@ class Scene:
             StateReader(coordinator),
             phase=lambda: "running",
             stop=lambda: self.stopped.append(True),
-            backlog=lambda: [("lines", "files", 3.0)],
+            backlog=lambda: [
+                SourceBacklog(source="lines", unit="files", amount=3, per_epoch=2),
+                SourceBacklog(source="clicks"),
+            ],
             clock=self.clock,
         )
 
@@ -98,7 +102,10 @@ def test_a_snapshot_shows_graph_epochs_nodes_and_ring(scene: Scene) -> None:
         assert [node.id for node in now.nodes] == [N0, N1]
         assert sum(arc.stop - arc.start for arc in now.ring.arcs) == SLOTS
         assert (now.ring.moves, now.ring.under_replicated) == ([], 0)
-        assert now.backlog[0].amount == 3.0
+        assert now.backlog == [
+            BacklogView(source="lines", unit="files", amount=3, epochs=2),
+            BacklogView(source="clicks", unit="rows", amount=None),
+        ]
         assert now.throughput.latency_p50 == 0.5
 
     scene.run.main(main)

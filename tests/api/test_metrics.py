@@ -5,6 +5,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+from millstream.api.contract import BacklogView
 from millstream.api.metrics import exposition, metrics_of
 from tests.api.conftest import Scene
 from tests.api.stand_in import snapshot
@@ -32,6 +33,16 @@ def test_labels_are_escaped() -> None:
 
     assert 'workflow="a\\"b\\\\c\\nd"' in exposition(odd)
     assert all(LINE.match(line) for line in exposition(odd).splitlines() if line[0] != "#")
+
+
+def test_a_source_that_does_not_report_its_backlog_has_no_value() -> None:
+    files = BacklogView(source="lines", unit="files", amount=0, epochs=0)
+    unknown = BacklogView(source="clicks", unit="rows", amount=None)
+    text = exposition(replace(snapshot(), backlog=[files, unknown]))
+
+    assert 'millstream_backlog{workflow="wordcount",source="lines",unit="files"} 0.0' in text
+    assert 'millstream_backlog_epochs{workflow="wordcount",source="lines"} 0.0' in text
+    assert "clicks" not in text
 
 
 def test_alerts_and_the_dashboard_of_grafana_use_metrics_that_exist() -> None:

@@ -41,6 +41,11 @@ def test_values_change_as_epochs_commit(run: SimulatedRun, open_page: Open) -> N
     page.wait(lambda: "/s" in page.text("#jobs"), "rates of jobs")
 
 
+def test_the_graph_shows_what_waits_at_a_source(run: SimulatedRun, open_page: Open) -> None:
+    page = open_page(run)
+    page.wait(lambda: "rows waiting" in page.text("#graph"), "the backlog of the source")
+
+
 def test_an_update_touches_only_what_changed(open_page: Open) -> None:
     run = SimulatedRun(200)
     run.step()

@@ -50,7 +50,7 @@ class Run:
         self.sink = MemorySink()
         self.at: dict[str, Callable[[], None]] = {}
         self.events: list[str] = []
-        self._input = random.Random(7)
+        self.input = random.Random(7)
 
     def main(self, main: Callable[[], T], until: float = 500.0) -> T:
         """Form the ring, and run a function in the driver."""
@@ -70,7 +70,7 @@ class Run:
 
     def epoch(self) -> EpochResult:
         """Run the next epoch; to be called within the driver."""
-        given = records(self._input, 2)
+        given = records(self.input, 2)
         self.reference.add(given)
         return run_epoch(self.coordinator, self.next_epoch, 0, self.body(given))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -14,7 +15,9 @@ import pyarrow as pa
 import pytest
 
 from millstream.node import key_batches, slot_store
+from millstream.node.held_units import Work
 from millstream.node.load_meter import LoadMeter
+from millstream.node.machine import NodeMachine
 from millstream.node.peers import Outgoing
 from millstream.node.typed_errors import BackgroundTaskError
 from millstream.ring.hashing import slot_of_key
@@ -730,3 +733,18 @@ def test_merged_tables_are_freed_one_by_one(scene: Scene, monkeypatch: pytest.Mo
 
     assert counts
     assert set(counts) == {1}
+
+
+def test_lines_that_are_logged_during_a_feed_name_its_job(
+    scene: Scene, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reduce = NodeMachine.reduce
+
+    def logged(machine: NodeMachine, work: Work) -> Any:
+        logging.getLogger("millstream").warning("reducing")
+        return reduce(machine, work)
+
+    monkeypatch.setattr(NodeMachine, "reduce", logged)
+    scene.feed(0, [("a", 1)])
+
+    assert [vars(record)["job"] for record in caplog.records] == [HISTORY.name]

@@ -267,3 +267,16 @@ def test_small_epochs_are_one_task_and_large_ones_several() -> None:
 
     assert len(reader.partitions({"row": 0}, {"row": 100})) == 1
     assert len(reader.partitions({"row": 0}, {"row": 10_000})) == 2
+
+
+def test_the_latest_offset_is_what_is_due() -> None:
+    clock = Clock()
+    paced = reader_of(read.replay(MANY, rate=10.0, rows_per_epoch=5), clock)
+    assert paced.reportLatestOffset() is None  # the pace begins with the first epoch
+    paced.latestOffset({"row": 0}, ReadMaxRows(5))
+    clock.now += 2.0
+    assert paced.reportLatestOffset() == {"row": 20}
+    clock.now += 1e9
+    assert paced.reportLatestOffset() == {"row": MANY.num_rows}
+
+    assert reader_of(read.replay(MANY)).reportLatestOffset() == {"row": MANY.num_rows}

@@ -22,8 +22,10 @@ from millstream.coordinator.service import Coordinator
 from millstream.coordinator.state_reader import StateReader
 from millstream.elastic.load import Load
 from millstream.flow.plan import Plan
+from millstream.log_context import inheriting
 from millstream.observe.history import RunHistory
 from millstream.observe.progress import EpochProgress, Progress, quantile
+from millstream.observe.source_backlog import SourceBacklog
 from millstream.wire.persistence import NotReadyError
 
 _FRESH = 0.2  # seconds for which a snapshot is not made anew
@@ -43,7 +45,7 @@ class LiveRun:
         *,
         phase: Callable[[], c.Phase],
         stop: Callable[[], None],
-        backlog: Callable[[], list[tuple[str, str, float]]] = list,
+        backlog: Callable[[], Sequence[SourceBacklog]] = tuple,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._plan = plan
@@ -109,8 +111,10 @@ class LiveRun:
             epochs=[epoch_of(report) for report in recent[-_SHOWN_EPOCHS:]],
             throughput=self._throughput(recent, load, time),
             backlog=[
-                c.BacklogView(source=source, unit=unit, amount=amount)
-                for source, unit, amount in self._backlog()
+                c.BacklogView(
+                    source=each.source, unit=each.unit, amount=each.amount, epochs=each.epochs
+                )
+                for each in self._backlog()
             ],
             checkpoint=self._checkpoint(overview, recent),
             nodes=nodes_of(overview, {} if load is None else load.nodes),
@@ -217,7 +221,7 @@ class LiveRun:
         """Finish the epoch under way, then end the run, in the background."""
         now = self._coordinator.overview()
         if not dry_run:
-            threading.Thread(target=self._stop, name="millstream-stop").start()
+            threading.Thread(target=inheriting(self._stop), name="millstream-stop").start()
         return c.Change(dry_run=dry_run, preview=stop_preview_of(now), run=self._run(now))
 
     def _change(

@@ -62,8 +62,7 @@ def metrics_of(now: Snapshot) -> Iterator[Metric]:
         if kept.time is not None:
             help_ = "When the newest checkpoint was written"
             yield _one("checkpoint_timestamp_seconds", "gauge", help_, kept.time)
-    backlog = [({"source": each.source, "unit": each.unit}, each.amount) for each in now.backlog]
-    yield Metric("backlog", "gauge", "What sources have that was not read yet", backlog)
+    yield from _backlog(now)
 
 
 def _nodes(now: Snapshot) -> Iterator[Metric]:
@@ -88,6 +87,22 @@ def _nodes(now: Snapshot) -> Iterator[Metric]:
             if (value := getattr(node, name)) is not None
         ]
         yield Metric(f"node_{name}", "gauge", about, found)
+
+
+def _backlog(now: Snapshot) -> Iterator[Metric]:
+    """A source that does not report its backlog has no values."""
+    waiting = [
+        ({"source": each.source, "unit": each.unit}, float(each.amount))
+        for each in now.backlog
+        if each.amount is not None
+    ]
+    yield Metric("backlog", "gauge", "What sources have that no epoch has read", waiting)
+    epochs = [
+        ({"source": each.source}, float(each.epochs))
+        for each in now.backlog
+        if each.epochs is not None
+    ]
+    yield Metric("backlog_epochs", "gauge", "Epochs that it takes to read the backlog", epochs)
 
 
 def _jobs(now: Snapshot) -> Iterator[Metric]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from functools import partial
 
 from millstream.api.contract import Right
 from millstream.api.guard import LOGIN
 from millstream.api.served_run import ServedRun
 from millstream.api.server import ApiServer, is_loopback
 from millstream.api.tokens import TOKEN_LIFETIME, TokenBook
+from millstream.log_context import inheriting
 from millstream.wire.run_registry import ApiAccess
 
 log = logging.getLogger("millstream")
@@ -43,9 +45,8 @@ class RunApi:
     def start(self, renew: Callable[[ApiAccess], None]) -> None:
         """Begin to answer; ``renew`` gets new tokens long before the old ones expire."""
         self._server.start()
-        threading.Thread(
-            target=self._renew, args=(renew,), name="millstream-tokens", daemon=True
-        ).start()
+        work = inheriting(partial(self._renew, renew))
+        threading.Thread(target=work, name="millstream-tokens", daemon=True).start()
 
     def close(self) -> None:
         """Stop answering."""

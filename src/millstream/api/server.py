@@ -14,6 +14,7 @@ from millstream.api.app import application
 from millstream.api.served_run import ServedRun
 from millstream.api.tokens import TokenBook
 from millstream.errors import ConfigError
+from millstream.log_context import inheriting
 
 log = logging.getLogger("millstream")
 
@@ -34,6 +35,7 @@ class ApiServer:
         self.cookie = f"millstream_{self.port}"  # cookies of a host are sent to all of its ports
         names = (host, socket.gethostname(), socket.getfqdn()) if not is_loopback(host) else (host,)
         self._ending = threading.Event()
+        self._thread: threading.Thread | None = None
         app = application(
             run,
             tokens,
@@ -57,7 +59,6 @@ class ApiServer:
                 timeout_graceful_shutdown=int(_END),
             )
         )
-        self._thread = threading.Thread(target=self._serve, name="millstream-http", daemon=True)
 
     @property
     def url(self) -> str:
@@ -67,13 +68,15 @@ class ApiServer:
 
     def start(self) -> None:
         """Begin to answer."""
+        work = inheriting(self._serve)
+        self._thread = threading.Thread(target=work, name="millstream-http", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
         """Stop answering, and free the port."""
         self._ending.set()
         self._server.should_exit = True
-        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+        if self._thread is not None and threading.current_thread() is not self._thread:
             self._thread.join(2 * _END)
         with contextlib.suppress(OSError):
             self._socket.close()

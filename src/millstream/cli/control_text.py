@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from millstream.api.contract import EventView, Snapshot
+from millstream.api.contract import BacklogView, EventView, Snapshot
 from millstream.cli.argument_types import slots_text
 from millstream.cli.text_table import moment, table
 from millstream.wire.run_registry import RegisteredRun
@@ -55,6 +55,7 @@ def status(run: RegisteredRun | None, now: Snapshot) -> str:
         f"nodes     {progress(now)}, ring {now.ring.version}",
         f"input     {through.rows_per_second:,.0f} rows/s, epochs take "
         f"{1000 * through.latency_p50:,.0f} ms (p99 {1000 * through.latency_p99:,.0f})",
+        f"backlog   {backlog(now)}",
     ]
     columns = ("NODE", "ROLE", "SLOTS", "COPIES", "IN SYNC", "HOST", "EXECUTOR", "PID", "OWNS")
     owned = _owned(now)
@@ -83,6 +84,18 @@ def status(run: RegisteredRun | None, now: Snapshot) -> str:
     if state.failure is not None:
         notes.append(f"failed: {state.failure}")
     return "\n".join([*lines, *([""] if notes else []), *notes])
+
+
+def backlog(now: Snapshot) -> str:
+    """What waits at each source."""
+    return "; ".join(map(_waiting, now.backlog)) or "not known"
+
+
+def _waiting(each: BacklogView) -> str:
+    if each.amount is None:
+        return f"{each.source} not known"
+    epochs = "" if each.epochs is None else f" ({each.epochs:,} epochs)"
+    return f"{each.source} {each.amount:,} {each.unit}{epochs}"
 
 
 def _owned(now: Snapshot) -> dict[str, list[range]]:

@@ -17,8 +17,8 @@ from millstream.api.contract import Events, EventView, Snapshot
 from millstream.checkpoints.tables import as_text
 from millstream.cli.argument_types import seconds
 from millstream.cli.commands import add_command
+from millstream.cli.control_text import backlog, progress
 from millstream.cli.control_text import event as event_text
-from millstream.cli.control_text import progress
 from millstream.cli.run_client import connect
 
 _SHOWN_EVENTS = 8
@@ -54,7 +54,8 @@ def view(now: Snapshot, events: list[EventView]) -> Group:
         f"  {now.run.phase}, epoch {now.run.committed}, {progress(now)}\n",
         f"{through.rows_per_second:,.0f} rows/s   epochs p50 {1000 * through.latency_p50:,.0f} ms, "
         f"p99 {1000 * through.latency_p99:,.0f} ms   pressure {through.pressure:.2f}   "
-        f"{through.state_keys:,} keys, {through.state_bytes / 2**20:,.1f} MiB",
+        f"{through.state_keys:,} keys, {through.state_bytes / 2**20:,.1f} MiB\n"
+        f"backlog {backlog(now)}",
     )
     parts: list[Any] = [heading, _nodes(now), _jobs(now)]
     if now.hot_keys:

@@ -70,9 +70,18 @@ class EpochResult:
     phases: Mapping[str, float] = field(default_factory=dict)
 
 
-def run_epoch(coordinator: Coordinator, epoch: int, time: int, body: Body) -> EpochResult:
-    """Run an epoch until it is committed, published and sealed, or raise why it cannot be."""
-    watch = _Stopwatch(coordinator.net.now)
+def run_epoch(
+    coordinator: Coordinator,
+    epoch: int,
+    time: int,
+    body: Body,
+    on_phase: Callable[[str, float], None] = lambda phase, seconds: None,
+) -> EpochResult:
+    """Run an epoch until it is committed, published and sealed, or raise why it cannot be.
+
+    ``on_phase`` is called with each phase that has ended, and its seconds.
+    """
+    watch = _Stopwatch(coordinator.net.now, on_phase)
     record = coordinator.admit(epoch, time)
     watch.ends("admit")
     undisturbed = 0
@@ -126,16 +135,18 @@ def run_epoch(coordinator: Coordinator, epoch: int, time: int, body: Body) -> Ep
 class _Stopwatch:
     """Adds up the time of each phase of an epoch, which may have several tries."""
 
-    def __init__(self, now: Callable[[], float]) -> None:
+    def __init__(self, now: Callable[[], float], on_phase: Callable[[str, float], None]) -> None:
         self._now = now
+        self._on_phase = on_phase
         self._last = now()
         self.seconds: dict[str, float] = {}
 
     def ends(self, phase: str) -> None:
         """Count the time since the last phase ended for this one."""
         now = self._now()
-        self.seconds[phase] = self.seconds.get(phase, 0.0) + now - self._last
-        self._last = now
+        seconds, self._last = now - self._last, now
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
+        self._on_phase(phase, seconds)
 
 
 def _commit(

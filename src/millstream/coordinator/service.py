@@ -40,6 +40,7 @@ from millstream.elastic.events import EventLog
 from millstream.elastic.slot_shares import weights_of
 from millstream.errors import MillstreamError
 from millstream.flow.time_origins import JobTiming
+from millstream.log_context import DRIVER, LogContext
 from millstream.ring.drawing import draw
 from millstream.ring.ring import NodeId
 from millstream.ring.zones import shortage
@@ -66,6 +67,7 @@ class Coordinator:
     def __init__(self, net: Net, patience: Patience | None = None, *, workflow: str = "") -> None:
         self.net = net
         self.workflow = workflow
+        self.log_context = LogContext(workflow=workflow, node=DRIVER, epoch=self._logged_epoch)
         self.rpc = NodeRpc(net)
         self.waits = WaitLog(net)
         self._lock = net.lock()
@@ -172,6 +174,10 @@ class Coordinator:
     def roster(self) -> Roster:
         assert self._roster is not None
         return self._roster
+
+    def _logged_epoch(self) -> int:
+        record = self.ledger.record if self.has_begun else None
+        return self._newest_epoch() if record is None else record.epoch
 
     def _newest_epoch(self) -> int:
         return self.ledger.committed.epoch if self.has_begun else -1
@@ -334,7 +340,8 @@ class Coordinator:
 
     def answer(self, request: Request[A]) -> A:
         """Serve a request of a node or of a task."""
-        return self._requests.answer(request)
+        with self.log_context.entered():  # in a thread of the server
+            return self._requests.answer(request)
 
     def assignment(self) -> Assign:
         """The placement in force, as nodes get it."""

@@ -35,6 +35,11 @@ class EventLog:
         self._events: deque[Event] = deque(maxlen=_RETAINED)
         self._newest = 0
         self._lock = threading.Lock()
+        self._listeners: list[Callable[[Event], None]] = []
+
+    def listen(self, listener: Callable[[Event], None]) -> None:
+        """Call ``listener``, which raises nothing, with every event from now on."""
+        self._listeners.append(listener)
 
     def add(self, kind: str, text: str, facts: Mapping[str, object] | None = None) -> Event:
         """Add an event that happens now."""
@@ -50,6 +55,8 @@ class EventLog:
                 number=self._newest,
             )
             self._events.append(event)
+        for listener in self._listeners:
+            listener(event)
         return event
 
     def all(self) -> list[Event]:

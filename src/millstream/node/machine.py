@@ -89,6 +89,15 @@ class NodeMachine:
         return self.current.committed
 
     @property
+    def newest_epoch(self) -> int:
+        """The epoch under way, or else the newest committed one."""
+        return max(self.current.epoch, self.committed.epoch)
+
+    def job_name(self, job: int) -> str:
+        """The name of a job; empty if this node does not run it."""
+        return self._jobs[job].name if job in self._jobs else ""
+
+    @property
     def incarnation(self) -> int:
         return self.current.incarnation
 

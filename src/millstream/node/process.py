@@ -25,6 +25,7 @@ import cloudpickle
 
 from millstream.errors import MillstreamError
 from millstream.flow.vertices import JobVertex
+from millstream.log_context import LogContext, show_context
 from millstream.node.driver_watch import await_driver_lost
 from millstream.node.durability.write_queue import WriteQueue, WriteQueueOptions
 from millstream.node.joining import Admission, join
@@ -56,7 +57,8 @@ class Launch:
     It listens on a socket in the run's ``folder``, or, if ``host`` is given, on a free port there.
     ``store`` is the URL of the store, where jobs have ``ids``. Keys beyond the ``memory_limit``, in
     bytes, are spilled to a local disk. With an ``identity``, connections to the host are encrypted.
-    With an ``admission`` the node joins a workflow that is running.
+    With an ``admission`` the node joins a workflow that is running. ``workflow`` is its name, for
+    the log.
     """
 
     node: NodeId
@@ -73,6 +75,7 @@ class Launch:
     memory_limit: int | None = None
     identity: Identity | None = None
     admission: Admission | None = None
+    workflow: str = ""
 
 
 @dataclass(frozen=True)
@@ -177,6 +180,11 @@ def main() -> None:
             options=MeterOptions(kind=hardware()),
         ),
     )
+    context = LogContext(
+        workflow=config.workflow, node=config.node[:8], epoch=lambda: machine.newest_epoch
+    )
+    context.open()
+    show_context()
     end = threading.Event()
     net = FlightNet.to(config.coordinator)
     queue = None

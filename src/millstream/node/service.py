@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from millstream.errors import MillstreamError
+from millstream.log_context import within_job
 from millstream.node.durability.base_writer import BaseOptions, BaseWriter
 from millstream.node.durability.unit_writer import UnitWriter
 from millstream.node.durability.write_queue import WriteQueue
@@ -190,7 +191,7 @@ class NodeService:
         self._feeds += 1
         if feed.copy:
             return self._take_log(feed, items)
-        with self._machine.meter.feed(feed.at):
+        with within_job(self._machine.job_name(feed.job)), self._machine.meter.feed(feed.at):
             return self._take_feed(feed, items)
 
     def _take_log(self, feed: Feed, items: Iterator[Any]) -> list[pa.RecordBatch]:

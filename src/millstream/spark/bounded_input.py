@@ -75,7 +75,7 @@ def _is_quiet(source: Any) -> bool:
 
 def ending_of(planned: Plan, branches: Iterable[int], windows: bool) -> Ending:
     """How a run of bounded sources ends."""
-    vertices = [planned.vertices[at] for at in _sources_of(planned, branches)]
+    vertices = [planned.vertices[at] for at in sources_of(planned, branches)]
     return Ending(
         tuple(
             replay_end(vertex.source)
@@ -87,7 +87,7 @@ def ending_of(planned: Plan, branches: Iterable[int], windows: bool) -> Ending:
     )
 
 
-def _sources_of(planned: Plan, branches: Iterable[int]) -> list[int]:
+def sources_of(planned: Plan, branches: Iterable[int]) -> list[int]:
     """The sources of the branches, in Spark's order."""
     found: list[int] = []
     for branch in branches:

@@ -27,6 +27,7 @@ from millstream.errors import DataError, MillstreamError
 from millstream.flow.plan import Plan
 from millstream.observe.progress import EpochProgress, JobProgress, Progress, StoreProgress
 from millstream.observe.time_progress import time_progress
+from millstream.observe.tracing import EpochTrace, Tracing
 from millstream.spark.compile import EpochFrames, Frames
 from millstream.spark.epoch_thread import EpochThread, ThreadContext
 from millstream.spark.file_scans import FileScan, FileScans
@@ -72,6 +73,7 @@ class Engine:
         spark_lost: Callable[[], SparkLostError | None] = lambda: None,
         log: SparkLog | None = None,
         overlap: bool = False,
+        tracing: Tracing | None = None,
     ) -> None:
         """``successor`` and ``spark_lost`` explain a failure: a newer driver, or a lost JVM.
 
@@ -90,6 +92,7 @@ class Engine:
         self._successor = successor
         self._spark_lost = spark_lost
         self._log = log
+        self._tracing = tracing or Tracing(plan.name)
         self._names = {at: sink.name for at, sink in plan.sinks}
         self._tuned = False
         self._thread: int | None = None
@@ -128,7 +131,8 @@ class Engine:
         try:
             if context is not None:
                 context.enter()
-            self._run(batch)
+            with self._coordinator.log_context.entered():
+                self._run(batch)
         except BaseException as problem:
             self.fail(problem, batch.epoch)
         finally:
@@ -184,6 +188,16 @@ class Engine:
         epoch = batch.epoch
         if epoch <= self._coordinator.ledger.committed.epoch:
             return  # committed by us, and not yet in Spark's commit log
+        with self._tracing.epoch(epoch, self._coordinator.ledger.incarnation) as trace:
+            try:
+                self._run_traced(batch, trace)
+            except BaseException as problem:
+                self.fail(problem, epoch)
+                trace.fail(self.error or problem)
+                raise
+
+    def _run_traced(self, batch: _Batch, trace: EpochTrace) -> None:
+        epoch = batch.epoch
         started = time.perf_counter()
         self._tune(batch.frame)
         # For Spark's UI. The job group stays that of the query, which a stop cancels.
@@ -193,23 +207,25 @@ class Engine:
         build = partial(self._frames.build, batch.frame, scan=scan)
         on_staged = partial(self._on_staged, scan)
         body = _SparkBody(build, self._coordinator, self._sinks, self._names, on_staged)
-        result = run_epoch(self._coordinator, epoch, round(self._clock() * 1e6), body)
+        result = run_epoch(
+            self._coordinator, epoch, round(self._clock() * 1e6), body, trace.add_phase
+        )
         if any(clock.watermark == END for clock in result.record.clocks.values()):
             self.ended.set()
-        self._progress.add(
-            EpochProgress(
-                epoch=epoch,
-                tries=result.record.try_ + 1,
-                seconds=time.perf_counter() - started,
-                jobs=self._jobs(result),
-                nodes=len(result.reports),
-                node_memory=sum(report.memory for report in result.reports.values()),
-                cold_keys=sum(report.cold_keys for report in result.reports.values()),
-                store=_stored(result.reports.values()),
-                time=self._clock(),
-                phases=result.phases,
-            )
+        report = EpochProgress(
+            epoch=epoch,
+            tries=result.record.try_ + 1,
+            seconds=time.perf_counter() - started,
+            jobs=self._jobs(result),
+            nodes=len(result.reports),
+            node_memory=sum(report.memory for report in result.reports.values()),
+            cold_keys=sum(report.cold_keys for report in result.reports.values()),
+            store=_stored(result.reports.values()),
+            time=self._clock(),
+            phases=result.phases,
         )
+        trace.commit(report)
+        self._progress.add(report)
 
     def _on_staged(self, scan: FileScan | None) -> None:
         if scan is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
 
@@ -20,9 +20,11 @@ from millstream.errors import ConfigError
 from millstream.flow.graph_html import graph_html
 from millstream.flow.plan import Plan
 from millstream.flow.vertices import FusedVertex, JobVertex
+from millstream.log_context import inheriting
 from millstream.markup import block, unfolding
 from millstream.observe.display import Display
 from millstream.observe.progress import Progress
+from millstream.observe.source_backlog import SourceBacklog
 from millstream.ring.drawing import draw
 from millstream.spark.dashboard_option import Dashboard
 from millstream.spark.engine import Engine, EpochFailedError
@@ -48,6 +50,7 @@ class Run:
         cleanup: contextlib.ExitStack,
         gateway: Gateway,
         spark: SparkSession,
+        backlog: Callable[[], Sequence[SourceBacklog]] = tuple,
     ) -> None:
         self._plan = plan
         self._coordinator = coordinator
@@ -58,6 +61,7 @@ class Run:
         self._cleanup = cleanup
         self._gateway = gateway
         self._spark = spark
+        self._backlog = backlog
         self.dashboard: Dashboard | None = None
         self._stopped = False
         self._raised = False
@@ -89,6 +93,7 @@ class Run:
             self._progress.totals,
             self._progress.last,
             {} if load is None else load.nodes,
+            list(self._backlog()),
         )
 
     def _repr_html_(self) -> str:
@@ -254,7 +259,7 @@ class Run:
         From a sink's function or a listener it returns at once; the run ends after the epoch.
         """
         if self._engine.is_own_thread:
-            threading.Thread(target=self.stop, name="millstream-stop").start()
+            threading.Thread(target=inheriting(self.stop), name="millstream-stop").start()
             return
         with self._lock:
             if self._is_active():
@@ -264,8 +269,9 @@ class Run:
             self._end()
 
     def _end(self) -> None:
-        self._display.close(self._progress.totals)
-        self._cleanup.close()
+        with self._coordinator.log_context.entered():
+            self._display.close(self._progress.totals)
+            self._cleanup.close()
 
     def __enter__(self) -> Run:
         return self

@@ -22,6 +22,7 @@ from millstream.elastic.pool_events import PoolEvent
 from millstream.elastic.pool_options import PoolOptions
 from millstream.elastic.pool_plan import Executor, LaunchPlan, PoolMember
 from millstream.elastic.pool_state import PoolState, PoolView
+from millstream.log_context import inheriting
 from millstream.spark.executors import Executors
 from millstream.spark.node_launch import LaunchJobs, NodeTemplate
 from millstream.wire.net import Net
@@ -101,7 +102,8 @@ class NodePool:
     def start(self) -> None:
         """Tick in the background until the run is over."""
         # A thread that closes its connection to the JVM when it ends.
-        self._thread = InheritableThread(target=self._loop, name="millstream-pool", daemon=True)
+        work = inheriting(self._loop)
+        self._thread = InheritableThread(target=work, name="millstream-pool", daemon=True)
         self._thread.start()
 
     def close(self) -> None:

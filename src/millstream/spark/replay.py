@@ -152,6 +152,12 @@ class ReplayReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             end = min(end, first + limit.max_rows)
         return {"row": max(first, end)}
 
+    def reportLatestOffset(self) -> Offset | None:  # noqa: N802
+        """What is due now, for the backlog."""
+        if self._everything:
+            return {"row": self._rows}
+        return None if self._began is None else {"row": min(self._due(self._began[0]), self._rows)}
+
     def partitions(self, start: Offset, end: Offset) -> Sequence[Slice]:
         first, rows = start["row"], end["row"] - start["row"]
         if rows <= 0:

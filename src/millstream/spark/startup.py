@@ -34,14 +34,16 @@ from millstream.flow.plan import Plan
 from millstream.flow.sources import ReplaySource
 from millstream.flow.time_origins import timings_of
 from millstream.flow.vertices import SourceVertex
+from millstream.log_context import DRIVER, LogContext
 from millstream.node.durability.write_queue import WriteQueueOptions
 from millstream.node.process import Launch
 from millstream.node.service import NodeOptions
 from millstream.observe.display import display_for
 from millstream.observe.history import RunHistory
 from millstream.observe.progress import Progress
+from millstream.observe.tracing import Tracing
 from millstream.ring.ring import NodeId
-from millstream.spark.backlog import Backlog
+from millstream.spark.backlog import Backlog, backlog_of
 from millstream.spark.bounded_input import ending_of
 from millstream.spark.checkpoint import RunCheckpoint, claim_checkpoint
 from millstream.spark.compile import EpochFrames, admission
@@ -83,21 +85,29 @@ class Startup:
         self._cleanup = cleanup
         self._checkpoint = RunCheckpoint("")
         self._figures: RunHistory | None = None
+        self._coordinator: Coordinator | None = None
+        self._log_context = LogContext(workflow=planned.name, node=DRIVER, epoch=self._epoch)
+        self._log_context.open()
         folder = config.checkpoint
         self._gateway = Gateway(spark.sparkContext, None if folder is None else os.fspath(folder))
         atexit.register(cleanup.close)
         cleanup.callback(atexit.unregister, cleanup.close)
+        cleanup.callback(self._log_context.close)
 
     def run(self) -> Run:
         """Start the query; if that fails, undo what was started."""
         try:
-            return self._run()
+            with self._log_context.entered():
+                return self._run()
         except BaseException as problem:
             better = self._checkpoint.successor(problem) or self._lost(problem)
             self._cleanup.close()
             if better is None:
                 raise
             raise better from problem
+
+    def _epoch(self) -> int:
+        return -1 if self._coordinator is None else self._coordinator.log_context.epoch()
 
     def _lost(self, problem: BaseException) -> SparkLostError | None:
         return self._gateway.loss() if isinstance(problem, Exception) else None
@@ -124,7 +134,8 @@ class Startup:
         before = checkpoint.nodes and min(max(checkpoint.nodes, config.min_nodes), most)
         nodes = config.nodes or before or min(max(cores, config.min_nodes), most, config.slots)
         identity = new_identity() if config.encrypted else None
-        coordinator, endpoint = self._coordinator(folder, identity)
+        coordinator, endpoint = self._serve_coordinator(folder, identity)
+        self._coordinator = coordinator
         launch = Launch(
             NodeId(""),
             endpoint,
@@ -139,6 +150,7 @@ class Startup:
             WriteQueueOptions(when_full=config.when_full),
             config.memory_bytes,
             identity,
+            workflow=planned.name,
         )
         template = NodeTemplate.of(launch, listen=config.listen is not None, zone=config.zone)
         started = start_nodes(spark.sparkContext, template, nodes, cores=cores)
@@ -147,6 +159,8 @@ class Startup:
         progress.listen(display.show)
         self._figures = figures = RunHistory(coordinator.load.newest)
         progress.listen(figures.add)
+        tracing = Tracing(planned.name)
+        coordinator.events.listen(tracing.add_event)
         frames = EpochFrames(planned, program, pack(program), endpoint, admitted.branches)
         engine = Engine(
             planned,
@@ -160,6 +174,7 @@ class Startup:
             log=log_of(spark),
             overlap=config.overlap > 0
             and not any(vertex.source.forgets for _, vertex in planned.of_kind(SourceVertex)),
+            tracing=tracing,
         )
         self._cleanup.callback(engine.close)
         coordinator.begin(
@@ -223,6 +238,7 @@ class Startup:
         )
         self._cleanup.callback(pool.close)
         pool.start()
+        backlog = backlog_of(spark, query, planned, admitted, checkpoint.location)
         run = Run(
             planned,
             coordinator,
@@ -233,8 +249,9 @@ class Startup:
             self._cleanup,
             self._gateway,
             spark,
+            backlog,
         )
-        self._serve(run, coordinator, figures, query)
+        self._serve(run, coordinator, figures, backlog)
         return run
 
     def _serve(
@@ -242,7 +259,7 @@ class Startup:
         run: Run,
         coordinator: Coordinator,
         figures: RunHistory,
-        query: StreamingQuery,
+        backlog: Backlog,
     ) -> None:
         """Let the user's commands, and the dashboard, reach the run."""
         address = address_of(self._config.dashboard)
@@ -261,7 +278,7 @@ class Startup:
             StateReader(coordinator, self._gateway.explaining),
             phase=run.phase,
             stop=run.stop,
-            backlog=Backlog(query),
+            backlog=backlog,
         )
         api = RunApi(live, address, version=version("millstream"))
         registration = Registration(self._plan.name, api.access())
@@ -308,7 +325,9 @@ class Startup:
     def _has_ttl(self) -> bool:
         return any(job.ttl is not None for _, job in self._plan.jobs)
 
-    def _coordinator(self, folder: str, identity: Identity | None) -> tuple[Coordinator, Endpoint]:
+    def _serve_coordinator(
+        self, folder: str, identity: Identity | None
+    ) -> tuple[Coordinator, Endpoint]:
         address = f"grpc+unix://{folder}/coordinator.sock"
         if self._config.listen is not None:
             address = tcp_address(self._config.listen, identity)

@@ -9,6 +9,7 @@ from typing import Literal
 from millstream.elastic.load import NodeLoad
 from millstream.markup import Html, block, facts, note, table
 from millstream.observe.progress import EpochProgress, JobProgress, Totals
+from millstream.observe.source_backlog import SourceBacklog
 from millstream.ring.ring import NodeId
 from millstream.wire.control import NodeStatus
 
@@ -23,7 +24,8 @@ class Status:
     waiting for more than ten seconds, and why. Of the ``lost`` nodes, ``fenced_alive`` are those
     that answered when they were fenced, or afterwards. ``target`` is how many nodes shall be
     active, and ``pending`` how many slots are on their way to another owner. ``totals`` has sums
-    and rates over the run, ``last`` is the newest epoch, and ``load`` that of each node.
+    and rates over the run, ``last`` is the newest epoch, and ``load`` that of each node. ``backlog``
+    is what waits at each source; its amount is None where the source does not report it.
     """
 
     workflow: str
@@ -43,6 +45,7 @@ class Status:
     totals: Totals | None = None
     last: EpochProgress | None = None
     load: Mapping[NodeId, NodeLoad] = field(default_factory=dict)
+    backlog: list[SourceBacklog] = field(default_factory=list)
 
     @property
     def html(self) -> Html:

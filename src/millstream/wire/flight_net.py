@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from millstream.errors import MillstreamError
+from millstream.log_context import inheriting
 from millstream.wire.auth import UnprovedPeerError, new_nonce
 from millstream.wire.blocks import BLOCK_SCHEMA
 from millstream.wire.calls import Endpoint, UnreachableError, call, client_of, translated
@@ -78,7 +79,8 @@ class FlightNet:
             return [future.result() for future in futures]
 
     def spawn(self, function: Callable[[], None], name: str) -> None:
-        threading.Thread(target=function, name=f"millstream-{name}", daemon=True).start()
+        work = inheriting(function)
+        threading.Thread(target=work, name=f"millstream-{name}", daemon=True).start()
 
     def lock(self) -> AbstractContextManager[Any]:
         return threading.RLock()

@@ -136,11 +136,15 @@ class Throughput:
 
 @dataclass(frozen=True, kw_only=True)
 class BacklogView:
-    """What a source has and Spark has not read yet, as far as the source reports it."""
+    """What a source has and no epoch has read yet; ``amount`` is None if it is not known.
+
+    ``epochs`` is how many epochs it takes, if the source limits what an epoch reads.
+    """
 
     source: str
     unit: str
-    amount: float
+    amount: int | None
+    epochs: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

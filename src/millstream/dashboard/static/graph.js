@@ -38,8 +38,15 @@ export function graph(place, table) {
     now.edges.forEach((edge, at) => update(drawn.edges[at], edge));
   };
   let newest = null;
-  on(["graph"], (known) => draw((newest = known)));
-  new ResizeObserver(() => newest && draw(newest)).observe(place);
+  const show = (known) => {
+    draw((newest = known));
+    for (const each of known.backlog) {
+      const place = drawn.waiting.get(each.source);
+      if (place !== undefined) text(place, waiting(each));
+    }
+  };
+  on(["graph", "backlog"], show);
+  new ResizeObserver(() => newest && show(newest)).observe(place);
   jobs(table);
 }
 
@@ -54,6 +61,10 @@ function made({ vertices, edges }, isDown) {
       ? [w / 2 + row * step.row - 70, 24 + layer * step.layer]
       : [24 + layer * step.layer, high / 2 + row * step.row - 4];
   };
+  const marks = vertices.map((vertex) => mark(vertex, at(vertex.id), isDown));
+  const sources = vertices.flatMap((vertex, index) =>
+    vertex.kind === "source" ? [[vertex.name, marks[index].querySelector(".waiting")]] : [],
+  );
   const lines = edges.map((edge) => line(at(edge.source), at(edge.target), isDown));
   const element = s(
     "svg",
@@ -65,9 +76,9 @@ function made({ vertices, edges }, isDown) {
       "aria-label": described(vertices, edges),
     },
     ...lines.map((each) => each.element),
-    ...vertices.map((vertex) => mark(vertex, at(vertex.id), isDown)),
+    ...marks,
   );
-  return { element, edges: lines };
+  return { element, edges: lines, waiting: new Map(sources) };
 }
 
 function line([x1, y1], [x2, y2], isDown) {
@@ -108,7 +119,12 @@ function mark(vertex, [x, y], isDown) {
     s("title", {}, `${vertex.kind} ${vertex.name ?? ""} ${vertex.text}`),
     s("text", { class: "name", x: left, y: top }, vertex.name ?? vertex.kind),
     s("text", { class: "what", x: left, y: top + 16 }, shortened(vertex.text, most)),
+    s("text", { class: "what waiting", x: left, y: top + 32 }),
   );
+}
+
+function waiting({ amount, unit }) {
+  return amount === null ? "" : `${count(amount)} ${unit} waiting`;
 }
 
 function update({ element, path, figures, time }, edge) {

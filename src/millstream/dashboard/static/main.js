@@ -45,6 +45,13 @@ try {
   text(at("notice"), problem.message);
 }
 
+/** What waits at all sources that report it; null if none does, or if they count different things. */
+function waiting(backlog) {
+  const reported = backlog.filter(({ amount }) => amount !== null);
+  if (new Set(reported.map(({ unit }) => unit)).size !== 1) return null;
+  return reported.reduce((sum, { amount }) => sum + amount, 0);
+}
+
 let isFetching = false;
 
 async function fetchHistory() {
@@ -56,8 +63,7 @@ async function fetchHistory() {
   // What only snapshots have is known from now on.
   const last = newer.times.length - 1;
   const known = (value) => newer.times.map((_, index) => (index === last ? value : null));
-  const waiting = state.backlog.reduce((sum, each) => sum + each.amount, 0);
-  newer.series.backlog = known(state.backlog.length === 0 ? null : waiting);
+  newer.series.backlog = known(waiting(state.backlog));
   newer.series.latency_p95 = known(state.throughput.latency_p95);
   put({ history: extended(state.history, newer) });
 }

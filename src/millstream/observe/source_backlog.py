@@ -1,0 +1,26 @@
+"""The backlog of a source: what it has, and no epoch has read yet."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceBacklog:
+    """What waits at a source: ``amount`` is in rows or files, and None if it is not known.
+
+    ``per_epoch`` is how much of that an epoch reads at most, if the source has a limit.
+    """
+
+    source: str
+    unit: str = "rows"
+    amount: int | None = None
+    per_epoch: int | None = None
+
+    @property
+    def epochs(self) -> int | None:
+        """How many epochs it takes to read it, if the source has a limit."""
+        if self.amount is None or self.per_epoch is None:
+            return None
+        return math.ceil(self.amount / self.per_epoch)
