@@ -6,10 +6,13 @@ import re
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from opentelemetry.sdk._logs import LoggerProvider, LoggingHandler
+from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter, SimpleLogRecordProcessor
 
 import millstream
 from millstream.log_context import TEXT, LogContext, inheriting, show_context, within_job
@@ -111,6 +114,26 @@ def test_a_program_that_configures_no_logging_shows_the_context() -> None:
 
     shown = "WARNING odd key [workflow=words epoch=4 job= node=5f0c9a1e]\n"
     assert done.stderr.endswith(shown)
+
+
+def test_the_logging_handler_of_opentelemetry_exports_the_context() -> None:
+    exporter = InMemoryLogRecordExporter()  # type: ignore[no-untyped-call]
+    provider = LoggerProvider()
+    provider.add_log_record_processor(SimpleLogRecordProcessor(exporter))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # it moves to another package
+        handler = LoggingHandler(logger_provider=provider)
+    log.addHandler(handler)
+    try:
+        with context("words").entered(), within_job("count"):
+            log.warning("odd key")
+    finally:
+        log.removeHandler(handler)
+        provider.shutdown()
+
+    [exported] = exporter.get_finished_logs()
+    attributes = exported.log_record.attributes or {}
+    assert tuple(attributes[name] for name in FIELDS) == ("words", 3, "count", "driver")
 
 
 def test_the_epoch_of_a_coordinator_is_the_one_under_way_or_the_newest_committed() -> None:

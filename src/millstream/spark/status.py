@@ -24,8 +24,9 @@ class Status:
     waiting for more than ten seconds, and why. Of the ``lost`` nodes, ``fenced_alive`` are those
     that answered when they were fenced, or afterwards. ``target`` is how many nodes shall be
     active, and ``pending`` how many slots are on their way to another owner. ``totals`` has sums
-    and rates over the run, ``last`` is the newest epoch, and ``load`` that of each node. ``backlog``
-    is what waits at each source; its amount is None where the source does not report it.
+    and rates over the run, ``last`` is the newest epoch, and ``load`` that of each node.
+    ``backlog`` is what waits at each source; its amount is None where the source does not
+    report it.
     """
 
     workflow: str
