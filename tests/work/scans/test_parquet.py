@@ -30,6 +30,19 @@ def test_splits_have_every_row_once_wherever_they_are_cut(tmp_path: Path, length
     assert max(batch.num_rows for batch in batches) == 5
 
 
+def test_batches_of_texts_that_repeat_are_small_too(tmp_path: Path) -> None:
+    path = tmp_path / "rows"
+    texts = pa.table({"n": range(12_000), "t": ["x" * 4000, "y" * 4000] * 6000})
+    pq.write_table(texts, path)
+
+    batches = list(read_rows(str(path), 0, path.stat().st_size, ["n", "t"], 50_000))
+
+    assert path.stat().st_size < 1 << 20
+    assert max(batch.nbytes for batch in batches) <= 16 << 20
+    assert len(batches) < 6
+    assert pa.Table.from_batches(batches).equals(texts)
+
+
 def test_a_file_with_the_columns_and_more_of_them_is_read_alike(tmp_path: Path) -> None:
     path = write(tmp_path / "rows", {"x": ["a", "b"], "at": TIMES, "n": [1, 2]})
 
