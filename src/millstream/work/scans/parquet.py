@@ -7,6 +7,7 @@ fills in columns by rules of its own, and files that need these are left to it.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pyarrow as pa
@@ -92,6 +93,8 @@ def difference(path: str, wanted: pa.Schema, *, rebased: bool) -> str | None:
     """
     try:
         with _opened(path) as file:
+            if _has_signature(path, file.metadata):
+                return "columns may be encrypted"
             found, about = file.schema_arrow, file.metadata.metadata or {}
             leaves = [file.schema.column(at) for at in range(file.metadata.num_columns)]
     except (OSError, pa.ArrowException):
@@ -106,6 +109,17 @@ def difference(path: str, wanted: pa.Schema, *, rebased: bool) -> str | None:
             return f"column {field.name} is {kind}, not {field.type}"
     times = any(pa.types.is_timestamp(f.type) or pa.types.is_date(f.type) for f in wanted)
     return "its dates may have to be rebased" if times and _is_legacy(about, rebased) else None
+
+
+def _has_signature(path: str, about: pq.FileMetaData) -> bool:
+    """Whether a signature follows the metadata, as in files with encrypted columns.
+
+    Arrow ends the process when it is asked about a column for which it has no key.
+    """
+    with open(path, "rb") as file:
+        file.seek(-8, os.SEEK_END)
+        length = int.from_bytes(file.read(4), "little")
+    return length != about.serialized_size
 
 
 def _opened(path: str) -> pq.ParquetFile:
