@@ -206,7 +206,7 @@ class Startup:
         with self._retaining():
             query = stream.start()
         engine.query = query
-        if coordinator.state_lost is not None:  # before there was a query to end
+        if engine.error is not None or coordinator.state_lost is not None:  # before it was set
             engine.give_up()
         self._cleanup.callback(_end_query, query)
         if bounded and (paced or windows):
