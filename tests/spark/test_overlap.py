@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -9,8 +10,10 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import millstream as ms
+from millstream.spark.engine import Engine
 from tests.spark.test_restart import TEXTS, Place
 from tests.spark.words import count, split
 
@@ -142,3 +145,30 @@ def test_a_sink_sees_what_spark_keeps_by_thread(place: Place) -> None:
     assert [active for active, _ in seen] == [True] * len(TEXTS)
     assert len(groups) == 1  # that of the query, which Spark cancels when it stops
     assert None not in groups
+
+
+def test_a_run_ends_whose_first_epoch_failed_before_it_had_the_query(
+    place: Place, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gave_up = threading.Event()
+    start, give_up = DataStreamWriter.start, Engine.give_up
+
+    def slow_start(writer: DataStreamWriter) -> Any:
+        query = start(writer)
+        assert gave_up.wait(60)
+        return query
+
+    def seen_give_up(engine: Engine) -> None:
+        give_up(engine)
+        gave_up.set()
+
+    monkeypatch.setattr(DataStreamWriter, "start", slow_start)
+    monkeypatch.setattr(Engine, "give_up", seen_give_up)
+    flow = ms.Workflow("words")
+    source = ms.read.text(place.books, follow=True)
+    counts = flow.source("lines", source).flat_map(split).key_by().reduce("count", count)
+    counts.sink("seen", ms.write.callback(Sink(place, fails_in=0)))
+    run = ms.start(flow, spark=spark, checkpoint=place.checkpoint, slots=64, progress=False)
+
+    with pytest.raises(ms.UserFunctionError):
+        assert run.await_termination(timedelta(seconds=20))

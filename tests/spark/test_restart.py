@@ -136,6 +136,18 @@ def test_a_run_resumes_with_new_input_on_another_number_of_nodes(
     assert place.lineage().incarnation == 2
 
 
+def test_files_that_a_restart_needs_are_not_removed(place: Place) -> None:
+    flow = ms.Workflow("words")
+    cleaned = ms.read.json(place.books, schema="value string", options={"cleanSource": "delete"})
+    lines = flow.source("lines", cleaned)
+    lines.flat_map(split).key_by().reduce("count", count).sink("out", ms.write.json(place.out))
+
+    with pytest.raises(ConfigError, match="'lines' has cleanSource"):
+        place.run(flow, durability="interval")
+
+    assert place.run(flow) == {"count": {}}
+
+
 def test_a_run_without_new_input_changes_nothing(place: Place) -> None:
     place.add(*TEXTS[:2])
     place.run()

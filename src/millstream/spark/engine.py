@@ -107,13 +107,13 @@ class Engine:
         """Run one epoch, or hand it over; raises a short exception for Spark if it fails."""
         self._idle.wait()  # for the epoch before, if that was handed over
         batch = _Batch(frame, epoch, self._scans.spark_plan())
-        self._idle.clear()
+        context = None if self._overlap is None else ThreadContext.of_caller(frame.sparkSession)
+        self._idle.clear()  # what fails before ends the query; what follows sets it again
         if self.stopping.is_set() or self.error is not None:
             self._idle.set()
             raise RunStoppedError("stopped")
         if self._overlap is not None:
             self._staged.clear()
-            context = ThreadContext.of_caller(frame.sparkSession)
             self._overlap.hand_over(partial(self._run_handed_over, context, batch))
             self._staged.wait()
         else:
@@ -154,7 +154,11 @@ class Engine:
         """Record why the run failed: the first reason, as the user's error."""
         if self.error is not None:
             return
-        error = self._explained(problem)
+        try:
+            error = self._explained(problem)
+        except Exception as other:  # what would explain it may have failed, too
+            log.warning("an error could not be explained: %r", other)
+            error = problem
         if isinstance(error, DataError) and error.epoch is None:
             error.epoch = epoch
         if self._log is not None:

@@ -44,7 +44,8 @@ class EpochThread:
         self._changed = threading.Condition()
         self._work: Callable[[], None] | None = None
         self._is_closed = False
-        self._thread: threading.Thread | None = None
+        # At once: an epoch that could not be handed over would never end.
+        threading.Thread(target=self._run, name="millstream-epochs", daemon=True).start()
 
     def hand_over(self, work: Callable[[], None]) -> None:
         """Run something; the caller sees to it that nothing else is running."""
@@ -52,9 +53,6 @@ class EpochThread:
             assert self._work is None
             self._work = work
             self._changed.notify_all()
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="millstream-epochs", daemon=True)
-            self._thread.start()
 
     def close(self) -> None:
         """End the thread, when it has finished what it is running."""

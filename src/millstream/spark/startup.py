@@ -31,7 +31,7 @@ from millstream.elastic.built_in import policy_of
 from millstream.errors import ConfigError
 from millstream.flow.function_shipping import ship
 from millstream.flow.plan import Plan
-from millstream.flow.sources import ReplaySource
+from millstream.flow.sources import FilesSource, ReplaySource
 from millstream.flow.time_origins import timings_of
 from millstream.flow.vertices import SourceVertex
 from millstream.log_context import DRIVER, LogContext
@@ -119,6 +119,7 @@ class Startup:
         self._cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
         self._check_hosts()
         self._check_memory_limit()
+        self._check_cleaned_files()
         cores = await_executors(spark)
         program = program_of(planned, config.slots)
         bounded = all(vertex.source.bounded for _, vertex in planned.of_kind(SourceVertex))
@@ -221,7 +222,7 @@ class Startup:
         with self._retaining():
             query = stream.start()
         engine.query = query
-        if coordinator.state_lost is not None:  # before there was a query to end
+        if engine.error is not None or coordinator.state_lost is not None:  # before it was set
             engine.give_up()
         self._cleanup.callback(_end_query, query)
         if bounded and (paced or windows):
@@ -321,6 +322,19 @@ class Startup:
                 "function or combinable, while built-in aggregates and Arrow reducers have their "
                 "columns in memory; leave it out, or reduce with a function"
             )
+
+    def _check_cleaned_files(self) -> None:
+        """Reject the removal of files while only memory has what was read from them."""
+        config = self._config
+        if config.checkpoint is None or config.durability != "interval":
+            return
+        for _, vertex in self._plan.of_kind(SourceVertex):
+            if isinstance(vertex.source, FilesSource) and vertex.source.forgets:
+                raise ConfigError(
+                    f"source {vertex.name!r} has cleanSource, with which Spark removes the files "
+                    'of an epoch as soon as it has run; with durability="interval" a restart reads '
+                    'them again, so use durability="epoch", or leave cleanSource out'
+                )
 
     def _has_ttl(self) -> bool:
         return any(job.ttl is not None for _, job in self._plan.jobs)

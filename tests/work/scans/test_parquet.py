@@ -1,10 +1,17 @@
 from __future__ import annotations
 
+import base64
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyarrow.parquet.encryption import (
+    CryptoFactory,
+    EncryptionConfiguration,
+    KmsClient,
+    KmsConnectionConfig,
+)
 
 from millstream.work.scans.parquet import difference, read_rows
 
@@ -28,6 +35,43 @@ def test_splits_have_every_row_once_wherever_they_are_cut(tmp_path: Path, length
 
     assert [n for batch in batches for n in batch.column("n").to_pylist()] == list(range(100))
     assert max(batch.num_rows for batch in batches) == 5
+
+
+def test_batches_of_texts_that_repeat_are_small_too(tmp_path: Path) -> None:
+    path = tmp_path / "rows"
+    texts = pa.table({"n": range(12_000), "t": ["x" * 4000, "y" * 4000] * 6000})
+    pq.write_table(texts, path)
+
+    batches = list(read_rows(str(path), 0, path.stat().st_size, ["n", "t"], 50_000))
+
+    assert path.stat().st_size < 1 << 20
+    assert max(batch.nbytes for batch in batches) <= 16 << 20
+    assert len(batches) < 6
+    assert pa.Table.from_batches(batches).equals(texts)
+
+
+def test_files_with_encrypted_columns_are_left_to_spark(tmp_path: Path) -> None:
+    path = tmp_path / "rows"
+    how = EncryptionConfiguration("footer", column_keys={"key": ["t"]}, plaintext_footer=True)
+    factory = CryptoFactory(lambda _: Keys())
+    properties = factory.file_encryption_properties(KmsConnectionConfig(), how)
+    table = pa.table({"n": [1, 2], "t": ["x", "y"]})
+    with pq.ParquetWriter(path, table.schema, encryption_properties=properties) as writer:
+        writer.write_table(table)
+
+    wanted = pa.schema([("n", pa.int64())])
+
+    assert difference(str(path), wanted, rebased=False) == "columns may be encrypted"
+
+
+class Keys(KmsClient):  # type: ignore[misc]
+    """Stores keys as they are."""
+
+    def wrap_key(self, key: bytes, name: str) -> bytes:
+        return base64.b64encode(key)
+
+    def unwrap_key(self, key: bytes, name: str) -> bytes:
+        return base64.b64decode(key)
 
 
 def test_a_file_with_the_columns_and_more_of_them_is_read_alike(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ fills in columns by rules of its own, and files that need these are left to it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,6 +16,7 @@ import pyarrow.parquet as pq
 _SPARK_VERSION = b"org.apache.spark.version"
 _LEGACY = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
 _BATCH_BYTES = 16 << 20
+_STEP = 1000  # rows, where their size is known only when they are decoded
 _FLAT: tuple[Callable[[pa.DataType], bool], ...] = (
     pa.types.is_boolean,
     pa.types.is_signed_integer,
@@ -38,9 +40,41 @@ def read_rows(
         owned = [at for at in every if _middle(groups[at]) in range(start, start + length)]
         size = sum(groups[at].total_byte_size for at in owned)
         fitting = sum(groups[at].num_rows for at in owned) * _BATCH_BYTES // max(size, 1)
-        yield from file.iter_batches(
-            min(most, max(fitting, 1)), row_groups=owned, columns=list(columns), use_threads=False
+        rows = min(most, max(fitting, 1))
+        repeated = any(_may_repeat(groups[at], columns) for at in owned)
+        batches = file.iter_batches(
+            min(rows, _STEP) if repeated else rows,
+            row_groups=owned,
+            columns=list(columns),
+            use_threads=False,
         )
+        yield from _merged(batches, rows) if repeated else batches
+
+
+def _may_repeat(group: pq.RowGroupMetaData, columns: Sequence[str]) -> bool:
+    """Whether texts may be far larger than in the file, which has those that repeat once."""
+    chunks = (group.column(at) for at in range(group.num_columns))
+    return any(
+        chunk.physical_type == "BYTE_ARRAY"
+        and chunk.has_dictionary_page
+        and chunk.path_in_schema in columns
+        for chunk in chunks
+    )
+
+
+def _merged(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[pa.RecordBatch]:
+    """Batches of so many rows at most, or of a few megabytes."""
+    held: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        if held and (rows + batch.num_rows > most or size + batch.nbytes > _BATCH_BYTES):
+            yield pa.concat_batches(held)
+            held, rows, size = [], 0, 0
+        held.append(batch)
+        rows += batch.num_rows
+        size += batch.nbytes
+    if held:
+        yield pa.concat_batches(held)
 
 
 def _middle(group: pq.RowGroupMetaData) -> int:
@@ -59,6 +93,8 @@ def difference(path: str, wanted: pa.Schema, *, rebased: bool) -> str | None:
     """
     try:
         with _opened(path) as file:
+            if _has_signature(path, file.metadata):
+                return "columns may be encrypted"
             found, about = file.schema_arrow, file.metadata.metadata or {}
             leaves = [file.schema.column(at) for at in range(file.metadata.num_columns)]
     except (OSError, pa.ArrowException):
@@ -73,6 +109,17 @@ def difference(path: str, wanted: pa.Schema, *, rebased: bool) -> str | None:
             return f"column {field.name} is {kind}, not {field.type}"
     times = any(pa.types.is_timestamp(f.type) or pa.types.is_date(f.type) for f in wanted)
     return "its dates may have to be rebased" if times and _is_legacy(about, rebased) else None
+
+
+def _has_signature(path: str, about: pq.FileMetaData) -> bool:
+    """Whether a signature follows the metadata, as in files with encrypted columns.
+
+    Arrow ends the process when it is asked about a column for which it has no key.
+    """
+    with open(path, "rb") as file:
+        file.seek(-8, os.SEEK_END)
+        length = int.from_bytes(file.read(4), "little")
+    return length != about.serialized_size
 
 
 def _opened(path: str) -> pq.ParquetFile:
