@@ -121,7 +121,7 @@ class Engine:
         if self.error is not None:
             raise RunStoppedError(type(self.error).__name__)
 
-    def _run_handed_over(self, context: ThreadContext, batch: _Batch) -> None:
+    def _run_handed_over(self, context: ThreadContext | None, batch: _Batch) -> None:
         self._run_or_fail(batch, context)
         if self.error is not None:
             self.give_up()

@@ -119,7 +119,7 @@ def _has_signature(path: str, about: pq.FileMetaData) -> bool:
     with open(path, "rb") as file:
         file.seek(-8, os.SEEK_END)
         length = int.from_bytes(file.read(4), "little")
-    return length != about.serialized_size
+    return length != int(about.serialized_size)
 
 
 def _opened(path: str) -> pq.ParquetFile:
