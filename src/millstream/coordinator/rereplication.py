@@ -1,11 +1,11 @@
 """Re-replication: copies that are missing are made in the background.
 
 A pair of a donor and a receiver has one order at a time; orders do not wait for each other.
-A donor copies for a tenth of a second and answers with what remains, so that an order lasts as long
-as it makes progress, and ends with its donor or receiver. Copies take processors from epochs: the
-next part is copied between two epochs, or, if they follow each other closely, after a pause. What
-fails is ordered again, from another donor if there is one. Many orders end at about the same time:
-what came of them is asked for and enacted together.
+A donor copies for a tenth of a second, or until a feed begins, and answers with what remains, so
+that an order lasts as long as it makes progress, and ends with its donor or receiver. Copies take
+processors from epochs: the next part is copied between two epochs, or, if they follow each other
+closely, after a pause. What fails is ordered again, from another donor if there is one. Many orders
+end at about the same time: what came of them is asked for and enacted together.
 """
 
 from __future__ import annotations
