@@ -49,6 +49,11 @@ class Batches:
                 self.wrong = batch
             self._changed.notify_all()
 
+    def drop_uncommitted(self, work: Path) -> None:
+        """Forget a batch that was done but not committed: it is repeated, under another number."""
+        if self._seen and not (work / "commits" / str(self._seen[-1])).exists():
+            self._seen.pop()
+
     def wait_for_more(self, batches: int) -> None:
         wanted = len(self.times) + batches
         with self._changed:
@@ -80,6 +85,7 @@ def repartition(
             _await_idle(query)
             called = time.monotonic()
             query.stop()
+            batches.drop_uncommitted(work)
             spark._streamingCheckpointManager.repartition(str(work), partitions)
             spark.conf.set(_PARTITIONS, str(partitions))
             query = _start_spark(spark, given, batches, work)

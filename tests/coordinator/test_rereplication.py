@@ -9,7 +9,6 @@ import pytest
 
 from millstream.coordinator import rereplication
 from millstream.node import key_batches
-from millstream.node import service as node_service
 from millstream.ring.ring import NodeId
 from millstream.sim import World
 from tests.coordinator.clusters import N0, N1, N2, N3, SLOTS, Run
@@ -81,7 +80,8 @@ def test_the_orders_of_a_dead_donor_are_given_to_another(world: World) -> None:
 def test_an_order_lasts_as_long_as_it_makes_progress(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node_service, "_COPY_SECONDS", 0.0)
+    for part in ("_BETWEEN_EPOCHS", "_WITHIN_EPOCHS"):
+        monkeypatch.setattr(rereplication, part, 0.0)
     monkeypatch.setattr(key_batches, "_KEYS_AT_ONCE", 1)
     monkeypatch.setattr(rereplication, "_COPY_TIMEOUT", 30.0)
 

@@ -7,13 +7,15 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock, PropertyMock
 
+from millstream.log_context import DRIVER, LogContext
 from millstream.spark.engine import Engine, RunStoppedError
 
 
 def engine_of(**options: Any) -> Engine:
     scans: Any = SimpleNamespace(spark_plan=lambda: None)
-    coordinator: Any = SimpleNamespace(state_lost=None, failure=lambda: None)
-    plan: Any = SimpleNamespace(sinks=[])
+    context = LogContext(workflow="flow", node=DRIVER, epoch=lambda: 0)
+    coordinator: Any = SimpleNamespace(state_lost=None, failure=lambda: None, log_context=context)
+    plan: Any = SimpleNamespace(name="flow", sinks=[])
     unused: Any = None
     return Engine(plan, unused, scans, coordinator, {}, unused, overlap=True, **options)
 

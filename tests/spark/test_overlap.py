@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import millstream as ms
+from millstream.coordinator.service import Coordinator
 from millstream.spark.engine import Engine
 from tests.spark.test_restart import TEXTS, Place
 from tests.spark.words import count, split
@@ -80,6 +82,20 @@ def test_spark_reports_the_rows_of_every_epoch(place: Place, spark: SparkSession
     lines = sum(len(file.read_text().splitlines()) for file in place.books.iterdir())
     assert sum(rows) == lines
     assert len([number for number in rows if number]) == len(TEXTS)
+
+
+def test_rows_that_are_read_again_are_not_reported_again(
+    place: Place, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collect = Coordinator.collect_receipts
+
+    def collect_twice(coordinator: Coordinator, evaluate: Callable[[], None]) -> Any:
+        evaluate()  # as if an owner had been lost
+        return collect(coordinator, evaluate)
+
+    monkeypatch.setattr(Coordinator, "collect_receipts", collect_twice)
+
+    test_spark_reports_the_rows_of_every_epoch(place, spark)
 
 
 def test_without_overlap_spark_waits_for_the_epoch(place: Place) -> None:

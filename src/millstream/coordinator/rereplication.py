@@ -1,11 +1,12 @@
 """Re-replication: copies that are missing are made in the background.
 
 A pair of a donor and a receiver has one order at a time; orders do not wait for each other.
-A donor copies for a tenth of a second, or until a feed begins, and answers with what remains, so
-that an order lasts as long as it makes progress, and ends with its donor or receiver. Copies take
-processors from epochs: the next part is copied between two epochs, or, if they follow each other
-closely, after a pause. What fails is ordered again, from another donor if there is one. Many orders
-end at about the same time: what came of them is asked for and enacted together.
+A donor copies for a tenth of a second at most, or until a feed begins, and answers with what
+remains, so that an order lasts as long as it makes progress, and ends with its donor or receiver.
+Copies take processors from epochs: the next part is copied between two epochs, and is small, as an
+epoch may begin meanwhile; or, if they follow each other closely, after a pause. What fails is
+ordered again, from another donor if there is one. Many orders end at about the same time: what came
+of them is asked for and enacted together.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ log = logging.getLogger("millstream")
 
 # A donor answers soon; a copy that is under way then may take longer.
 _COPY_TIMEOUT = 60.0
+_BETWEEN_EPOCHS, _WITHIN_EPOCHS = 0.03, 0.1  # seconds of copying at a time
 _LONGEST_PAUSE = 0.3
 _AVOID_SECONDS = 30.0
 _HOPELESS = 20
@@ -112,7 +114,8 @@ class Rereplication:
         while remaining and pair in self._under_way and not run.is_over:
             with self._lock:
                 committed, incarnation = run.ledger.committed, run.ledger.incarnation
-            request = CopySlots(incarnation, order.to, remaining, committed)
+                seconds = _BETWEEN_EPOCHS if run.ledger.record is None else _WITHIN_EPOCHS
+            request = CopySlots(incarnation, order.to, remaining, committed, seconds)
             answer = run.rpc.call(order.donor, request, _COPY_TIMEOUT)
             if answer == remaining:
                 return False  # the donor makes no progress

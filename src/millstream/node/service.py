@@ -56,7 +56,6 @@ from millstream.wire.state_reads import CloseScan, GetStates, OpenScan, ReadScan
 from millstream.wire.timeouts import CALL_TIMEOUT
 
 A = TypeVar("A")
-_COPY_SECONDS = 0.1
 _LEAST_COPY_SECONDS = 0.02
 _FLUSH_SECONDS = 1.0
 _MERGE_PAUSE = 0.0002
@@ -368,7 +367,7 @@ class NodeService:
 
         def ends() -> bool:
             # A copy takes the processor from a feed that begins meanwhile.
-            most = _COPY_SECONDS if self._feeds == feeds else _LEAST_COPY_SECONDS
+            most = request.seconds if self._feeds == feeds else _LEAST_COPY_SECONDS
             return self._net.now() - began >= most
 
         return self._operations.copy(request.slots, request.to, ends)

@@ -183,7 +183,7 @@ class EpochFrames:
         """
         task = replace(self._task, epoch=record.epoch, try_=record.try_)
         if scan is not None:
-            task = replace(task, scans=scan.tasks)
+            task = replace(task, scans=scan.begin())
             # A row per task, with its number.
             frame = frame.sparkSession.range(0, len(scan.tasks), 1, len(scan.tasks))
         with ExitStack() as cached:

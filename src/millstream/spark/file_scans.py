@@ -54,6 +54,12 @@ class FileScan:
     tasks: tuple[tuple[ScanTask, Accumulator[int]], ...]
     metrics: tuple[tuple[Any, Accumulator[int]], ...]
 
+    def begin(self) -> tuple[tuple[ScanTask, Accumulator[int]], ...]:
+        """The tasks of a try. Rows that were read since the last report do not count."""
+        for _, counter in self.tasks:
+            counter.value = 0
+        return self.tasks
+
     def report(self) -> None:
         """Move the counts to Spark's metrics of the epoch, which its progress reports show."""
         for metric, counter in self.metrics:

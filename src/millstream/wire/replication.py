@@ -91,14 +91,15 @@ class InstallSnapshot(Request[None]):
 class CopySlots(Request[tuple[range, ...]]):
     """Tells a node to copy slots to another one, as of an epoch or later.
 
-    The donor copies for about a tenth of a second, or until a feed begins, and answers with the
-    slots that remain.
+    The donor copies for about so many seconds, or until a feed begins, and answers with the slots
+    that remain.
     """
 
     incarnation: int
     to: NodeId
     slots: tuple[range, ...]
     committed: Commit
+    seconds: float = 0.1
 
 
 class SlotsNotHeldError(MillstreamError):
