@@ -106,7 +106,9 @@ def test_ctrl_c_waits_until_the_comparison_has_ended(checkout: Path) -> None:
         "pathlib.Path('begun').touch()\n"
         "time.sleep(60)\n"
     )
+    # A process that is started in the background inherits that Ctrl+C is ignored.
     command = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
         "import sys, millstream; from millstream.cli import bench, main; "
         "bench.find_java = lambda: None; millstream.__file__ = '/nowhere/x/y'; "
         "sys.exit(main(['bench']))"
