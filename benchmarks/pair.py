@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import pickle
 import threading
@@ -178,7 +179,7 @@ class Primary:
     def copy_all(self) -> None:
         """Give the backup a copy of the whole state; there is nothing to checkpoint after it."""
         self.seal()
-        request = CopySlots(_INCARNATION, _BACKUP, (range(SLOTS),), self._newest)
+        request = CopySlots(_INCARNATION, _BACKUP, (range(SLOTS),), self._newest, seconds=math.inf)
         self.service.answer(request)
         every = range(SLOTS)
         self._machine.store.replication.acknowledge(_BACKUP, every, self._newest.epoch)

@@ -493,7 +493,7 @@ def test_a_new_backup_gets_snapshots_of_a_few_keys_at_a_time(
         scene.call(node, scene.assignment())
     assert scene.receipts(THIRD, 0).reach == ((0, -2),)
 
-    scene.call(OTHER, CopySlots(1, THIRD, (LOW, HIGH), scene.committed))
+    scene.call(OTHER, CopySlots(1, THIRD, (LOW, HIGH), scene.committed, 0.1))
 
     assert scene.receipts(THIRD, 0).reach == ((0, 0),)
     assert scene.held(THIRD) == {key: [value] for key, value in MANY}
@@ -522,7 +522,7 @@ def test_a_copy_is_interrupted_by_a_feed_but_not_at_once(
         real(snapshot, peer)
 
     monkeypatch.setattr(scene.services[ME]._operations, "replicate", replicate)
-    remaining = scene.call(ME, CopySlots(1, THIRD, (ALL,), scene.committed))
+    remaining = scene.call(ME, CopySlots(1, THIRD, (ALL,), scene.committed, 0.1))
 
     copied = scene.calls.count((THIRD, InstallSnapshot))
     assert sum(map(len, remaining)) + copied == len(ALL)
@@ -532,7 +532,7 @@ def test_a_copy_is_interrupted_by_a_feed_but_not_at_once(
 def test_a_request_of_another_incarnation_copies_nothing(scene: Scene) -> None:
     scene.commit(0, MANY)
 
-    scene.call(ME, CopySlots(2, OTHER, (ALL,), scene.committed))
+    scene.call(ME, CopySlots(2, OTHER, (ALL,), scene.committed, 0.1))
 
     assert (OTHER, InstallSnapshot) not in scene.calls
 
@@ -541,7 +541,7 @@ def test_a_donor_catches_up_before_it_copies(scene: Scene) -> None:
     scene.feed(0, MANY)
     scene.placement = placed([ME], 1, other=ALL, third=ALL)
 
-    scene.call(ME, CopySlots(1, THIRD, (ALL,), Commit(0, 0)))
+    scene.call(ME, CopySlots(1, THIRD, (ALL,), Commit(0, 0), 0.1))
     assert scene.machines[ME].committed == Commit(0, 0)
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+T = TypeVar("T")
 MOST_KEYS = 16
 """So many hot keys of a job are reported at most."""
 FIGURE = np.dtype("<f4")
@@ -91,20 +92,20 @@ class ReportedLoad:
     @classmethod
     def unpacked(cls, values: tuple[Any, ...]) -> ReportedLoad:
         """The report of these values."""
-        # Their initialisers would take most of the time: there are thousands in every epoch.
-        load = object.__new__(cls)
-        named = load.__dict__
-        named.update(zip(_LOAD_FIELDS, values, strict=True))
-        named["slots"] = tuple([range(start, stop) for start, stop in named["slots"]])
-        named["jobs"] = tuple([_unpacked_job(job) for job in named["jobs"]])
+        load = rebuilt(cls, values)
+        fields = load.__dict__
+        fields["slots"] = tuple([range(start, stop) for start, stop in fields["slots"]])
+        fields["jobs"] = tuple([rebuilt(ReportedJob, job) for job in fields["jobs"]])
         return load
 
 
-_LOAD_FIELDS = tuple(ReportedLoad.__dataclass_fields__)
-_JOB_FIELDS = tuple(ReportedJob.__dataclass_fields__)
+def rebuilt(kind: type[T], values: tuple[Any, ...]) -> T:
+    """An object of a dataclass with these values of its fields, in their order.
 
-
-def _unpacked_job(values: tuple[Any, ...]) -> ReportedJob:
-    job = object.__new__(ReportedJob)
-    job.__dict__.update(zip(_JOB_FIELDS, values, strict=True))
-    return job
+    The initialiser of a frozen dataclass takes several times as long, and nodes send thousands of
+    reports in every epoch.
+    """
+    made = object.__new__(kind)
+    names: Any = kind.__dict__["__dataclass_fields__"]
+    made.__dict__.update(zip(names, values, strict=True))
+    return made

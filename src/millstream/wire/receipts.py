@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from millstream.checkpoints.manifest import BaseRecord
-from millstream.wire.load_report import ReportedLoad
+from millstream.wire.load_report import ReportedLoad, rebuilt
 from millstream.wire.packed_types import packed_type, unpacked_type
 from millstream.wire.pickled_once import PickledOnce
 from millstream.wire.receipt_tables import ReceiptTables, ReceivedTypes
@@ -109,15 +109,10 @@ class NodeReport:
     @classmethod
     def unpacked(cls, values: tuple[Any, ...]) -> NodeReport:
         """The report of these values."""
-        report = object.__new__(cls)
-        named = report.__dict__
-        named.update(zip(_REPORT_FIELDS, values, strict=True))
-        if named["load"] is not None:
-            named["load"] = ReportedLoad.unpacked(named["load"])
+        report = rebuilt(cls, values)
+        if report.load is not None:
+            report.__dict__["load"] = ReportedLoad.unpacked(values[-1])
         return report
-
-
-_REPORT_FIELDS = tuple(NodeReport.__dataclass_fields__)
 
 
 class Receipts:

@@ -99,7 +99,7 @@ class CopySlots(Request[tuple[range, ...]]):
     to: NodeId
     slots: tuple[range, ...]
     committed: Commit
-    seconds: float = 0.1
+    seconds: float
 
 
 class SlotsNotHeldError(MillstreamError):
