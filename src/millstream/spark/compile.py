@@ -6,7 +6,7 @@ epoch is then a chain of ``mapInArrow`` stages with one shuffle before every lev
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial, reduce
@@ -40,6 +40,7 @@ from millstream.spark.stage import (
     find_schemas,
     run_stage,
 )
+from millstream.spark.stage_chain import Chain, EpochRows, StageChains, evaluate_frame
 from millstream.wire.blocks import BLOCK_SCHEMA
 from millstream.wire.calls import Endpoint
 from millstream.wire.epoch_record import EpochRecord
@@ -61,7 +62,7 @@ _STATEFUL = {
 _LANE = 1000
 _SPARK_TYPES = {pa.int32(): IntegerType(), pa.int64(): LongType(), pa.binary(): BinaryType()}
 BLOCKS = StructType([StructField(f.name, _SPARK_TYPES[f.type]) for f in BLOCK_SCHEMA])
-_SCAN_COLUMNS = ["id"]
+_SCAN_COLUMNS = ("id",)
 _SCHEMAS = StructType([StructField("target", IntegerType()), StructField("schema", BinaryType())])
 
 
@@ -160,8 +161,10 @@ class EpochFrames:
         self._program = program
         self._branches = branches
         self._maps = ArrowMaps()
+        self._chains = StageChains(self._maps)
+        self._numbers: dict[int, DataFrame] = {}
         self._route = sf.col("route")
-        self._names: list[str] | None = None
+        self._names: tuple[str, ...] | None = None
         self._task = StageTask(coordinator, packed, 0, 0, 0)
         self._sinks = {at: sink.name for at, sink in plan.sinks}
         self._steps = {
@@ -184,53 +187,59 @@ class EpochFrames:
         task = replace(self._task, epoch=record.epoch, try_=record.try_)
         if scan is not None:
             task = replace(task, scans=scan.begin())
-            # A row per task, with its number.
-            frame = frame.sparkSession.range(0, len(scan.tasks), 1, len(scan.tasks))
+            frame = self._numbers_of(len(scan.tasks), frame.sparkSession)
         with ExitStack() as cached:
             if len(self._sinks) == 1 and not self._steps:
                 (sink,) = self._sinks
                 if sink in self._schemas:
                     schema, struct = self._schemas[sink]
                     direct = Reader(sink, self._sinks[sink], schema)
-                    chain = self._chain(frame, record, replace(task, direct=direct), struct, cached)
-                    yield Frames(chain, {sink: chain})
+                    rows = self._chain(frame, record, replace(task, direct=direct), struct)
+                    yield Frames(rows.evaluate, {sink: rows.frame})
                     return
-            blocks = self._chain(frame, record, task, BLOCKS, cached)
-            if not self._sinks:
-                yield Frames(blocks, {})
-                return
+            if not self._steps:
+                rows = self._chain(frame, record, task, BLOCKS)
+                if not self._sinks:
+                    yield Frames(rows.evaluate, {})
+                    return
+                blocks = rows.frame
+            else:
+                blocks = self._chain_with_steps(frame, record, task, cached)
             blocks = _persist(blocks, cached)
             self._discover(blocks, task, self._sinks)
             yield Frames(
-                blocks,
+                partial(evaluate_frame, blocks),
                 {at: self._rows(blocks, task, at) for at in self._sinks if at in self._schemas},
             )
 
     def _chain(
-        self,
-        frame: DataFrame,
-        record: EpochRecord,
-        task: StageTask,
-        result: StructType,
-        cached: ExitStack,
-    ) -> DataFrame:
+        self, frame: DataFrame, record: EpochRecord, task: StageTask, result: StructType
+    ) -> EpochRows:
+        """What the last stage returns, if there are no steps in the JVM."""
         last = self._program.last_stage
-        if last and not task.scans and not _tasks_of(frame):
-            frame = frame.repartition(1)  # of empty files only: a task must run, to send marks
-        for stage in range(last + 1):
+        frame = self._with_a_task(frame, task)
+        stages = range(last + 1)
+        chain = Chain(
+            self._source_names(frame, task),
+            tuple(partial(run_stage, self._of_stage(task, stage)) for stage in stages),
+            tuple(result if stage == last else BLOCKS for stage in stages),
+            tuple(self._program.width(stage, record.task_count) for stage in stages[1:]),
+        )
+        return self._chains.rows(frame, chain)
+
+    def _chain_with_steps(
+        self, frame: DataFrame, record: EpochRecord, task: StageTask, cached: ExitStack
+    ) -> DataFrame:
+        """The blocks of the last stage, with steps in the JVM between stages."""
+        frame = self._with_a_task(frame, task)
+        names = self._source_names(frame, task)
+        for stage in range(self._program.last_stage + 1):
             if stage:
                 width = self._program.width(stage, record.task_count)
                 frame = frame.repartitionById(width, self._route)
-            of_stage = replace(
-                task,
-                stage=stage,
-                branches=() if stage else self._branches,
-                scans=() if stage else task.scans,
-                direct=task.direct if stage == last else None,
-            )
-            names = BLOCKS.names if stage else self._source_names(frame, task)
-            schema = result if stage == last else BLOCKS
-            frame = self._maps.apply(frame, names, partial(run_stage, of_stage), schema)
+            of_stage = self._of_stage(task, stage)
+            frame = self._maps.apply(frame, names, partial(run_stage, of_stage), BLOCKS)
+            names = tuple(BLOCKS.names)
             entries = [
                 at
                 for at in self._steps
@@ -240,12 +249,32 @@ class EpochFrames:
                 frame = self._through_jvm(frame, of_stage, at, cached)
         return frame
 
-    def _source_names(self, frame: DataFrame, task: StageTask) -> list[str]:
+    def _with_a_task(self, frame: DataFrame, task: StageTask) -> DataFrame:
+        """The frame of an epoch; a task must run, also over empty files only, to send marks."""
+        needed = self._program.last_stage and not task.scans
+        return frame.repartition(1) if needed and not _tasks_of(frame) else frame
+
+    def _numbers_of(self, count: int, session: SparkSession) -> DataFrame:
+        """A row per task, with its number: planned once, as most epochs have as many tasks."""
+        if count not in self._numbers:
+            self._numbers[count] = session.range(0, count, 1, count)
+        return self._numbers[count]
+
+    def _of_stage(self, task: StageTask, stage: int) -> StageTask:
+        return replace(
+            task,
+            stage=stage,
+            branches=() if stage else self._branches,
+            scans=() if stage else task.scans,
+            direct=task.direct if stage == self._program.last_stage else None,
+        )
+
+    def _source_names(self, frame: DataFrame, task: StageTask) -> tuple[str, ...]:
         """The columns of a scan, or of the frames that Spark hands over: those of its query."""
         if task.scans:
             return _SCAN_COLUMNS
         if self._names is None:
-            self._names = frame.columns
+            self._names = tuple(frame.columns)
         return self._names
 
     def _through_jvm(
@@ -254,7 +283,7 @@ class EpochFrames:
         """Take the blocks of a JVM step out, run it, and put its results back in."""
         blocks = _persist(blocks, cached)
         # At once: a map task takes its number from Spark, which is another one below the union.
-        _evaluate(blocks)
+        evaluate_frame(blocks)
         self._discover(blocks, task, {entry: self._steps[entry]})
         parts = [blocks.where(sf.col("target") != entry)]
 
@@ -313,19 +342,10 @@ def _persist(frame: DataFrame, cached: ExitStack) -> DataFrame:
 
 @dataclass(frozen=True)
 class Frames:
-    """The frames of one try: all of it, and what each sink reads."""
+    """The frames of one try: what runs every task, whichever the sinks ran, and what they read."""
 
-    body: DataFrame
+    evaluate: Callable[[], None]
     sinks: Mapping[int, DataFrame]
-
-    def evaluate(self) -> None:
-        """Run every partition of the body, whichever the sinks evaluated."""
-        _evaluate(self.body)
-
-
-def _evaluate(frame: DataFrame) -> None:
-    # Not by a write to ``noop``, which is a query of its own around this one.
-    frame._jdf.queryExecution().toRdd().count()
 
 
 def _declared(plan: Plan, targets: Iterable[int]) -> Iterator[tuple[int, pa.Schema]]:
