@@ -260,6 +260,15 @@ def test_pressure_is_the_time_of_an_epoch_over_that_in_which_its_input_arrived()
     assert idle.pressure < 0.1
 
 
+def test_loads_have_the_backlog_that_was_reported_last() -> None:
+    monitored = Monitored()
+    before = monitored.add({}, seconds=1.0)
+    monitored.monitor.report_backlog(2.5)
+    after = monitored.add({}, seconds=1.0)
+
+    assert (before.backlog, after.backlog) == (0.0, 2.5)
+
+
 def test_waits_are_added_up_over_nodes_by_the_names_of_jobs() -> None:
     waits = [{(WORDS, PAIRS): 1.0}, {(WORDS, PAIRS): 2.0, (WORDS, WORDS): 4.0}]
     loads = [NodeReport(load=ReportedLoad(waits=found)) for found in waits]

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import pairwise
 from math import pi, sin
@@ -168,6 +168,15 @@ def test_nodes_are_not_removed_after_a_recent_peak() -> None:
     ]
 
     assert removed == [True, True, False]
+
+
+def test_nodes_are_not_removed_if_input_had_to_wait() -> None:
+    calm = history(*range(100), cpu=0.1)
+    waited = [*calm[:90], replace(calm[90], backlog=0.5), *calm[91:]]
+
+    found = decide_calmly(RingPolicy(), waited, RING, LIMITS, [], Cooldown())
+
+    assert found == []
 
 
 def test_other_actions_come_before_removals() -> None:

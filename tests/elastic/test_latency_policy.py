@@ -172,6 +172,17 @@ def test_with_a_target_nodes_are_added_and_removed() -> None:
     assert LatencyPolicy().decide([high], loop.ring, limits) == []
 
 
+def test_with_a_target_nodes_are_added_for_a_backlog() -> None:
+    policy = LatencyPolicy(LatencyOptions(target=timedelta(seconds=0.3)))
+    loop = run_with([1.0] * 3, np.full(1000, 0.0012))
+    waiting = replace(loop.run_epoch(), backlog=10.0)
+
+    (added,) = policy.decide([waiting], loop.ring, Limits(max_nodes=8, standby=8))
+
+    # 1.2 s of work in an epoch, and as much of the backlog; at most twice as many nodes at once.
+    assert isinstance(added, AddNodes) and added.count == 3
+
+
 def test_the_measured_latency_of_nothing_is_zero() -> None:
     assert mean_latency(load_with(RING, NodeLoad(node=A, cpu=0.0))) == 0.0
 

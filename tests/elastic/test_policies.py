@@ -81,6 +81,22 @@ def test_nodes_are_added_for_all_the_input_that_arrives(
     assert isinstance(action, AddNodes) and action.count == count
 
 
+@pytest.mark.parametrize("policy", [RingPolicy(), BottleneckPolicy()], ids=lambda p: p.name)
+@pytest.mark.parametrize(("backlog", "count"), [(0.0, 1), (1.0, 1), (10.0, 3), (1000.0, 7)])
+def test_nodes_are_added_for_what_waits_at_sources(
+    policy: Policy, backlog: float, count: int
+) -> None:
+    ring = Ring.even(node_ids(1), 64)
+    loads = [
+        load_of(ring, {ring.nodes[0]: 1.0}, epoch=n, time=5.0 * n, queue=1.0) for n in range(3)
+    ]
+
+    history = [replace(load, backlog=backlog) for load in loads]
+    [action] = policy.decide(history, ring, Limits(max_nodes=8, standby=8))
+
+    assert isinstance(action, AddNodes) and action.count == count
+
+
 @dataclass(frozen=True)
 class Skew:
     nodes: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,7 +16,7 @@ import millstream as ms
 from millstream.flow.plan import plan
 from millstream.flow.sources import Source
 from millstream.observe.source_backlog import SourceBacklog
-from millstream.spark.backlog import Backlog, rows_waiting
+from millstream.spark.backlog import Backlog, BacklogWatch, rows_waiting
 from millstream.spark.compile import HEARTBEAT
 from millstream.spark.file_backlog import FileBacklog
 
@@ -170,3 +171,19 @@ def test_what_spark_does_not_report_is_not_known_rather_than_nothing(folder: Fol
     assert [each.amount for each in backlog(folder, reports[:2])] == [None, None]
     chosen = backlog(folder, reports, {"pathGlobFilter": "*.csv"})
     assert [each.amount for each in chosen] == [None, None]
+
+
+def test_a_watch_reports_what_the_next_epoch_leaves() -> None:
+    found: list[list[SourceBacklog]] = [
+        [],
+        [SourceBacklog(source="unknown"), SourceBacklog(source="unbounded", amount=5)],
+        [
+            SourceBacklog(source="calm", amount=3, per_epoch=4),
+            SourceBacklog(source="busy", amount=10, per_epoch=4),
+        ],
+    ]
+    reported: list[float] = []
+    for sources in found:
+        BacklogWatch(partial(list, sources), reported.append).tick()
+
+    assert reported == [0.0, 0.0, 1.5]

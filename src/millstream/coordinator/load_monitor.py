@@ -70,6 +70,7 @@ class LoadMonitor:
     def __init__(self, now: Callable[[], float], options: LoadOptions | None = None) -> None:
         self._now = now
         self._options = options or LoadOptions()
+        self._backlog = 0.0
         self.history: tuple[Load, ...] = ()
         self.begin({}, 0)
 
@@ -98,6 +99,10 @@ class LoadMonitor:
         before, self._admitted = self._admitted, self._now()
         self._arrival = None if before is None else self._admitted - before
 
+    def report_backlog(self, epochs: float) -> None:
+        """Note what waits at sources, as in :class:`Load`; from then on loads have it."""
+        self._backlog = epochs
+
     def add(self, epoch: int, reports: Mapping[NodeId, NodeReport]) -> Load:
         """Add the reports of a committed epoch; return the load after it."""
         now = self._now()
@@ -119,6 +124,7 @@ class LoadMonitor:
             state_bytes=_frozen(self._state_bytes.copy()),
             epoch_seconds=(seconds := self._seconds.values[_EPOCH]),
             pressure=seconds / arrived if (arrived := self._seconds.values[_ARRIVAL]) > 0 else 1.0,
+            backlog=self._backlog,
             waits={
                 (self._jobs[waiting], self._jobs[other]): seconds
                 for (waiting, other), seconds in self._waits.values.items()

@@ -114,11 +114,16 @@ def _overlaps(some: Sequence[range], others: Sequence[range]) -> bool:
 def _removals_at_peak(
     policy: Policy, history: Sequence[Load], ring: Ring, limits: Limits, cooldown: Cooldown
 ) -> list[Action]:
-    """The nodes that the policy would remove if the load were always at its latest peak."""
+    """The nodes that the policy would remove if the load were always at its latest peak.
+
+    None if input had to wait: who works off a backlog has no nodes to spare.
+    """
     start = history[-1].time - cooldown.scale_in_after.total_seconds()
     if history[0].time > start:
         return []
     peak = _peak([load for load in history if load.time >= start])
+    if peak.backlog > 0:
+        return []
     always = [replace(peak, epoch=load.epoch, time=load.time) for load in history]
     actions = policy.decide(always, ring, limits)
     return [action for action in actions if isinstance(action, RemoveNodes)]
@@ -141,4 +146,5 @@ def _peak(loads: Sequence[Load]) -> Load:
         seconds=reduce(np.maximum, (load.seconds for load in loads)),
         tuples=reduce(np.maximum, (load.tuples for load in loads)),
         epoch_seconds=min(load.epoch_seconds for load in loads),
+        backlog=max(load.backlog for load in loads),
     )

@@ -79,16 +79,24 @@ class LatencyPolicy:
         if transfers:
             expected = queues.mean_latency(after(tuples, transfers))
             return _moves(transfers, nodes, queues, tuples, expected)
-        return self._scaled(queues, tuples, nodes, ring, limits)
+        return self._scaled(queues, tuples, load.demand, nodes, ring, limits)
 
     def _scaled(
-        self, queues: WaitQueues, tuples: Values, nodes: list[NodeId], ring: Ring, limits: Limits
+        self,
+        queues: WaitQueues,
+        tuples: Values,
+        demand: float,
+        nodes: list[NodeId],
+        ring: Ring,
+        limits: Limits,
     ) -> list[Action]:
         if self.options.target is None:
             return []
-        target, total = self.options.target.total_seconds(), float(tuples.sum())
+        target = self.options.target.total_seconds()
+        total = float(tuples.sum()) * demand
         if queues.at_best(total) > target:
-            return _added(queues, tuples, target, nodes, limits.addable(ring, len(nodes)))
+            addable = limits.addable(ring, len(nodes))
+            return _added(queues, tuples, demand, target, nodes, addable)
         if limits.removable(ring) == 0 or len(nodes) < 2:
             return []
         slowest = int(np.argmax(queues.costs))
@@ -148,9 +156,14 @@ def _moves(
 
 
 def _added(
-    queues: WaitQueues, tuples: Values, target: float, nodes: list[NodeId], addable: int
+    queues: WaitQueues,
+    tuples: Values,
+    demand: float,
+    target: float,
+    nodes: list[NodeId],
+    addable: int,
 ) -> list[Action]:
-    total = float(tuples.sum())
+    total = float(tuples.sum()) * demand
     missing = float((total / target - (1 / queues.costs).sum()) * queues.costs.mean())
     count = min(int(np.ceil(missing)), addable)
     if count == 0:

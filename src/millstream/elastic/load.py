@@ -14,6 +14,9 @@ import numpy.typing as npt
 
 from millstream.ring.ring import NodeId
 
+CATCHING_UP = 10.0
+"""The number of epochs in which nodes should work off a backlog."""
+
 Seconds = npt.NDArray[np.float64]
 """A value for each slot."""
 JobFigures = npt.NDArray[np.float32]
@@ -72,8 +75,9 @@ class Load:
     jobs, how long feeds of the first waited while nodes reduced units of the second (seconds per
     epoch). ``epoch_seconds`` is how long an epoch takes, and ``pressure`` is that over the time
     since the epoch before it was admitted, in which its input arrived: above 1 the input grows
-    faster than it is processed, whatever CPU the nodes use. ``time`` is in seconds, of the
-    coordinator's clock.
+    faster than it is processed, whatever CPU the nodes use. Where a source bounds its epochs, what
+    they leave shows in the ``backlog`` instead: how many epochs it takes to read what waits, beyond
+    the next one. ``time`` is in seconds, of the coordinator's clock.
     """
 
     epoch: int
@@ -84,6 +88,12 @@ class Load:
     state_bytes: Seconds
     epoch_seconds: float = 0.0
     pressure: float = 1.0
+    backlog: float = 0.0
     waits: Mapping[tuple[str, str], float] = field(default_factory=dict)
     hot_keys: tuple[HotKey, ...] = ()
     jobs: Mapping[str, JobLoad] = field(default_factory=dict)
+
+    @property
+    def demand(self) -> float:
+        """What nodes would have to do to work off the backlog, over what they do."""
+        return 1 + self.backlog / CATCHING_UP

@@ -28,8 +28,8 @@ class NodeTable:
 
     ``cpu`` and ``feeds`` are NaN for a node that has not reported: it meets no threshold. ``feeds``
     is the mean number of feeds that wait for a node or are being reduced: seconds of waiting and
-    reducing per second (Little's law). ``pressure`` is that of the load, and at least 1: CPU shows
-    what nodes do, and not how much more they would have to do.
+    reducing per second (Little's law). ``pressure`` is that of the load, and at least 1, times the
+    demand of a backlog: CPU shows what nodes do, and not how much more they would have to do.
     """
 
     nodes: tuple[NodeId, ...]
@@ -61,7 +61,7 @@ def node_table(load: Load, ring: Ring) -> NodeTable:
     cpu = np.array([np.nan if node is None else node.cpu for node in reported])
     queue = np.array([np.nan if node is None else node.queue for node in reported])
     length = load.epoch_seconds if load.epoch_seconds > 0 else np.nan
-    pressure = max(1.0, load.pressure)
+    pressure = max(1.0, load.pressure) * load.demand
     return NodeTable(ring.nodes, seconds, cpu, (queue + seconds) / length, pressure)
 
 

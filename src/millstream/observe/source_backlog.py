@@ -24,3 +24,10 @@ class SourceBacklog:
         if self.amount is None or self.per_epoch is None:
             return None
         return math.ceil(self.amount / self.per_epoch)
+
+    @property
+    def beyond_next(self) -> float:
+        """How many epochs it takes to read what the next one leaves; 0 if that is not known."""
+        if self.amount is None or self.per_epoch is None:
+            return 0.0
+        return max(0.0, self.amount / self.per_epoch - 1)

@@ -7,16 +7,19 @@ sources it is not known.
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from pyspark import InheritableThread
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from millstream.flow import sources as flow
 from millstream.flow.plan import Plan
 from millstream.flow.vertices import SourceVertex
+from millstream.log_context import inheriting
 from millstream.observe.source_backlog import SourceBacklog
 from millstream.spark.bounded_input import sources_of
 from millstream.spark.compile import HEARTBEAT, Admission
@@ -94,6 +97,38 @@ class Backlog:
             return None
         through = end["logOffset"] if isinstance(end, Mapping) else -1
         return self._files[at].count(report.description, through)
+
+
+class BacklogWatch:
+    """Reports the longest backlog, in epochs beyond the next one, while a run goes on.
+
+    In a thread of its own: no commit waits for an answer of the JVM.
+    """
+
+    def __init__(
+        self, backlog: Callable[[], Sequence[SourceBacklog]], report: Callable[[float], None]
+    ) -> None:
+        self._backlog = backlog
+        self._report = report
+        self._closed = threading.Event()
+
+    def start(self) -> None:
+        """Report every few seconds until it is closed."""
+        # A thread that closes its connection to the JVM when it ends.
+        work = inheriting(self._loop)
+        InheritableThread(target=work, name="millstream-backlog", daemon=True).start()
+
+    def close(self) -> None:
+        """Report no more."""
+        self._closed.set()
+
+    def tick(self) -> None:
+        """Report it once."""
+        self._report(max((source.beyond_next for source in self._backlog()), default=0.0))
+
+    def _loop(self) -> None:
+        while not self._closed.wait(_FRESH):
+            self.tick()
 
 
 def backlog_of(

@@ -28,6 +28,7 @@ from millstream.coordinator.server import CoordinatorServer
 from millstream.coordinator.service import Coordinator
 from millstream.coordinator.state_reader import StateReader
 from millstream.elastic.built_in import policy_of
+from millstream.elastic.policy import ManualPolicy
 from millstream.errors import ConfigError
 from millstream.flow.function_shipping import ship
 from millstream.flow.plan import Plan
@@ -43,7 +44,7 @@ from millstream.observe.history import RunHistory
 from millstream.observe.progress import Progress
 from millstream.observe.tracing import Tracing
 from millstream.ring.ring import NodeId
-from millstream.spark.backlog import Backlog, backlog_of
+from millstream.spark.backlog import Backlog, BacklogWatch, backlog_of
 from millstream.spark.bounded_input import ending_of
 from millstream.spark.checkpoint import RunCheckpoint, claim_checkpoint
 from millstream.spark.compile import EpochFrames, admission
@@ -162,6 +163,7 @@ class Startup:
         progress.listen(figures.add)
         tracing = Tracing(planned.name)
         coordinator.events.listen(tracing.add_event)
+        policy = policy_of(config.policy)
         frames = EpochFrames(planned, program, pack(program), endpoint, admitted.branches)
         engine = Engine(
             planned,
@@ -196,7 +198,7 @@ class Startup:
             timings=timings,
             downstream=planned.downstream,
             autoscaler=Autoscaler(
-                policy_of(config.policy),
+                policy,
                 min_nodes=config.min_nodes,
                 max_nodes=max(most, nodes),
                 cooldown=config.cooldown,
@@ -240,6 +242,10 @@ class Startup:
         self._cleanup.callback(pool.close)
         pool.start()
         backlog = backlog_of(spark, query, planned, admitted, checkpoint.location)
+        if not isinstance(policy, ManualPolicy):
+            watch = BacklogWatch(backlog, coordinator.load.report_backlog)
+            self._cleanup.callback(watch.close)
+            watch.start()
         run = Run(
             planned,
             coordinator,
