@@ -13,7 +13,7 @@ from millstream.coordinator.load_monitor import LoadMonitor, LoadOptions
 from millstream.elastic.load import Load
 from millstream.errors import ConfigError
 from millstream.ring.ring import NodeId
-from millstream.wire.load_report import ReportedJob, ReportedKey, ReportedLoad
+from millstream.wire.load_report import ReportedJob, ReportedKey, ReportedLoad, packed_runs
 from millstream.wire.receipts import NodeReport
 from tests.coordinator.receipts import HIGH, JOBS, LOW, PAIRS, SLOTS, WORDS, A, B
 
@@ -66,7 +66,9 @@ def report(
         state_bytes=part(state_bytes),
         hot_keys=hot,
     )
-    return NodeReport(memory=memory, load=ReportedLoad(slots=runs, jobs=(of_job,), **options))
+    return NodeReport(
+        memory=memory, load=ReportedLoad(slots=packed_runs(runs), jobs=(of_job,), **options)
+    )
 
 
 # -- slots -----------------------------------------------------------------------------------
@@ -101,7 +103,7 @@ def test_the_load_of_jobs_is_added_up_and_shown_by_name() -> None:
     words = report(range(SLOTS), tuples=1.0, seconds=0.5)
     pairs = report(range(SLOTS), tuples=2.0, seconds=0.25, job=PAIRS)
     assert words.load is not None and pairs.load is not None
-    both = ReportedLoad(slots=(range(SLOTS),), jobs=words.load.jobs + pairs.load.jobs)
+    both = ReportedLoad(slots=packed_runs([range(SLOTS)]), jobs=words.load.jobs + pairs.load.jobs)
 
     load = Monitored().add({A: NodeReport(load=both)})
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millstream.coordinator.layout import Layout
 from millstream.coordinator.roster import MissingCopy, Roster, StateLostError
 from millstream.ring.masks import SlotMask
 from millstream.ring.placement import Placement
@@ -626,3 +627,15 @@ def test_held_slots_are_counted_for_every_member() -> None:
         assert counts[node].copies == fed.sum()
         assert counts[node].in_sync == (fed & in_sync).sum()
     assert counts[B].copies > counts[B].in_sync == 1
+
+
+def test_the_layout_follows_the_goal_and_the_target() -> None:
+    roster = roster_of([A, B])
+    even = roster.layout()
+    assert even == Layout.of(roster.goal, 2) and roster.layout() is even
+
+    roster.move([0], B)
+    assert roster.layout() == Layout.of(roster.goal, 2) != even
+
+    roster.target = 3
+    assert roster.layout() == Layout.of(roster.goal, 3)

@@ -30,7 +30,7 @@ from millstream.state.records import decode_records
 from millstream.wire import timeouts
 from millstream.wire.commit import NOTHING_COMMITTED, Commit, Seal
 from millstream.wire.feed import BrokenFeedError, FeedRefusedError
-from millstream.wire.load_report import FIGURE
+from millstream.wire.load_report import FIGURE, packed_runs
 from millstream.wire.membership import (
     Assign,
     FencedError,
@@ -83,7 +83,7 @@ def test_a_feed_is_answered_after_its_copies_are_on_the_backups(scene: Scene) ->
     assert (copy.slots, copy.digest) == (ALL, receipt.digest)
     assert scene.receipts(THIRD, 0).copies == ()
     report = scene.receipts(ME, 0).report
-    assert replace(report, load=None) == NodeReport({JOB: 0}, MEMORY, 0)
+    assert report._replace(load=None) == NodeReport({JOB: 0}, MEMORY, 0)
 
 
 def test_receipts_carry_the_load_of_the_epoch(world: World) -> None:
@@ -96,10 +96,10 @@ def test_receipts_carry_the_load_of_the_epoch(world: World) -> None:
     [of_job] = load.jobs
     tuples = np.frombuffer(of_job.tuples, FIGURE)
     [receipt] = scene.receipts(ME, 0).receipts
-    assert load.slots == (LOW,) and len(tuples) == len(LOW)
+    assert load.slots == packed_runs([LOW]) and len(tuples) == len(LOW)
     assert tuples.sum() == receipt.keys > 0  # of each key one value
     assert load.copy_seconds > 0
-    assert idle.slots == () and not idle.jobs[0].tuples
+    assert not idle.slots and not idle.jobs[0].tuples
 
 
 def test_state_is_estimated_by_the_deltas_that_backups_get(scene: Scene) -> None:

@@ -31,7 +31,7 @@ class Counted:
 @dataclass(frozen=True)
 class Message(PickledOnce):
     number: int
-    content: Counted
+    content: Counted | str
 
 
 def test_a_message_to_many_is_pickled_once() -> None:
@@ -61,3 +61,12 @@ def test_an_answer_that_many_get_is_serialised_once_and_proved_for_each() -> Non
             verified(secret, "address", new_nonce(), answer)
 
     assert Counted.pickles == 1
+
+
+def test_a_large_message_is_compressed() -> None:
+    message = Message(7, "again and " * 10_000)
+
+    sent = pickle.dumps(message, 5)
+
+    assert len(sent) < 1_000
+    assert pickle.loads(sent) == message

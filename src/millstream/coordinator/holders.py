@@ -27,12 +27,13 @@ class Holders:
     def __init__(self, placement: Placement, numbers: Mapping[NodeId, int]) -> None:
         """``numbers`` has the number of each node, which stands for it in the table."""
         ring, arcs = placement.ring, placement.arcs
-        width = max(len(nodes) for _, nodes in arcs)
-        rows = [[numbers[n] for n in nodes] + [NOBODY] * (width - len(nodes)) for _, nodes in arcs]
+        counts = np.array([len(nodes) for _, nodes in arcs])
+        rows = np.full((len(arcs), counts.max()), NOBODY, np.int32)
+        present = np.arange(counts.max()) < counts[:, None]
+        rows[present] = [numbers[node] for _, nodes in arcs for node in nodes]
         lengths = np.diff([*(start for start, _ in arcs), ring.slots])
         owners = np.array([numbers[node] for node in ring.nodes], np.int32)
-        copies = np.array(rows, np.int32).reshape(len(arcs), width).repeat(lengths, axis=0)
-        self.table: NodeTable = np.column_stack([owners[ring.table], copies])
+        self.table: NodeTable = np.column_stack([owners[ring.table], rows.repeat(lengths, axis=0)])
 
     @property
     def owners(self) -> npt.NDArray[np.int32]:
@@ -45,7 +46,8 @@ class Holders:
 
     def of(self, number: int) -> tuple[Slots, Slots]:
         """The slots that a node holds, and the column in which it stands for each."""
-        start, stop = np.searchsorted(self.sorted, [number, number + 1])
+        # Of the same type: else the whole array would be converted.
+        start, stop = np.searchsorted(self.sorted, np.array([number, number + 1], np.int32))
         cells = self.order[start:stop]
         return cells // self.width, cells % self.width
 

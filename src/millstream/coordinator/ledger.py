@@ -316,7 +316,7 @@ class Ledger:
             counted,
             self._frozen.counts(),
             self._frozen.packed_units(),
-            Layout.of(self._roster.goal, self._roster.target),
+            self._roster.layout(),
         )
 
     def _counted(self) -> dict[int, Counted]:

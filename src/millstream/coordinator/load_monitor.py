@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from operator import attrgetter
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -25,8 +26,10 @@ from millstream.coordinator.load_averages import (
 from millstream.elastic.load import HotKey, JobLoad, Load, NodeLoad
 from millstream.elastic.load_history import with_newest
 from millstream.errors import ConfigError
+from millstream.ring.masks import expanded
 from millstream.ring.ring import NodeId
-from millstream.wire.load_report import FIGURE, ReportedJob, ReportedLoad
+from millstream.wire.load_report import FIGURE, RUN, ReportedJob, ReportedLoad
+from millstream.wire.receipt_tables import joined
 from millstream.wire.receipts import NodeReport
 
 _HISTORY_BYTES = 64 * 2**20
@@ -172,8 +175,7 @@ class LoadMonitor:
         reduced: Figures,
     ) -> dict[NodeId, NodeLoad]:
         nodes = list(loads)
-        own = np.array([_node_figures(load) for load in loads.values()], np.float64)
-        figures = np.column_stack([own.reshape(len(nodes), _OWN_FIGURES), *reduced])
+        figures = np.column_stack([_own_figures(list(loads.values())), *reduced])
         averages = self._nodes.add(nodes, figures).tolist()
         state_bytes = index.by_node(self._state_bytes[index.slots]).tolist()
         return {
@@ -200,22 +202,20 @@ class LoadMonitor:
 class _Index:
     """The slots of all reports, one report after the other."""
 
-    def __init__(self, of_nodes: Sequence[Sequence[range]]) -> None:
-        runs = [run for of_node in of_nodes for run in of_node]
-        starts = np.array([run.start for run in runs], np.int64)
-        lengths = np.array([len(run) for run in runs], np.int64)
-        before = np.cumsum(lengths) - lengths
-        self.slots: Slots = np.repeat(starts - before, lengths) + np.arange(lengths.sum())
-        self._sizes = [sum(map(len, of_node)) for of_node in of_nodes]
-        self._node = np.repeat(np.arange(len(of_nodes)), self._sizes)
+    def __init__(self, of_nodes: Sequence[bytes]) -> None:
+        """``of_nodes`` has rows of ``RUN``."""
+        runs, sources = joined(of_nodes, RUN)
+        self.slots: Slots = expanded(runs["start"], runs["stop"])
+        self._node = np.repeat(sources, runs["stop"] - runs["start"])
+        self._sizes = np.bincount(self._node, minlength=len(of_nodes)).tolist()
 
     def figures(self, found: Sequence[ReportedJob], field: _Field) -> Figures:
         """A figure of each slot, as its owner reports it."""
-        parts = zip(found, self._sizes, strict=True)
-        joined = b"".join(
-            getattr(of_job, field) or bytes(size * FIGURE.itemsize) for of_job, size in parts
-        )
-        return np.frombuffer(joined, FIGURE).astype(np.float64)
+        parts = list(map(attrgetter(field), found))
+        if not all(parts):
+            sizes = zip(parts, self._sizes, strict=True)
+            parts = [part or bytes(size * FIGURE.itemsize) for part, size in sizes]
+        return np.frombuffer(b"".join(parts), FIGURE).astype(np.float64)
 
     def by_node(self, figures: Figures) -> Figures:
         """The sum of each report."""
@@ -223,15 +223,20 @@ class _Index:
         return sums.astype(np.float64, copy=False)
 
 
-def _node_figures(load: ReportedLoad) -> tuple[float, ...]:
-    return (
-        load.cpu_seconds / load.seconds if load.seconds > 0 else 0.0,
-        load.queue_seconds,
-        load.most_waiting,
-        load.feed_seconds,
-        load.copy_seconds,
-        load.store_seconds,
-    )
+def _own_figures(loads: Sequence[ReportedLoad]) -> Figures:
+    """The figures of each node, of which it is the only source."""
+    rows = [
+        (
+            load.cpu_seconds / load.seconds if load.seconds > 0 else 0.0,
+            load.queue_seconds,
+            load.most_waiting,
+            load.feed_seconds,
+            load.copy_seconds,
+            load.store_seconds,
+        )
+        for load in loads
+    ]
+    return np.array(rows, np.float64).reshape(len(loads), _OWN_FIGURES)
 
 
 def _summed(parts: Iterable[Mapping[tuple[int, int], float]]) -> dict[tuple[int, int], float]:

@@ -112,6 +112,7 @@ class Roster:
         # The version since which owners are as they are; later ones differ in copies alone.
         self.owners_since = 0
         self._goal = owners
+        self._layout: tuple[bytes, Layout] | None = None  # and the goal that it is of
         # The former owner of a slot retains it until an epoch has committed under the new one.
         self._former = np.full(slots, NOBODY, np.int32)
         self._is_changed = False  # in a way that may need another placement
@@ -142,8 +143,8 @@ class Roster:
     @property
     def holding(self) -> tuple[NodeId, ...]:
         """The living members that hold any slot: an epoch needs their receipts."""
-        held = (self._members[number] for number in self.holders.holding)
-        return tuple(node for node in held if node in self.domains)
+        held = [self._members[number] for number in self.holders.holding]
+        return tuple([node for node in held if node in self.domains])
 
     @property
     def dead_nodes(self) -> tuple[NodeId, ...]:
@@ -298,6 +299,13 @@ class Roster:
     def goal(self) -> Ring:
         """The ring as it shall be when all pending moves are done."""
         return Ring.of_table(self.placement.version, self._members, self._goal)
+
+    def layout(self) -> Layout:
+        """The layout of the goal; computed once for each goal."""
+        goal = self._goal.tobytes()
+        if self._layout is None or self._layout[0] != goal or self._layout[1].nodes != self.target:
+            self._layout = goal, Layout.of(self.goal, self.target)
+        return self._layout[1]
 
     @property
     def pending(self) -> int:

@@ -135,7 +135,7 @@ def _peak(loads: Sequence[Load]) -> Load:
     found = [[load.nodes.get(name, node) for name, node in newest.nodes.items()] for load in loads]
     highest = [np.max([list(map(read, nodes)) for nodes in found], axis=0) for read in _READERS]
     nodes = {
-        name: replace(node, **dict(zip(_FIGURES, figures, strict=True)))
+        name: node._replace(**dict(zip(_FIGURES, figures, strict=True)))
         for (name, node), figures in zip(
             newest.nodes.items(), np.array(highest).T.tolist(), strict=True
         )

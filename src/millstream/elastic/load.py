@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -33,8 +34,7 @@ class HotKey:
     share: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class NodeLoad:
+class NodeLoad(NamedTuple):
     """The load of one node, smoothed over epochs.
 
     ``cpu`` is the part of one core that its process used. ``queue`` is how many seconds of feeds

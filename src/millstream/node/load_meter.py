@@ -23,7 +23,13 @@ from millstream.flow.vertices import JobVertex
 from millstream.node.unit_load import unit_load
 from millstream.ring.key_types import key_text
 from millstream.ring.masks import SlotCounts, SlotMask, runs_of
-from millstream.wire.load_report import MOST_KEYS, ReportedJob, ReportedKey, ReportedLoad
+from millstream.wire.load_report import (
+    MOST_KEYS,
+    ReportedJob,
+    ReportedKey,
+    ReportedLoad,
+    packed_runs,
+)
 
 At = tuple[int, int, int]
 """Incarnation, epoch and try."""
@@ -262,7 +268,7 @@ class LoadMeter:
                 feed_seconds=counts.feed_seconds,
                 queue_seconds=counts.queue_seconds,
                 most_waiting=counts.most_waiting,
-                slots=tuple(runs_of(owned)),
+                slots=packed_runs(runs_of(owned)),
                 jobs=jobs,
                 waits=dict(counts.waits),
                 kind=self._options.kind,

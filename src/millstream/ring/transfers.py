@@ -181,15 +181,16 @@ class Transfers:
     def _score(self, run: int) -> float:
         """How much an arc that begins at the end of a run could take."""
         arcs, floors = self._arcs, self._floors
+        owner, load = arcs.owner, arcs.load
         if not arcs.is_run(run):
             return 0.0
         gain = 0.0
         spent: dict[int, float] = {}
         for side, sides in ((run, arcs.before), (arcs.after[run], arcs.after)):
-            while side != END and arcs.owner[side] in floors:
-                donor, weight = arcs.owner[side], arcs.weight(side)
-                spare = arcs.load[donor] - floors[donor] - spent.get(donor, 0.0)
-                if weight > min(spare + self._slack[donor], self._largest - gain):
+            while side != END and (donor := owner[side]) in floors:
+                weight = arcs.weight(side)
+                spare = load[donor] - floors[donor] - spent.get(donor, 0.0)
+                if weight > spare + self._slack[donor] or weight > self._largest - gain:
                     gain = min(gain + max(0.0, min(spare, weight)), self._largest)
                     break
                 gain += weight

@@ -26,7 +26,7 @@ from millstream.sim.network import REFUSED
 from millstream.wire.calls import UnreachableError
 from millstream.wire.commit import NOTHING_COMMITTED, Commit, Seal
 from millstream.wire.epoch_record import EpochRecord
-from millstream.wire.load_report import ReportedJob, ReportedKey, ReportedLoad
+from millstream.wire.load_report import ReportedJob, ReportedKey, ReportedLoad, packed_runs
 from millstream.wire.membership import Assign, Ping, ReportUnreachable, Stop
 from millstream.wire.receipt_tables import packed_reach
 from millstream.wire.receipts import (
@@ -224,7 +224,7 @@ class StandIn:
         return ReportedLoad(
             seconds=1.0,
             cpu_seconds=0.3,
-            slots=tuple(range(int(slots[a]), int(slots[b - 1]) + 1) for a, b in bounds),
+            slots=packed_runs(range(int(slots[a]), int(slots[b - 1]) + 1) for a, b in bounds),
             jobs=tuple(
                 ReportedJob.of(
                     job,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from millstream.checkpoints.manifest import BaseRecord
-from millstream.wire.load_report import ReportedLoad, rebuilt
+from millstream.wire.load_report import ReportedLoad
 from millstream.wire.packed_types import packed_type, unpacked_type
 from millstream.wire.pickled_once import PickledOnce
 from millstream.wire.receipt_tables import ReceiptTables, ReceivedTypes
@@ -20,6 +20,7 @@ from millstream.work.job_clock import Tally
 
 Runs = tuple[tuple[int, int], ...]
 """A value for every slot, as ``(first slot, value)`` wherever the value changes."""
+NO_KEYS: Mapping[int, int] = {}
 
 
 @dataclass(frozen=True)
@@ -90,11 +91,10 @@ class WriteQueueCounts:
     store_seconds: float = 0.0
 
 
-@dataclass(frozen=True)
-class NodeReport:
+class NodeReport(NamedTuple):
     """The size of a node's state, its use of memory and store, and its load in the epoch."""
 
-    state_keys: Mapping[int, int] = field(default_factory=dict)
+    state_keys: Mapping[int, int] = NO_KEYS
     memory: int = 0
     log_bytes: int = 0
     cold_keys: int = 0
@@ -103,16 +103,13 @@ class NodeReport:
 
     def packed(self) -> tuple[object, ...]:
         """The report as plain values."""
-        load = None if self.load is None else self.load.packed()
-        return tuple((vars(self) | {"load": load}).values())
+        return (*self[:-1], None if self.load is None else self.load.packed())
 
     @classmethod
     def unpacked(cls, values: tuple[Any, ...]) -> NodeReport:
         """The report of these values."""
-        report = rebuilt(cls, values)
-        if report.load is not None:
-            report.__dict__["load"] = ReportedLoad.unpacked(values[-1])
-        return report
+        *others, load = values
+        return cls._make((*others, None if load is None else ReportedLoad.unpacked(load)))
 
 
 class Receipts:
