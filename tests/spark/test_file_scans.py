@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import gzip
 import logging
+import pickle
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ import millstream as ms
 from millstream.flow.plan import plan
 from millstream.flow.sources import FolderSource
 from millstream.spark.compile import admission
-from millstream.spark.file_scans import FileScans
+from millstream.spark.file_scans import FileScan, FileScans
 from tests.spark.test_restart import Place
 from tests.spark.words import count, split
 
@@ -270,6 +271,34 @@ def counting(place: Place, **options: Any) -> ms.Workflow:
     counts = lines.flat_map(split).key_by().reduce("count", count)
     counts.sink("out", ms.write.json(place.out))
     return flow
+
+
+unpickled: list[str] = []
+
+
+def noted(name: str) -> str:
+    unpickled.append(name)
+    return name
+
+
+@dataclass
+class Noted:
+    """Stands in for a task; notes when a worker unpickles it."""
+
+    name: str
+
+    def __reduce__(self) -> Any:
+        return noted, (self.name,)
+
+
+def test_a_worker_unpickles_only_the_task_that_it_runs(spark: SparkSession) -> None:
+    counter = spark.sparkContext.accumulator(0)
+    tasks: Any = ((Noted("a"), counter), (Noted("b"), counter))
+
+    shipped = pickle.loads(pickle.dumps(FileScan(tasks, ()).begin()))
+    pickle.loads(shipped[1])
+
+    assert unpickled == ["b"]
 
 
 def test_a_run_resumes_whoever_reads_its_files(place: Place, spied: Spied) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import pickle
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -54,11 +55,14 @@ class FileScan:
     tasks: tuple[tuple[ScanTask, Accumulator[int]], ...]
     metrics: tuple[tuple[Any, Accumulator[int]], ...]
 
-    def begin(self) -> tuple[tuple[ScanTask, Accumulator[int]], ...]:
-        """The tasks of a try. Rows that were read since the last report do not count."""
+    def begin(self) -> tuple[bytes, ...]:
+        """The tasks of a try. Rows that were read since the last report do not count.
+
+        Each is pickled by itself: every worker gets all of them, and unpickles its own.
+        """
         for _, counter in self.tasks:
             counter.value = 0
-        return self.tasks
+        return tuple(map(pickle.dumps, self.tasks))
 
     def report(self) -> None:
         """Move the counts to Spark's metrics of the epoch, which its progress reports show."""
