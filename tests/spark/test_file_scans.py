@@ -22,6 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 import millstream as ms
 from millstream.flow.plan import plan
 from millstream.flow.sources import FolderSource
+from millstream.spark import file_scans
 from millstream.spark.compile import admission
 from millstream.spark.file_scans import FileScan, FileScans
 from tests.spark.test_restart import Place
@@ -229,6 +230,27 @@ def test_compressed_texts_are_left_to_spark(reading: Reading, folder: Path) -> N
 
     assert epoch.by_python is None
     assert sorted(epoch.by_spark.column("value").to_pylist()) == ["a", "b"]
+
+
+def test_names_of_files_are_not_retained(
+    spark: SparkSession, reading: Reading, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_scans, "_MOST_SUFFIXES", 3)
+    retained: list[int] = []
+    check = FileScans._check_texts
+
+    def checked(scans: FileScans, paths: Any) -> None:
+        check(scans, paths)
+        retained.append(len(scans._compressed))
+
+    monkeypatch.setattr(FileScans, "_check_texts", checked)
+    for number in range(8):
+        (folder / f"a.{number}.txt").write_text("a\n")
+
+    epochs = reading.epochs(ms.read.text(folder, max_files_per_epoch=2))
+
+    assert all(epoch.by_python == epoch.by_spark for epoch in epochs)
+    assert max(retained) == 4
 
 
 def test_files_that_spark_may_skip_are_left_to_it(

@@ -46,6 +46,7 @@ _REBASING = (
 )
 _ZONE = "spark.sql.session.timeZone"
 _THREADS = 8
+_MOST_SUFFIXES = 1000
 
 
 @dataclass(frozen=True)
@@ -191,6 +192,8 @@ class FileScans:
 
     def _check_texts(self, paths: Iterable[str]) -> None:
         jvm: Any = self._spark._jvm
+        if len(self._compressed) > _MOST_SUFFIXES:  # of names with the time or a number
+            self._compressed.clear()
         for name in map(posixpath.basename, paths):
             suffix = name.partition(".")[2]
             if suffix not in self._compressed:
