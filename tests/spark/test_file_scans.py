@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import gzip
 import logging
+import pickle
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,8 +22,9 @@ from pyspark.sql import DataFrame, SparkSession
 import millstream as ms
 from millstream.flow.plan import plan
 from millstream.flow.sources import FolderSource
+from millstream.spark import file_scans
 from millstream.spark.compile import admission
-from millstream.spark.file_scans import FileScans
+from millstream.spark.file_scans import FileScan, FileScans
 from tests.spark.test_restart import Place
 from tests.spark.words import count, split
 
@@ -230,6 +232,27 @@ def test_compressed_texts_are_left_to_spark(reading: Reading, folder: Path) -> N
     assert sorted(epoch.by_spark.column("value").to_pylist()) == ["a", "b"]
 
 
+def test_names_of_files_are_not_retained(
+    spark: SparkSession, reading: Reading, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_scans, "_MOST_SUFFIXES", 3)
+    retained: list[int] = []
+    check = FileScans._check_texts
+
+    def checked(scans: FileScans, paths: Any) -> None:
+        check(scans, paths)
+        retained.append(len(scans._compressed))
+
+    monkeypatch.setattr(FileScans, "_check_texts", checked)
+    for number in range(8):
+        (folder / f"a.{number}.txt").write_text("a\n")
+
+    epochs = reading.epochs(ms.read.text(folder, max_files_per_epoch=2))
+
+    assert all(epoch.by_python == epoch.by_spark for epoch in epochs)
+    assert max(retained) == 4
+
+
 def test_files_that_spark_may_skip_are_left_to_it(
     spark: SparkSession, reading: Reading, folder: Path
 ) -> None:
@@ -270,6 +293,34 @@ def counting(place: Place, **options: Any) -> ms.Workflow:
     counts = lines.flat_map(split).key_by().reduce("count", count)
     counts.sink("out", ms.write.json(place.out))
     return flow
+
+
+unpickled: list[str] = []
+
+
+def noted(name: str) -> str:
+    unpickled.append(name)
+    return name
+
+
+@dataclass
+class Noted:
+    """Stands in for a task; notes when a worker unpickles it."""
+
+    name: str
+
+    def __reduce__(self) -> Any:
+        return noted, (self.name,)
+
+
+def test_a_worker_unpickles_only_the_task_that_it_runs(spark: SparkSession) -> None:
+    counter = spark.sparkContext.accumulator(0)
+    tasks: Any = ((Noted("a"), counter), (Noted("b"), counter))
+
+    shipped = pickle.loads(pickle.dumps(FileScan(tasks, ()).begin()))
+    pickle.loads(shipped[1])
+
+    assert unpickled == ["b"]
 
 
 def test_a_run_resumes_whoever_reads_its_files(place: Place, spied: Spied) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import pickle
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -45,6 +46,7 @@ _REBASING = (
 )
 _ZONE = "spark.sql.session.timeZone"
 _THREADS = 8
+_MOST_SUFFIXES = 1000
 
 
 @dataclass(frozen=True)
@@ -54,11 +56,14 @@ class FileScan:
     tasks: tuple[tuple[ScanTask, Accumulator[int]], ...]
     metrics: tuple[tuple[Any, Accumulator[int]], ...]
 
-    def begin(self) -> tuple[tuple[ScanTask, Accumulator[int]], ...]:
-        """The tasks of a try. Rows that were read since the last report do not count."""
+    def begin(self) -> tuple[bytes, ...]:
+        """The tasks of a try. Rows that were read since the last report do not count.
+
+        Each is pickled by itself: every worker gets all of them, and unpickles its own.
+        """
         for _, counter in self.tasks:
             counter.value = 0
-        return self.tasks
+        return tuple(map(pickle.dumps, self.tasks))
 
     def report(self) -> None:
         """Move the counts to Spark's metrics of the epoch, which its progress reports show."""
@@ -187,6 +192,8 @@ class FileScans:
 
     def _check_texts(self, paths: Iterable[str]) -> None:
         jvm: Any = self._spark._jvm
+        if len(self._compressed) > _MOST_SUFFIXES:  # of names with the time or a number
+            self._compressed.clear()
         for name in map(posixpath.basename, paths):
             suffix = name.partition(".")[2]
             if suffix not in self._compressed:

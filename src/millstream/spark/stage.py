@@ -28,6 +28,7 @@ from millstream.errors import MillstreamError
 from millstream.spark.conform import SinkTypeError, conform
 from millstream.state.blocks import from_bytes, to_bytes
 from millstream.state.collector import freeze_loaded, without_collector
+from millstream.state.pickling import loads
 from millstream.state.records import decode_records, plain_columns
 from millstream.state.values import ValueTypeError, value_text
 from millstream.wire.blocks import BLOCK_SCHEMA, MARK
@@ -56,8 +57,9 @@ class Reader:
 class StageTask:
     """What a worker needs to run one stage of one try of one epoch.
 
-    With ``branches`` it maps rows of the vertices named there; with ``scans`` it reads these rows
-    itself, and counts them; without either, it feeds blocks.
+    With ``branches`` it maps rows of the vertices named there; with ``scans``, of which each is a
+    pickled ``ScanTask`` and its counter, it reads these rows itself; without either, it feeds
+    blocks.
     ``lane`` distinguishes the blocks of parallel parts of one stage.
     """
 
@@ -67,7 +69,7 @@ class StageTask:
     epoch: int
     try_: int
     branches: tuple[int, ...] = ()
-    scans: tuple[tuple[ScanTask, Accumulator[int]], ...] = ()
+    scans: tuple[bytes, ...] = ()
     direct: Reader | None = None
     lane: int = 0
 
@@ -157,7 +159,9 @@ class _Stage:
 
     def _scanned(self, numbers: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
         for number in numbers.column(0).to_pylist():
-            scan, counter = self._task.scans[number]
+            scan: ScanTask
+            counter: Accumulator[int]
+            scan, counter = loads(self._task.scans[number])
             for rows in scan.read():
                 counter.add(rows.num_rows)
                 yield scan.source, rows

@@ -49,19 +49,20 @@ def _next_line(file: BinaryIO, position: int) -> int:
 def _pieces(file: BinaryIO, start: int, stop: int, piece: int) -> Iterator[bytes]:
     """The bytes of a range, cut at ends of lines."""
     file.seek(start)
-    rest = b""
+    rest: list[bytes] = []  # joined once, as a line may consist of many
     while start < stop and (read := file.read(min(piece, stop - start))):
         start += len(read)
-        data = rest + read
         # A \r at the end may be the first half of an end of line.
-        cut = data.rfind(b"\n") + 1 or data.rfind(b"\r", 0, len(data) - 1) + 1
+        cut = read.rfind(b"\n") + 1 or read.rfind(b"\r", 0, len(read) - 1) + 1
         if start == stop:
-            cut = len(data)
+            cut = len(read)
         if cut:
-            yield data[:cut]
-        rest = data[cut:]
+            yield b"".join((*rest, read[:cut]))
+            rest = []
+        if cut < len(read):
+            rest.append(read[cut:])
     if rest:  # the file is shorter than it was
-        yield rest
+        yield b"".join(rest)
 
 
 def _lines(data: bytes) -> pa.Array:
