@@ -53,6 +53,7 @@ from millstream.spark.engine import Engine, publish
 from millstream.spark.file_scans import FileScans
 from millstream.spark.gateway import Gateway, SparkLostError
 from millstream.spark.handle import Run
+from millstream.spark.local_logs import quick_local_logs
 from millstream.spark.node_launch import NodeTemplate, start_nodes
 from millstream.spark.node_pool import pool_of
 from millstream.spark.options import RunConfig
@@ -221,7 +222,7 @@ class Startup:
             stream = stream.trigger(availableNow=True)
         else:
             stream = stream.trigger(processingTime=f"{config.every.total_seconds():.3f} seconds")
-        with self._retaining():
+        with self._retaining(), quick_local_logs(spark):
             query = stream.start()
         engine.query = query
         if engine.error is not None or coordinator.state_lost is not None:  # before it was set
