@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from millstream.api.contract import Right
-from millstream.api.guard import MOST_BYTES
+from millstream.api.guard import LOGIN, MOST_BYTES
 from millstream.api.openapi import description
 from millstream.api.tokens import LINK_LIFETIME, SESSION_LIFETIME, TOKEN_LIFETIME
 from tests.api.conftest import Scene
@@ -19,6 +19,7 @@ ENDPOINTS = [
     for path, methods in description("1")["paths"].items()
     for method, operation in methods.items()
 ] + [("GET", "/", "viewer"), ("GET", "/assets/page.js", "viewer")]
+COOKIE = "millstream_1"
 CHANGES = [path for _, path, right in ENDPOINTS if right == "operator"]
 
 
@@ -34,6 +35,34 @@ def test_every_endpoint_refuses_a_missing_wrong_or_expired_token(
         answer = scene.client().request(method, path, headers=headers, json={})
         assert answer.status_code == 401, (header, answer.text)
     assert scene.run.changes == []
+
+
+@pytest.mark.parametrize(("method", "path", "right"), ENDPOINTS)
+def test_every_endpoint_refuses_what_was_used_before(
+    scene: Scene, method: str, path: str, right: Right
+) -> None:
+    """Codes of links that were followed, sessions that have ended, and tokens of another run."""
+    code = scene.tokens.login_code(right).text
+    browser = scene.client()
+    assert browser.get(f"/login?code={code}").status_code == 303
+    session = browser.cookies[COOKIE]
+    assert session != code
+    scene.clock.now += SESSION_LIFETIME
+    replayed = {"code": code, "session": session, "token": Scene().tokens.issue(right).text}
+
+    for what, text in replayed.items():
+        for headers in (
+            {"Authorization": f"Bearer {text}"},
+            {"Cookie": f"{COOKIE}={text}", "Origin": "http://127.0.0.1:1"},
+        ):
+            answer = scene.client().request(method, path, headers=headers, json={})
+            assert answer.status_code == 401, (what, answer.text)
+    assert scene.run.changes == []
+
+
+def test_every_route_is_among_the_endpoints(scene: Scene) -> None:
+    served = {route.path for route in scene.app._app.routes} - {LOGIN}
+    assert {path.replace("/page.js", "") for _, path, _ in ENDPOINTS} == served
 
 
 @pytest.mark.parametrize("path", CHANGES)
