@@ -57,6 +57,7 @@ from millstream.spark.local_logs import quick_local_logs
 from millstream.spark.node_launch import NodeTemplate, start_nodes
 from millstream.spark.node_pool import pool_of
 from millstream.spark.options import RunConfig
+from millstream.spark.program_broadcast import shipped
 from millstream.spark.session import await_executors, log_of, same_host
 from millstream.spark.sink_writers import open_sink
 from millstream.wire.auth import new_secret
@@ -165,7 +166,8 @@ class Startup:
         tracing = Tracing(planned.name)
         coordinator.events.listen(tracing.add_event)
         policy = policy_of(config.policy)
-        frames = EpochFrames(planned, program, pack(program), endpoint, admitted.branches)
+        packed = shipped(spark.sparkContext, pack(program), self._cleanup)
+        frames = EpochFrames(planned, program, packed, endpoint, admitted.branches)
         engine = Engine(
             planned,
             frames,

@@ -176,6 +176,10 @@ class Packed:
     def __repr__(self) -> str:
         return f"Packed({self.digest[:8]}, {len(self.data)} bytes)"
 
+    def read(self) -> bytes:
+        """The pickled program."""
+        return self.data
+
 
 def pack(program: Program) -> Packed:
     """Pickle a program, functions by value."""
@@ -193,5 +197,5 @@ def unpack(packed: Packed) -> Program:
     if program is None:
         while len(_programs) >= _KEPT:
             _programs.pop(next(iter(_programs)))
-        program = _programs[packed.digest] = cloudpickle.loads(packed.data)
+        program = _programs[packed.digest] = cloudpickle.loads(packed.read())
     return program
