@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
+import os
+import zipfile
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from unittest.mock import Mock
 
 import pyarrow as pa
@@ -63,6 +67,36 @@ def test_every_epoch_runs_its_own_functions_over_its_own_rows(
 
         wanted = [epoch * n + 100 * epoch for n in range(epoch, epoch + ROWS)]
         assert numbers_of(rows) == sorted(wanted)
+
+
+def test_functions_find_what_users_add_between_two_epochs(
+    spark: SparkSession, chains: StageChains, tmp_path: Path
+) -> None:
+    def add_imported(batches: Batches) -> Batches:
+        added = importlib.import_module("added_between_epochs")
+        yield from add(added.TERM, batches)
+
+    below = spark.range(0, ROWS, 1, 2)
+    chains.rows(below, chain(1, partial(add, 0))).evaluate()
+    archive = tmp_path / "added.zip"
+    with zipfile.ZipFile(archive, "w") as written:
+        written.writestr("added_between_epochs.py", "TERM = 100")
+    spark.sparkContext.addPyFile(str(archive))
+
+    rows = chains.rows(below, chain(1, add_imported))
+    assert numbers_of(rows) == [100 + n for n in range(ROWS)]
+
+
+def test_large_functions_are_broadcast(spark: SparkSession, chains: StageChains) -> None:
+    below = spark.range(0, ROWS, 1, 2)
+    for epoch, size in enumerate((0, 2 << 20, 0)):
+        ballast = os.urandom(size)
+
+        def add_all(ballast: bytes, batches: Batches) -> Batches:
+            yield from add(len(ballast), batches)
+
+        rows = chains.rows(below, chain(epoch, partial(add_all, ballast)))
+        assert numbers_of(rows) == [epoch * n + size for n in range(ROWS)]
 
 
 def test_a_chain_is_planned_once_for_each_shape(

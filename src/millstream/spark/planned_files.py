@@ -30,7 +30,7 @@ class PlannedFiles:
     """The files of one scan, by task; ``partition`` has the columns that folders give."""
 
     def __init__(self, jvm: Any, scan: Any, partition: pa.Schema) -> None:
-        self._jvm = jvm
+        self._texts = getattr(jvm, "scala.runtime.ScalaRunTime")
         self._tasks = scan.inputRDD().filePartitions()
         self._partition = partition
         self._folders: dict[str, pa.RecordBatch] = {}
@@ -44,7 +44,7 @@ class PlannedFiles:
         if self._partition.names:
             return [self._of_file(file) for file in files]
         # One call for all of them: an epoch may have thousands. Paths are URLs, without spaces.
-        text = self._jvm.scala.runtime.ScalaRunTime.stringOf(files)
+        text = self._texts.stringOf(files)
         found = [
             Split(_local(url), int(start), int(end) - int(start))
             for url, start, end in _FILE.findall(text)

@@ -16,9 +16,9 @@ from typing import Any
 
 from py4j.java_gateway import JavaClass
 from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
-from pyspark.sql.classic.column import _to_seq
 from pyspark.sql.types import StructType
 from pyspark.sql.udf import _wrap_function
 
@@ -28,6 +28,11 @@ log = logging.getLogger("millstream")
 
 _MAP = "org.apache.spark.sql.execution.python.MapInArrowExec"
 _UDF = "org.apache.spark.sql.catalyst.expressions.PythonUDF"
+_FUNCTION = "org.apache.spark.api.python.SimplePythonFunction"
+_RDD = "org.apache.spark.sql.execution.SQLExecutionRDD"
+_LIST = "scala.collection.immutable.$colon$colon"
+_NO_LIST = "scala.collection.immutable.Nil$"
+_LARGEST = 1 << 20  # of a pickled function; PySpark broadcasts larger ones
 _MOST_TEMPLATES = 16
 
 
@@ -67,7 +72,7 @@ class EpochRows:
     def _rdd(self) -> Any:
         jvm: Any = self._session._jvm
         settings = self._session._jsparkSession.sessionState().conf()
-        return jvm.org.apache.spark.sql.execution.SQLExecutionRDD(self._plan.execute(), settings)
+        return _class(jvm, _RDD)(self._plan.execute(), settings)
 
 
 def evaluate_frame(frame: DataFrame) -> None:
@@ -104,7 +109,9 @@ class StageChains:
         session = below.sparkSession
         if not self._is_known:
             return EpochRows(session, _physical_plan(self._frame(below, chain)))
-        shape = (chain.names, chain.widths, *map(id, chain.schemas))
+        # Files that users add (addPyFile) become part of the functions.
+        includes = tuple(session.sparkContext._python_includes or ())
+        shape = (chain.names, chain.widths, includes, *map(id, chain.schemas))
         if shape not in self._templates:
             planned = _physical_plan(self._frame(below, chain))
             try:
@@ -143,6 +150,9 @@ class _Template:
         self._context = session.sparkContext
         self._udf_class = _class(jvm, _UDF)
         self._map_class = _class(jvm, _MAP)
+        self._function_class = _class(jvm, _FUNCTION)
+        self._list_class = _class(jvm, _LIST)
+        self._no_list = getattr(_class(jvm, _NO_LIST), "MODULE$")
         self._schemas = chain.schemas
         self._stages: list[_Stage] = []
         above: list[Any] = []
@@ -165,12 +175,20 @@ class _Template:
         """The plan with these functions, over another plan."""
         plan = below
         for stage, function, schema in zip(self._stages, functions, self._schemas, strict=True):
-            shipped = _wrap_function(self._context, function, schema)
+            shipped = self._shipped(function, schema, stage)
             call = self._udf_class(stage.udf[0], shipped, *stage.udf[1:])
             plan = self._map_class(call, stage.output, plan, *stage.options)
             for node in stage.above:
-                plan = node.withNewChildren(_to_seq(self._context, [plan]))
+                plan = node.withNewChildren(self._list_class(plan, self._no_list))
         return plan
+
+    def _shipped(self, function: Function, schema: StructType, stage: _Stage) -> Any:
+        """A function as Spark gets it; but for its pickled form it is as the planned one."""
+        pickled = CloudPickleSerializer().dumps((function, schema))  # type: ignore[no-untyped-call]
+        broadcast = next(iter(self._context._pickled_broadcast_vars), None)
+        if len(pickled) > _LARGEST or broadcast is not None or stage.broadcasts:
+            return _wrap_function(self._context, function, schema)
+        return self._function_class(bytearray(pickled), *stage.function)
 
 
 class _Stage:
@@ -185,6 +203,16 @@ class _Stage:
             udf.evalType(),
             udf.udfDeterministic(),
             udf.resultId(),
+        )
+        planned = udf.func()
+        self.broadcasts = not planned.broadcastVars().isEmpty()
+        self.function = (
+            planned.envVars(),
+            planned.pythonIncludes(),
+            planned.pythonExec(),
+            planned.pythonVer(),
+            planned.broadcastVars(),
+            planned.accumulator(),
         )
         self.output = node.output()
         self.options = (node.isBarrier(), node.profile())
