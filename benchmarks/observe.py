@@ -2,20 +2,23 @@
 
 Part ``reads`` has two real nodes without Spark: how many keys are read a second if driver and nodes
 share one core, and by how much epochs slow down while 10,000 keys are read a second. Part ``api``
-runs a word count on Spark with and without the HTTP API, of which a client follows the live stream.
+runs a word count on Spark, and in turns switches the HTTP API on, of which a client follows the
+live stream, and off: a pair of turns is some seconds of one run. Epochs scatter by more than what
+is measured, so how uncertain the median of all pairs is, is given with it.
 """
 
 from __future__ import annotations
 
 import argparse
 import http.client
+import math
 import os
 import random
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,23 +31,30 @@ from pyspark.sql import SparkSession
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # when run by its path
 
 import millstream as ms
-from benchmarks.course import Course
-from benchmarks.data import FILES_PER_EPOCH, Text
+from benchmarks.data import FILES_PER_EPOCH, Text, write_text
 from benchmarks.goals import Goal, note_goals
 from benchmarks.harness import Result, environment, note, print_table, session, write_results
 from benchmarks.nodes import JOB, NodeRun
+from benchmarks.paired import cost_of
 from benchmarks.pauses import SECOND, job_of, plain
-from benchmarks.peers.contender import Measured, trigger_times
+from benchmarks.peers.contender import batch_counts
+from millstream.api.live_run import LiveRun
+from millstream.api.run_api import RunApi
 from millstream.coordinator.state_reader import StateReader
-from millstream.wire.run_registry import RunRegistry
+from millstream.observe.history import RunHistory
+from millstream.observe.progress import EpochProgress
+from millstream.spark.dashboard_option import LOOPBACK
+from millstream.wire.run_registry import ApiAccess
 
 READS, SLOWDOWN, COST = 10_000, 0.10, 0.02
 _AT_ONCE = 1_000
+_SKIPPED = 2  # epochs of a turn, which were under way when the API was switched
+_SPARE = 2  # epochs before the first that is counted, and after the last
 
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """How much of everything."""
+    """How much of everything; a ``turn`` is so many epochs with the API, or without it."""
 
     keys: int
     changes: int
@@ -53,6 +63,9 @@ class Size:
     rounds: int
     words_per_epoch: int
     text_epochs: int
+    warm: int
+    pairs: int
+    turn: int
 
 
 FULL = Size(
@@ -63,6 +76,9 @@ FULL = Size(
     rounds=4,
     words_per_epoch=100_000,
     text_epochs=20,
+    warm=40,
+    pairs=40,
+    turn=10,
 )
 QUICK = Size(
     keys=20_000,
@@ -72,6 +88,9 @@ QUICK = Size(
     rounds=1,
     words_per_epoch=20_000,
     text_epochs=6,
+    warm=6,
+    pairs=6,
+    turn=5,
 )
 
 
@@ -171,41 +190,79 @@ def _reading(reader: StateReader, keys: list[str]) -> Iterator[list[int]]:
 # -- the HTTP API ----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Observed:
-    """A contender: the stateful word count, with or without a client of its HTTP API."""
+class Api:
+    """The HTTP API of a run, as ``ms.start`` makes it, with a client of its live stream."""
 
-    by_http: bool
+    def __init__(self, run: ms.Run) -> None:
+        coordinator = run._coordinator
+        history = RunHistory(coordinator.load.newest)
+        run.progress.listen(history.add)
+        self._live = LiveRun(
+            run._plan,
+            coordinator,
+            run.progress,
+            history,
+            StateReader(coordinator),
+            phase=run.phase,
+            stop=run.stop,
+            backlog=run._backlog,
+        )
+        self._served: RunApi | None = None
 
-    @property
-    def name(self) -> str:
-        return "with the HTTP API and a client" if self.by_http else "without the HTTP API"
-
-    def run(self, spark: SparkSession, text: Text, work: Path) -> Measured:
-        flow = ms.Workflow("observed")
-        lines = flow.source("lines", ms.read.text(text.folder, max_files_per_epoch=FILES_PER_EPOCH))
-        lines.map_reduce("count", map=_split, reduce=_count)
-        with ms.start(flow, spark=spark, nodes=2, progress=False, dashboard=self.by_http) as run:
-            if self.by_http:
-                threading.Thread(target=_follow, daemon=True).start()
-            query = next(q for q in spark.streams.active if q.name.startswith(f"{flow.name}-"))
-            run.await_termination()
-            counts = {word: state["n"] for word, state in run.state("count").items()}
-            return Measured(trigger_times(query, text), counts)
+    def switch(self, on: bool) -> None:
+        """Serve it from now on, or no longer."""
+        if not on and self._served is not None:
+            self._served.close()
+            self._served = None
+        elif on and self._served is None:
+            self._served = RunApi(self._live, LOOPBACK, version="benchmark")
+            self._served.start(lambda access: None)
+            access = self._served.access()
+            threading.Thread(target=_follow, args=(access,), daemon=True).start()
 
 
-def _follow() -> None:
-    """Read the live stream until the run ends."""
-    [run] = RunRegistry.of_user().runs()
-    assert run.api is not None
-    address = urlsplit(run.api.url)
+def _follow(access: ApiAccess) -> None:
+    """Read the live stream until it ends."""
+    address = urlsplit(access.url)
     connection = http.client.HTTPConnection(str(address.hostname), address.port)
     connection.request(
-        "GET", "/api/v1/stream", headers={"Authorization": f"Bearer {run.api.viewer}"}
+        "GET", "/api/v1/stream", headers={"Authorization": f"Bearer {access.viewer}"}
     )
     answer = connection.getresponse()
+    assert answer.status == 200
     while answer.read1(1 << 16):
         pass
+
+
+class Turns:
+    """Switches the API on and off between the epochs of a run, and times those in between.
+
+    Of a pair of turns the one with it is the first and the second as often, since a run drifts.
+    """
+
+    def __init__(self, switch: Callable[[bool], None], size: Size) -> None:
+        self._switch = switch
+        self._size = size
+        self._turns = [on for pair in range(size.pairs) for on in (pair % 2 == 0, pair % 2 == 1)]
+        self._committed = -size.warm
+        self._began = 0.0
+        self.seconds: dict[bool, list[float]] = {False: [], True: []}
+
+    def add(self, report: EpochProgress) -> None:
+        """Take the report of an epoch that is committed now."""
+        self._committed += 1
+        turn, epoch = divmod(self._committed, self._size.turn)
+        if turn < 0:
+            return
+        if epoch == _SKIPPED:
+            self._began = time.perf_counter()
+        elif epoch == 0:
+            if 0 < turn <= len(self._turns):
+                took = time.perf_counter() - self._began
+                timed = self._size.turn - _SKIPPED
+                self.seconds[self._turns[turn - 1]].append(took / timed)
+            if turn < len(self._turns):
+                self._switch(self._turns[turn])
 
 
 def _split(line: str) -> Iterator[tuple[str, int]]:
@@ -219,19 +276,41 @@ def _count(key: str, values: list[int], state: Any) -> None:
 
 def api(spark: SparkSession, folder: Path, size: Size) -> list[Result]:
     """By how much the HTTP API slows epochs down."""
-    course = Course(spark, folder)
-    text = course.text(epochs=size.text_epochs, words_per_epoch=size.words_per_epoch)
-    course.run(Observed(True), text)  # to warm up
-    triggers: dict[bool, list[float]] = {False: [], True: []}
-    for _ in range(size.rounds):  # in turn, since machines drift
-        for served, mine in triggers.items():
-            mine += course.run(Observed(served), text).triggers[1:]
-    without, with_api = median(triggers[False]), median(triggers[True])
+    text = write_text(
+        folder / "text", epochs=size.text_epochs, words_per_epoch=size.words_per_epoch
+    )
+    flow = ms.Workflow("observed")
+    source = ms.read.text(folder / "input", max_files_per_epoch=FILES_PER_EPOCH)
+    flow.source("lines", source).map_reduce("count", map=_split, reduce=_count)
+    times = _repeat(text, folder / "input", size.warm + 2 * size.pairs * size.turn + _SPARE)
+    with ms.start(flow, spark=spark, nodes=2, progress=False, dashboard=False) as run:
+        served = Api(run)
+        turns = Turns(served.switch, size)
+        run.progress.listen(turns.add)
+        run.await_termination()
+        served.switch(False)
+        counts = {word: state["n"] for word, state in run.state("count").items()}
+    if counts != {word: times * n for word, n in batch_counts(spark, text).items()}:
+        raise SystemExit("counted wrong")
+    without, with_api = turns.seconds[False], turns.seconds[True]
+    cost = cost_of(with_api, without)
     return [
-        Result("epoch_ms_without_api", without, "ms"),
-        Result("epoch_ms_with_api", with_api, "ms"),
-        Goal("observe_cost", with_api / without - 1, "of an epoch", at_most=COST),
+        Result("epoch_ms_without_api", 1000 * median(without), "ms"),
+        Result("epoch_ms_with_api", 1000 * median(with_api), "ms"),
+        Goal("observe_cost", cost.median, "of an epoch", at_most=COST),
+        Result("observe_cost_uncertainty", cost.uncertainty, "of an epoch"),
     ]
+
+
+def _repeat(text: Text, folder: Path, epochs: int) -> int:
+    """Link the files of a text into a folder so often that there are enough epochs."""
+    folder.mkdir()
+    files = sorted(text.folder.iterdir())
+    times = math.ceil(epochs / text.epochs)
+    for number in range(times):
+        for file in files:
+            os.link(file, folder / f"{number:04d}-{file.name}")
+    return times
 
 
 def main() -> None:

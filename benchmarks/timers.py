@@ -12,11 +12,9 @@ the medians are is given with them.
 
 from __future__ import annotations
 
-import math
 import random
 import statistics
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -32,6 +30,7 @@ from benchmarks.harness import (
     write_results,
 )
 from benchmarks.nodes import NodeRun
+from benchmarks.paired import cost_of
 from millstream.errors import Place
 from millstream.flow.reducers import reducer_of
 from millstream.flow.vertices import JobVertex
@@ -102,7 +101,7 @@ def timer_wait_cost(size: Size) -> list[Result]:
                 if epoch >= 2 * size.warm:
                     seconds[of, name].append(time.perf_counter() - started)
     medians = {at: statistics.median(found) for at, found in seconds.items()}
-    costs = {of: _cost(seconds[of, "waiting"], seconds[of, "none"]) for of in changed}
+    costs = {of: cost_of(seconds[of, "waiting"], seconds[of, "none"]) for of in changed}
     return [
         *(
             Result(f"epoch_{of}_{name}_ms", 1000 * median, "ms")
@@ -113,20 +112,6 @@ def timer_wait_cost(size: Size) -> list[Result]:
         Result("timer_touched_cost", costs["touched"].median, "of an epoch"),
         Result("timer_touched_cost_uncertainty", costs["touched"].uncertainty, "of an epoch"),
     ]
-
-
-@dataclass(frozen=True)
-class _Cost:
-    """A median, and half of the interval that holds the true one with 95 % confidence."""
-
-    median: float
-    uncertainty: float
-
-
-def _cost(with_timers: Sequence[float], without: Sequence[float]) -> _Cost:
-    ratios = [one / other - 1 for one, other in zip(with_timers, without, strict=True)]
-    low, median, high = statistics.quantiles(ratios, n=4)
-    return _Cost(median, 1.57 * (high - low) / math.sqrt(len(ratios)))
 
 
 def main() -> None:

@@ -18,7 +18,7 @@ from millstream.errors import ConfigError
 from millstream.flow.plan import plan
 from millstream.observe.history import RunHistory
 from millstream.observe.progress import EpochProgress, JobProgress, Progress
-from millstream.observe.source_backlog import SourceBacklog
+from millstream.observe.source_backlog import SourceBacklog, total
 from millstream.sim import World
 from tests.coordinator.clusters import N0, N1, N2, SLOTS, Run
 
@@ -221,9 +221,42 @@ def test_history_has_a_point_for_epochs_of_a_second(scene: Scene) -> None:
         assert len(history.times) == 3
         assert all(len(values) == 3 for values in history.series.values())
         assert history.series["epoch_seconds"] == [0.5] * 3
+        assert history.series["latency_p95"] == [0.5] * 3
         assert scene.live.history(history.times[-1]).times == []
 
     scene.run.main(main)
+
+
+def test_history_has_the_backlog_while_somebody_looks(scene: Scene) -> None:
+    def main() -> None:
+        scene.epoch()
+        scene.live.snapshot()
+        scene.epoch()
+        scene.clock.now += 10.0
+        scene.epoch()
+        assert scene.live.history(0.0).series["backlog"] == [None, 3, None]
+
+    scene.run.main(main)
+
+
+@pytest.mark.parametrize(
+    ("waiting", "amount"),
+    [
+        ([], None),
+        ([SourceBacklog(source="a")], None),
+        ([SourceBacklog(source="a", amount=2), SourceBacklog(source="b")], 2),
+        ([SourceBacklog(source="a", amount=2), SourceBacklog(source="b", amount=0)], 2),
+        (
+            [
+                SourceBacklog(source="a", amount=2),
+                SourceBacklog(source="b", unit="files", amount=1),
+            ],
+            None,
+        ),
+    ],
+)
+def test_backlogs_of_one_unit_are_added(waiting: list[SourceBacklog], amount: int | None) -> None:
+    assert total(waiting) == amount
 
 
 def test_a_decision_is_shown_with_what_came_of_it() -> None:

@@ -43,7 +43,9 @@ class SimulatedHistory:
             "rows_per_second": rate,
             "epoch_seconds": took,
             "latency_p50": self.latency(0.5),
+            "latency_p95": self.latency(0.95),
             "latency_p99": self.latency(0.99),
+            "backlog": self.backlog(rate),
             "pressure": took / seconds,
             "nodes": len(nodes),
             "cpu": sum(node.cpu or 0 for node in nodes),
@@ -67,6 +69,10 @@ class SimulatedHistory:
     def state_bytes(self) -> float:
         """It grows."""
         return 64 * 2**20 * 200 + 3e5 * len(self.epochs)
+
+    def backlog(self, rate: float) -> int:
+        """What waits while an epoch is under way."""
+        return round(rate * (0.4 + self.latency(0.99) / 2))
 
     def latency(self, share: float) -> float:
         """The time of an epoch below which this share of the newest ones was."""

@@ -392,9 +392,7 @@ class SimulatedRun:
                 state_bytes=self._past.state_bytes,
             ),
             backlog=[
-                c.BacklogView(
-                    source="lines", unit="rows", amount=round(self._rate * (0.4 + p99 / 2))
-                )
+                c.BacklogView(source="lines", unit="rows", amount=self._past.backlog(self._rate))
             ],
             checkpoint=self._past.checkpoint(),
             nodes=[

@@ -358,20 +358,6 @@ def test_wrong_arguments_end_with_status_2(
     assert capsys.readouterr().err.startswith("usage: ")
 
 
-@pytest.mark.parametrize(
-    "command", ["ps", "status", "events", "scale", "rebalance", "drain", "move", "stop", "top"]
-)
-def test_the_help_has_an_example_and_the_exit_codes(
-    command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        main([command, "--help"])
-
-    printed = capsys.readouterr().out
-    assert f"example: millstream {command}" in printed
-    assert "0 done, 1 refused or failed, 2 wrong arguments, 3 no such" in printed
-
-
 # -- which run -------------------------------------------------------------------------------
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -37,3 +38,35 @@ def test_what_is_wrong_is_an_exit_code_and_a_sentence(
     assert found["store nowhere://store"] is False
     assert main(["doctor"]) == 1
     assert "WRONG" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_fine"),
+    [("{version}", True), ("3.2", False), ("", False), ("{version} pyarrow xxhash", False)],
+)
+def test_the_python_of_workers_is_asked_for_its_version_and_packages(
+    answer: str,
+    is_fine: bool,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    python = tmp_path / "python"
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    python.write_text(f"#!/bin/sh\necho {answer.format(version=version)}\n")
+    python.chmod(0o755)
+    monkeypatch.setenv("PYSPARK_PYTHON", str(python))
+
+    _, found = findings(capsys)
+
+    assert found["python of workers"] is is_fine
+
+
+def test_a_python_of_workers_with_all_packages_is_fine(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+
+    _, found = findings(capsys)
+
+    assert found["python of workers"] is True

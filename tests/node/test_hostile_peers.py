@@ -14,9 +14,12 @@ import pyarrow.flight as flight
 import pytest
 
 from millstream.node.process import Started
-from millstream.wire.auth import NONCE_BYTES, ClientAuth, new_nonce
+from millstream.wire.auth import ClientAuth, new_nonce
 from millstream.wire.blocks import BLOCK_SCHEMA
 from millstream.wire.calls import Endpoint, call
+from millstream.wire.commit import NOTHING_COMMITTED
+from millstream.wire.envelope import sealed
+from millstream.wire.feed import End, Feed
 from millstream.wire.membership import Ping
 from tests.node.test_process import Nodes, cluster, ends, folder
 from tests.wire import raw_grpc
@@ -26,6 +29,11 @@ __all__ = ["folder"]
 pytestmark = pytest.mark.slow
 
 METHODS = ("DoAction", "DoExchange", "DoPut", "DoGet", "GetFlightInfo", "GetSchema", "ListActions")
+SCHEMA = BLOCK_SCHEMA.serialize().to_pybytes()[8:]  # without the mark and the length before it
+_ROW = pa.record_batch({name: [0] for name in BLOCK_SCHEMA.names[:-1]} | {"block": [b"x"]})
+_MESSAGE = _ROW.cast(BLOCK_SCHEMA).serialize().to_pybytes()
+_START = 8 + int.from_bytes(_MESSAGE[4:8], "little")
+BATCH, BODY = _MESSAGE[8:_START], _MESSAGE[_START:]
 
 
 class Trap:
@@ -45,11 +53,20 @@ class Target:
         self.node = node
         self.endpoint: Endpoint = replace(nodes.server.endpoint, address=node.address)
         self.trap = folder / "sprung"
-        self.poison = new_nonce() + pickle.dumps(Trap(self.trap), 5)
+        coordinator = nodes.coordinator
+        incarnation, version = coordinator.ledger.incarnation, coordinator.roster.placement.version
+        self._feed = Feed(incarnation, 0, 0, 0, 0, version, range(16), NOTHING_COMMITTED, 0)
 
     def attacked(self, parts: list[bytes]) -> bytes:
         """What the node answers to bytes on a new connection."""
         return raw_grpc.exchanged(self.node.address, parts)
+
+    def fed(self, *messages: bytes, token: bytes) -> bytes:
+        """What it answers to a feed of such messages, and a good end marker."""
+        command = new_nonce() + pickle.dumps(self._feed, 5)
+        begin = raw_grpc.flight_data(SCHEMA, command=command)
+        end = raw_grpc.flight_data(b"", metadata=pickle.dumps(End(1, "digest"), 5))
+        return self.attacked(raw_grpc.call("DoExchange", begin, *messages, end, token=token))
 
     def token(self) -> bytes:
         """Of somebody who holds the secret."""
@@ -57,6 +74,14 @@ class Target:
         with flight.connect(self.node.address) as client:
             client.authenticate(auth)
         return auth.get_token()
+
+    def forged(self) -> dict[str, bytes]:
+        """Messages that run code where they are unpickled, by the method that would do so."""
+        poison = new_nonce() + pickle.dumps(Trap(self.trap), 5)
+        return {
+            "DoAction": raw_grpc.action(sealed(new_nonce(), Trap(self.trap)).to_pybytes()),
+            "DoExchange": raw_grpc.flight_data(SCHEMA, command=poison),
+        }
 
     def is_whole(self) -> bool:
         return (
@@ -75,42 +100,33 @@ def target(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Target]:
         yield Target(nodes, node, folder)
 
 
-def test_a_trap_springs_where_it_is_unpickled(tmp_path: Path) -> None:
-    pickle.loads(pickle.dumps(Trap(tmp_path / "sprung")))
-    assert (tmp_path / "sprung").exists()
+@pytest.mark.parametrize("method", ["DoAction", "DoExchange"])
+def test_messages_of_peers_do_reach_pickle(target: Target, method: str) -> None:
+    """Else the others would prove nothing: whoever holds the secret is trusted."""
+    target.attacked(raw_grpc.call(method, target.forged()[method], token=target.token()))
+
+    assert target.trap.exists()
 
 
 @pytest.mark.parametrize("token", [b"", b"z" * 32], ids=["without", "forged"])
 def test_forged_messages_do_not_reach_pickle(target: Target, token: bytes) -> None:
-    messages = (
-        raw_grpc.action(target.poison),
-        raw_grpc.flight_data(target.poison, b"", b""),
-        target.poison,
-    )
-
     for method in METHODS:
-        for message in messages:
+        for of, message in target.forged().items():
             answer = target.attacked(raw_grpc.call(method, message, token=token))
-            assert b"grpc-status" in answer or b"HTTP" not in answer
+            assert raw_grpc.UNAUTHENTICATED in answer or of != method, (method, answer)
 
     assert target.is_whole()
 
 
 def test_oversized_frames_do_not_crash_a_node(target: Target) -> None:
     largest = 2**24 - 1
-    claimed = raw_grpc.frame(0, 0, b"x" * 1000, length=largest)
-    whole = raw_grpc.frame(0, 0, b"x" * largest)
-    headers = raw_grpc.frame(1, 4, b"\x00" * largest)
-    message = raw_grpc.call("DoAction", b"x" * 1000, length=2**32 - 1)
-    large = raw_grpc.call("DoAction", raw_grpc.action(b"x" * 2**26))
-
     for parts in (
-        [b"\x16\x03\x01" + b"x" * 1000],
-        [raw_grpc.begun(), claimed],
-        [raw_grpc.begun(), whole],
-        [raw_grpc.begun(), headers],
-        message,
-        large,
+        [b"\x16\x03\x01" + b"x" * 1000],  # another protocol
+        [raw_grpc.begun(), raw_grpc.frame(0, 0, b"x" * 1000, length=largest)],
+        [raw_grpc.begun(), raw_grpc.frame(0, 0, b"x" * largest)],
+        [raw_grpc.begun(), raw_grpc.frame(1, 4, b"\x00" * largest)],
+        raw_grpc.call("DoAction", b"x" * 1000, length=2**32 - 1),
+        raw_grpc.call("DoAction", raw_grpc.action(b"x" * 2**26)),
     ):
         target.attacked(parts)
         assert target.is_whole()
@@ -118,20 +134,28 @@ def test_oversized_frames_do_not_crash_a_node(target: Target) -> None:
 
 def malformed() -> list[tuple[bytes, bytes]]:
     """Messages of an Arrow stream: metadata and body, each of them damaged in another way."""
-    blocks = pa.record_batch({name: [0] for name in BLOCK_SCHEMA.names[:-1]} | {"block": [b"x"]})
-    batch = blocks.cast(BLOCK_SCHEMA).serialize().to_pybytes()
-    schema = BLOCK_SCHEMA.serialize().to_pybytes()
-    (length,) = struct.unpack_from("<i", batch, 4)
-    metadata, body = batch[8 : 8 + length], batch[8 + length :]
-    flipped = bytes(byte ^ 0xFF if at % 7 == 0 else byte for at, byte in enumerate(metadata))
+    offsets = struct.pack("<ii", 0, 1)
+    at = BODY.rindex(offsets)
+    beyond = BODY[:at] + struct.pack("<ii", 0, 2**31 - 1) + BODY[at + len(offsets) :]
+    before = BODY[:at] + struct.pack("<ii", -(2**31), 1) + BODY[at + len(offsets) :]
+    flipped = bytes(byte ^ 0xFF if at % 7 == 0 else byte for at, byte in enumerate(BATCH))
     return [
-        (b"", b""),
         (b"\xff" * 100, b"\xff" * 100),
-        (metadata, body),  # without a schema before it
-        (metadata, body[:8]),
-        (flipped, body),
-        (schema[8:], b"\xff" * 2**20),
+        (BATCH, BODY[:8]),
+        (BATCH[:40], BODY),
+        (flipped, BODY),
+        (BATCH, b"\xff" * len(BODY)),
+        (BATCH, beyond),
+        (BATCH, before),
+        (SCHEMA, b"\xff" * 2**12),
     ]
+
+
+def test_a_feed_is_read_up_to_its_end_marker(target: Target) -> None:
+    """So malformed ones are read as well."""
+    answer = target.fed(raw_grpc.flight_data(BATCH, BODY), token=target.token())
+
+    assert b"announced 1 blocks with digest digest, but 1 with" in answer, answer
 
 
 @pytest.mark.parametrize("knows_the_secret", [False, True])
@@ -139,10 +163,8 @@ def test_malformed_arrow_streams_do_not_crash_a_node(
     target: Target, knows_the_secret: bool
 ) -> None:
     token = target.token() if knows_the_secret else b"z" * 32
-    command = target.poison[:NONCE_BYTES] + pickle.dumps("no feed", 5)
 
     for header, body in malformed():
-        for method in ("DoExchange", "DoPut"):
-            message = raw_grpc.flight_data(command, header, body)
-            target.attacked(raw_grpc.call(method, message, token=token))
-            assert target.is_whole(), (method, header[:20])
+        answer = target.fed(raw_grpc.flight_data(header, body), token=token)
+        assert (raw_grpc.UNAUTHENTICATED in answer) != knows_the_secret
+        assert target.is_whole(), (header[:20], body[:20])

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from benchmarks import durability, overhead, recovery
+from benchmarks import durability, observe, overhead, recovery
 from benchmarks.course import Course
 from benchmarks.durability import Counted, Durable
 from benchmarks.goals import Goal
@@ -146,6 +146,15 @@ def test_a_recovery_is_timed_and_exact(spark: SparkSession, tmp_path: Path) -> N
     assert results["recovery_s_3f_2k"].value > 0
     assert results["flat_failures"].value == results["flat_keys"].value == 1
     assert isinstance(results["recovery_s_3f_2k"], Goal)
+
+
+def test_the_cost_of_the_http_api_is_measured(spark: SparkSession, tmp_path: Path) -> None:
+    size = replace(observe.QUICK, words_per_epoch=2_000, text_epochs=3, warm=2, pairs=2, turn=4)
+    results = {result.name: result.value for result in observe.api(spark, tmp_path, size)}
+
+    assert results["epoch_ms_with_api"] > 0 and results["epoch_ms_without_api"] > 0
+    assert results["observe_cost_uncertainty"] >= 0
+    assert "observe_cost" in results
 
 
 SMALL = replace(overhead.QUICK, checkpoint_keys=2_000, pause_keys=2_000, pause_seconds=0.5)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
 import millstream as ms
+from millstream.cli import main
 from millstream.spark.handle import Run
 from millstream.wire.run_registry import RunRegistry
 
@@ -46,6 +50,13 @@ def millstream(*arguments: str, status: int = 0) -> Any:
     return json.loads(done.stdout) if status == 0 else done.stderr
 
 
+def printed(*arguments: str) -> str:
+    """What the command prints for people."""
+    with redirect_stdout(io.StringIO()) as out:
+        assert main(arguments) == 0
+    return out.getvalue()
+
+
 def await_epoch(run: Run, epoch: int) -> None:
     deadline = time.monotonic() + 120
     while run.status().committed < epoch:
@@ -54,9 +65,11 @@ def await_epoch(run: Run, epoch: int) -> None:
 
 
 def test_a_running_workflow_is_found_described_and_changed_by_commands(
-    spark: SparkSession,
+    spark: SparkSession, tmp_path: Path
 ) -> None:
-    with ms.start(endless(), spark=spark, nodes=2, slots=SLOTS, progress=False) as run:
+    checkpoint = tmp_path / "checkpoint"
+    options: dict[str, Any] = {"slots": SLOTS, "checkpoint": checkpoint, "progress": False}
+    with ms.start(endless(), spark=spark, nodes=2, **options) as run:
         await_epoch(run, 0)
 
         [listed] = millstream("ps")
@@ -90,6 +103,13 @@ def test_a_running_workflow_is_found_described_and_changed_by_commands(
         assert level["run"]["is_settled"]
         assert all(node["slots"] > 0 for node in level["nodes"])  # how many depends on the load
 
+        assert printed("scale", "endless", "3", "--dry-run").startswith("Scale from 2 to 3")
+        grown = millstream("scale", "endless", "3", "--wait", "100")
+        assert grown["run"]["active"] == 3
+        assert printed("drain", "endless", first["id"], "--wait", "100").startswith("done: 2 of 2")
+        left = millstream("status", "endless")
+        assert first["id"] not in {node["id"] for node in left["nodes"]}
+
         [job] = millstream("state", "jobs", "endless")
         assert (job["job"], job["key_type"]) == ("count", "int")
         found = millstream("state", "get", "endless", "count", "3", "4")
@@ -98,8 +118,27 @@ def test_a_running_workflow_is_found_described_and_changed_by_commands(
         assert sorted(item["key"] for item in scanned["items"]) == [8, 9]
         top = millstream("state", "top", "endless", "count", "-n", "2", "--by", "n")
         assert len(top["items"]) == 2
+        exported = millstream("state", "export", "endless", "count", str(tmp_path / "counts"))
+        assert exported["rows"] == pq.read_metadata(tmp_path / "counts").num_rows == 10
         assert "/login?code=" in millstream("dashboard", "endless")["url"]
         assert millstream("top", "endless")["run"]["phase"] == "running"
+        for command, shown in {
+            ("ps",): "endless",
+            ("status", "endless"): "2 of 2 active",
+            ("events", "endless"): "drain",
+            ("state", "jobs", "endless"): "count",
+            ("state", "get", "endless", "count", "3"): '{"n": ',
+            ("state", "scan", "endless", "count"): '{"n": ',
+            ("state", "top", "endless", "count", "--by", "n"): '{"n": ',
+        }.items():
+            assert shown in printed(*command)
+
+        listed = millstream("checkpoint", "ls", str(checkpoint))
+        assert listed["workflow"] == "endless" and listed["epochs"][-1]["complete"]
+        epoch = str(listed["epochs"][-1]["epoch"])
+        assert millstream("checkpoint", "show", str(checkpoint))["epoch"] >= int(epoch)
+        found = millstream("checkpoint", "get", str(checkpoint), "count", "3")
+        assert found["value"]["n"] > 0
         assert "end" in millstream("stop", "endless")["preview"]["text"]
         assert run.await_termination()
 

@@ -12,6 +12,7 @@ _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DATA, _HEADERS, _RESET, _SETTINGS, _GOAWAY = 0, 1, 3, 4, 7
 _END_STREAM, _END_HEADERS = 1, 4
 _STREAM = 1
+UNAUTHENTICATED = b"grpc-status\x0216"
 LARGEST_FRAME = 16_384  # that a server takes unless it says otherwise
 
 
@@ -42,11 +43,15 @@ def _is_answered(received: bytearray) -> bool:
     return False
 
 
-def call(method: str, body: bytes, *, length: int | None = None, token: bytes = b"") -> list[bytes]:
-    """A call of Flight with one message; ``length`` is what its prefix claims that it has."""
-    prefix = struct.pack(">BI", 0, len(body) if length is None else length)
-    message = prefix + body
-    chunks = [message[at : at + LARGEST_FRAME] for at in range(0, len(message), LARGEST_FRAME)]
+def call(
+    method: str, *messages: bytes, length: int | None = None, token: bytes = b""
+) -> list[bytes]:
+    """A call of Flight; ``length`` is what the prefix of each message claims that it has."""
+    stream = b"".join(
+        struct.pack(">BI", 0, len(message) if length is None else length) + message
+        for message in messages
+    )
+    chunks = [stream[at : at + LARGEST_FRAME] for at in range(0, len(stream), LARGEST_FRAME)]
     last = len(chunks) - 1
     return [
         begun(),
@@ -68,10 +73,13 @@ def frame(
     return struct.pack(">I", claimed)[1:] + struct.pack(">BBI", kind, flags, stream) + content
 
 
-def flight_data(descriptor: bytes, header: bytes, body: bytes) -> bytes:
-    """A ``FlightData`` message: a command as the descriptor, and an Arrow message of any bytes."""
-    command = b"\x08\x02" + _field(2, descriptor)
-    return _field(1, command) + _field(2, header) + _field(1000, body)
+def flight_data(
+    header: bytes, body: bytes = b"", *, command: bytes = b"", metadata: bytes = b""
+) -> bytes:
+    """A ``FlightData`` message; its Arrow message, header and body, may be any bytes."""
+    descriptor = b"\x08\x02" + _field(2, command) if command else b""
+    fields = {1: descriptor, 2: header, 3: metadata, 1000: body}
+    return b"".join(_field(number, content) for number, content in fields.items() if content)
 
 
 def action(body: bytes) -> bytes:

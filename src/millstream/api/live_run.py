@@ -25,7 +25,7 @@ from millstream.flow.plan import Plan
 from millstream.log_context import inheriting
 from millstream.observe.history import RunHistory
 from millstream.observe.progress import EpochProgress, Progress, quantile
-from millstream.observe.source_backlog import SourceBacklog
+from millstream.observe.source_backlog import SourceBacklog, total
 from millstream.wire.persistence import NotReadyError
 
 _FRESH = 0.2  # seconds for which a snapshot is not made anew
@@ -102,6 +102,8 @@ class LiveRun:
         with self._coordinator.scaling.unchanged() as roster:
             ring = ring_of(roster)
         jobs = jobs_of(recent, time)
+        backlog = self._backlog()
+        self._history.add_backlog(total(backlog))
         return c.Snapshot(
             number=1,
             time=time,
@@ -114,7 +116,7 @@ class LiveRun:
                 c.BacklogView(
                     source=each.source, unit=each.unit, amount=each.amount, epochs=each.epochs
                 )
-                for each in self._backlog()
+                for each in backlog
             ],
             checkpoint=self._checkpoint(overview, recent),
             nodes=nodes_of(overview, {} if load is None else load.nodes),

@@ -41,6 +41,10 @@ from millstream.stores.store import CorruptRecordError, Damage, Store
 
 _USAGE_STATUS = 2
 _USAGE_ERRORS = (NotInCheckpointError, NoCheckpointError, ConfigError, KeyTypeError)
+_EXIT_CODES = (
+    "exit codes: 0 done, 1 damaged or not done, 2 wrong arguments, or no such checkpoint, epoch, "
+    "job or key"
+)
 Command = Callable[[Store, argparse.Namespace], int]
 
 
@@ -54,8 +58,17 @@ def add_to(commands: Any) -> None:
     )
     actions = checkpoint.add_subparsers(title="actions", required=True, metavar="ACTION")
 
-    def action(name: str, command: Command, about: str) -> argparse.ArgumentParser:
-        parser: argparse.ArgumentParser = actions.add_parser(name, help=about, description=about)
+    def action(
+        name: str, command: Command, about: str, example: str = ""
+    ) -> argparse.ArgumentParser:
+        parser: argparse.ArgumentParser = actions.add_parser(
+            name,
+            help=about,
+            description=f"{about[0].upper()}{about[1:]}.",
+            epilog=f"example: millstream checkpoint {name} state/wordcount{example}\n\n"
+            f"{_EXIT_CODES}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
         parser.add_argument(
             "checkpoint", metavar="CHECKPOINT", help="the run's checkpoint=, or a store's URL"
         )
@@ -71,22 +84,22 @@ def add_to(commands: Any) -> None:
         "verify", _verify, "read all records that epochs need; status 1 if any is damaged"
     )
     _epoch(verify, "check this epoch only")
-    diff = action("diff", _diff, "compare the state of two epochs, key by key")
+    diff = action("diff", _diff, "compare the state of two epochs, key by key", " 41 42")
     diff.add_argument("before", type=int, metavar="A")
     diff.add_argument("after", type=int, metavar="B")
     diff.add_argument("--job", metavar="JOB", help="default: all")
     diff.add_argument("--limit", type=int, default=10, metavar="N", help="examples of each job")
-    get = action("get", _get, "print the state of a key")
+    get = action("get", _get, "print the state of a key", " counts mill")
     get.add_argument("job", metavar="JOB")
     get.add_argument("key", metavar="KEY", help="a tuple as in JSON: '[\"a\", 1]'")
     get.add_argument("--key-type", choices=TYPES, help="default: that of the job's keys")
     _epoch(get)
-    out = action("export", _export, "write state to files, one for each job")
+    out = action("export", _export, "write state to files, one for each job", " --to out")
     out.add_argument("--to", type=Path, required=True, metavar="FOLDER")
     out.add_argument("--format", choices=["parquet"], default="parquet")
     out.add_argument("--job", metavar="JOB", help="default: all")
     _epoch(out)
-    restore = action("restore", _restore, "make the next start resume from an epoch")
+    restore = action("restore", _restore, "make the next start resume from an epoch", " 41")
     restore.add_argument("epoch", type=int, metavar="EPOCH")
     restore.add_argument("--yes", action="store_true", help="do it; without, only explain")
     gc = action("gc", _gc, "delete records that no epoch needs; safe while the workflow runs")

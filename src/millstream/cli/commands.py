@@ -11,9 +11,7 @@ from millstream.cli.argument_types import seconds
 from millstream.cli.run_client import NoSuchRunError
 
 NO_SUCH_RUN = 3
-_EXIT_CODES = (
-    "exit codes: 0 done, 1 refused or failed, 2 wrong arguments, 3 no such workflow is running"
-)
+EXIT_CODES = "exit codes: 0 done, 1 refused or failed, 2 wrong arguments"
 Command = Callable[[argparse.Namespace], int]
 
 
@@ -25,7 +23,7 @@ def add_command(
         name,
         help=about,
         description=f"{about[0].upper()}{about[1:]}.",
-        epilog=f"example: {example}\n\n{_EXIT_CODES}",
+        epilog=f"example: {example}\n\n{EXIT_CODES}, {NO_SUCH_RUN} no such workflow is running",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     if named:

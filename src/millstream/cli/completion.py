@@ -6,6 +6,8 @@ import argparse
 from collections.abc import Iterator
 from typing import Any
 
+from millstream.cli.commands import EXIT_CODES
+
 _BASH = """\
 _millstream() {{
     local word="${{COMP_WORDS[COMP_CWORD]}}" path="" at
@@ -35,7 +37,8 @@ def add_to(commands: Any, root: argparse.ArgumentParser) -> None:
         "completion",
         help=about,
         description=f"{about.capitalize()}.",
-        epilog='example: eval "$(millstream completion bash)"',
+        epilog=f'example: eval "$(millstream completion bash)"\n\n{EXIT_CODES}',
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("shell", choices=("bash", "zsh"))
     parser.set_defaults(run=lambda options: _print(options.shell, root))

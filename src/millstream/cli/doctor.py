@@ -7,7 +7,9 @@ import importlib.metadata
 import importlib.util
 import os
 import platform
+import shutil
 import socket
+import subprocess
 import sys
 import tempfile
 import time
@@ -27,6 +29,12 @@ from millstream.wire.run_registry import RunRegistry
 _LEAST_MEMORY = 2 * 2**30
 _LARGEST_SKEW = 1.0
 _OLDEST_PYTHON = (3, 11)
+# What the tasks and nodes of a run import, whatever the workflow is.
+_NEEDED = ("pyarrow", "pandas", "numpy", "xxhash", "cloudpickle", "google_crc32c")
+_ASK_WORKER = (
+    "import importlib.util, sys; print('%d.%d' % sys.version_info[:2], "
+    "*(name for name in sys.argv[1:] if importlib.util.find_spec(name) is None))"
+)
 _EXTRAS = {
     "dashboard": ("starlette", "uvicorn"),
     "redis": ("redis",),
@@ -35,6 +43,12 @@ _EXTRAS = {
     "objects": ("fsspec",),
     "tls": ("cryptography",),
 }
+_PROBLEMS = (
+    MillstreamError,
+    OSError,
+    subprocess.SubprocessError,
+    importlib.metadata.PackageNotFoundError,
+)
 
 
 @dataclass(frozen=True)
@@ -65,6 +79,21 @@ def add_to(commands: Any) -> None:
 
 
 def _doctor(options: argparse.Namespace) -> int:
+    findings = [
+        *of_this_host(),
+        *(_checked(f"store {url}", partial(_store, url)) for url in options.store),
+        *(_extra(name, packages) for name, packages in _EXTRAS.items()),
+    ]
+    if options.json:
+        print(as_text([asdict(finding) for finding in findings]))
+    else:
+        marks = {True: "ok", False: "WRONG", None: "not installed"}
+        print(table(("CHECK", "", ""), [(f.about, marks[f.is_fine], f.text) for f in findings]))
+    return 1 if any(finding.is_fine is False for finding in findings) else 0
+
+
+def of_this_host() -> list[Finding]:
+    """What was found about this host."""
     checks: list[tuple[str, Callable[[], str]]] = [
         ("java", lambda: str(find_java())),
         ("python", _python),
@@ -74,23 +103,15 @@ def _doctor(options: argparse.Namespace) -> int:
         ("loopback port", _port),
         ("socket folder", _socket_folder),
         ("registry", lambda: f"{len(RunRegistry.of_user().runs())} workflows are running"),
-        *((f"store {url}", partial(_store, url)) for url in options.store),
         ("clock", _clock),
     ]
-    findings = [_checked(about, check) for about, check in checks]
-    findings += [_extra(name, packages) for name, packages in _EXTRAS.items()]
-    if options.json:
-        print(as_text([asdict(finding) for finding in findings]))
-    else:
-        marks = {True: "ok", False: "WRONG", None: "not installed"}
-        print(table(("CHECK", "", ""), [(f.about, marks[f.is_fine], f.text) for f in findings]))
-    return 1 if any(finding.is_fine is False for finding in findings) else 0
+    return [_checked(about, check) for about, check in checks]
 
 
 def _checked(about: str, check: Callable[[], str]) -> Finding:
     try:
         return Finding(about, True, check())
-    except (MillstreamError, OSError, importlib.metadata.PackageNotFoundError) as problem:
+    except _PROBLEMS as problem:
         return Finding(about, False, str(problem).splitlines()[0])
 
 
@@ -109,9 +130,21 @@ def _worker_python() -> str:
     chosen = os.environ.get("PYSPARK_PYTHON")
     if chosen is None:
         return "that of the driver"
-    name = Path(chosen).name
-    if name.startswith("python3.") and name != f"python3.{sys.version_info.minor}":
-        raise _wrong(f"PYSPARK_PYTHON is {chosen}, but the driver is {platform.python_version()}")
+    found = shutil.which(chosen)
+    if found is None:  # it may be on the executors' hosts
+        version, missing = Path(chosen).name.removeprefix("python"), ""
+    else:
+        asked = [found, "-c", _ASK_WORKER, *_NEEDED]
+        done = subprocess.run(asked, capture_output=True, text=True, timeout=60)
+        version, _, missing = done.stdout.strip().partition(" ")
+    ours = f"{sys.version_info.major}.{sys.version_info.minor}"
+    if version != ours and (found is not None or version.startswith("3.")):
+        raise _wrong(
+            f"PYSPARK_PYTHON is {chosen}, of version {version or 'unknown'}, but the driver is "
+            f"{platform.python_version()}"
+        )
+    if missing:
+        raise _wrong(f"PYSPARK_PYTHON is {chosen}, which lacks {missing}: pip install {missing}")
     return f"PYSPARK_PYTHON is {chosen}"
 
 

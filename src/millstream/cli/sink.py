@@ -8,6 +8,7 @@ from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
+from millstream.cli.commands import EXIT_CODES
 from millstream.spark.compaction import compact
 
 
@@ -25,6 +26,8 @@ def add_to(commands: Any) -> None:
         help=about,
         description=f"{about.capitalize()}. A reader that lists the folder meanwhile sees each row "
         "once; one that has listed files and opens them only now gets an error, and must retry.",
+        epilog=f"example: millstream sink compact out/counts --older-than 24\n\n{EXIT_CODES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("path", metavar="PATH", help="the sink's folder")
     parser.add_argument(

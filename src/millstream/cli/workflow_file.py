@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
-import os
 import runpy
-import shlex
-import shutil
 import sys
-import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import millstream
 from millstream.checkpoints.tables import as_text
 from millstream.cli.argument_types import number
+from millstream.cli.commands import EXIT_CODES
 from millstream.cli.java import find_java
+from millstream.cli.submit import submit
 from millstream.errors import ConfigError
 from millstream.flow.workflow import Workflow
 
@@ -27,26 +25,37 @@ def add_to(commands: Any) -> None:
     """Add the commands."""
     run = _command(commands, "run", _run, "run a workflow until its input ends, or Ctrl-C")
     _add_options(run)
-    submit = _command(
+    submitted = _command(
         commands,
         "submit",
         _submit,
         "run a workflow through spark-submit; options after -- are for spark-submit",
+        " --master yarn -- --num-executors 4",
     )
-    _add_options(submit)
-    submit.add_argument("--dry-run", action="store_true", help="only print the command")
-    submit.add_argument("spark", nargs="*", metavar="-- OPTION", help="of spark-submit")
+    _add_options(submitted)
+    submitted.add_argument("--dry-run", action="store_true", help="only print the command")
     _command(commands, "explain", _explain, "print the plan of a workflow")
     draw = _command(commands, "draw", _draw, "print the graph of a workflow for Mermaid")
     draw.add_argument("--dot", action="store_true", help="for Graphviz")
 
 
-def _command(commands: Any, name: str, command: Any, about: str) -> Any:
+def without_options_for_spark(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The words of a command line, and those after the ``--`` of ``submit``.
+
+    ``argparse`` cannot have options before them.
+    """
+    if list(words[:1]) != ["submit"] or "--" not in words:
+        return list(words), []
+    at = list(words).index("--")
+    return list(words[:at]), list(words[at + 1 :])
+
+
+def _command(commands: Any, name: str, command: Any, about: str, more: str = "") -> Any:
     parser = commands.add_parser(
         name,
         help=about,
         description=f"{about[0].upper()}{about[1:]}.",
-        epilog=f"example: millstream {name} app.py:flow",
+        epilog=f"example: millstream {name} app.py:flow{more}\n\n{EXIT_CODES}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("app", metavar="APP.PY[:FLOW]", help=_WHAT)
@@ -117,55 +126,7 @@ def _draw(options: argparse.Namespace) -> int:
     return 0
 
 
-# -- spark-submit ----------------------------------------------------------------------------
-
-
 def _submit(options: argparse.Namespace) -> int:
     load(options.app)  # before anything is sent to a cluster
-    with tempfile.TemporaryDirectory(prefix="millstream-submit-") as folder:
-        command = submission(options, Path(folder))
-        if options.dry_run:
-            print(as_text({"command": command}) if options.json else shlex.join(command))
-            return 0
-        find_java()
-        return os.spawnv(os.P_WAIT, command[0], command)
-
-
-def submission(options: argparse.Namespace, folder: Path) -> list[str]:
-    """The command that runs a workflow on a cluster, with this package and the user's file."""
-    path, _, name = options.app.partition(":")
-    package = Path(millstream.__file__).parent
-    archive = shutil.make_archive(str(folder / "millstream"), "zip", package.parent, package.name)
-    driver = folder / "millstream_driver.py"
-    app = Path(path).name + (f":{name}" if name else "")
-    given = [f"--{option}={value}" for option, value in _given(options).items()]
-    # Spark puts files of the application into the working folder of the driver.
-    driver.write_text(
-        "import sys\nfrom millstream.cli import main\n"
-        f"sys.exit(main({['run', app, *(o for o in given if not o.startswith('--master'))]!r}))\n"
-    )
-    files = [archive, path]
-    return [
-        spark_submit(),
-        *(["--master", options.master] if options.master else []),
-        "--py-files",
-        ",".join(files),
-        "--files",
-        path,
-        *options.spark,
-        str(driver),
-    ]
-
-
-def spark_submit() -> str:
-    """The spark-submit of SPARK_HOME, or of the installed pyspark."""
-    home = os.environ.get("SPARK_HOME")
-    if home is None:
-        found = importlib.util.find_spec("pyspark")
-        if found is None or not found.submodule_search_locations:
-            raise ConfigError("there is no spark-submit: install pyspark, or set SPARK_HOME")
-        home = found.submodule_search_locations[0]
-    command = Path(home, "bin", "spark-submit")
-    if not os.access(command, os.X_OK):
-        raise ConfigError(f"{command} cannot be run; set SPARK_HOME to an installation of Spark")
-    return str(command)
+    given = {name: value for name, value in _given(options).items() if name != "master"}
+    return submit(options, [f"--{name}={value}" for name, value in given.items()])

@@ -17,10 +17,12 @@ from millstream.observe.progress import EpochProgress, quantile
 _STEP = 1.0
 _RETAINED = 3600
 _LATENCIES = 100
+_BACKLOG_FRESH = 5.0  # seconds
 SERIES = (
     "rows_per_second",
     "epoch_seconds",
     "latency_p50",
+    "latency_p95",
     "latency_p99",
     "pressure",
     "nodes",
@@ -31,6 +33,7 @@ SERIES = (
     "state_bytes",
     "checkpoint_bytes",
     "checkpoint_age",
+    "backlog",
 )
 
 
@@ -49,12 +52,18 @@ class RunHistory:
         self._rows = 0
         self._slowest = 0.0
         self._begun: float | None = None
+        self._backlog: float | None = None
+        self._asked = float("-inf")
         self.checkpoint: CheckpointResult | None = None
         self.checkpoint_time: float | None = None
 
     def add_checkpoint(self, result: CheckpointResult) -> None:
         """Take the result of a checkpoint."""
         self.checkpoint, self.checkpoint_time = result, self._clock()
+
+    def add_backlog(self, amount: float | None) -> None:
+        """Take what waits at the sources: it is asked for while somebody looks at the run."""
+        self._backlog, self._asked = amount, self._clock()
 
     def add(self, report: EpochProgress) -> None:
         """Take the report of a committed epoch."""
@@ -90,6 +99,7 @@ class RunHistory:
             self._rows / seconds,
             self._slowest,
             quantile(latencies, 0.5),
+            quantile(latencies, 0.95),
             quantile(latencies, 0.99),
             None if load is None else load.pressure,
             report.nodes,
@@ -100,4 +110,5 @@ class RunHistory:
             None if load is None else float(load.state_bytes.sum()),
             None if self.checkpoint is None else self.checkpoint.bytes,
             None if written is None else max(0.0, report.time - written),
+            self._backlog if self._clock() - self._asked < _BACKLOG_FRESH else None,
         )

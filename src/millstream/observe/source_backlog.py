@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -31,3 +32,11 @@ class SourceBacklog:
         if self.amount is None or self.per_epoch is None:
             return 0.0
         return max(0.0, self.amount / self.per_epoch - 1)
+
+
+def total(backlogs: Iterable[SourceBacklog]) -> int | None:
+    """What waits at all sources that report it; None if none does, or they count other things."""
+    reported = [(each.unit, each.amount) for each in backlogs if each.amount is not None]
+    if len({unit for unit, _ in reported}) != 1:
+        return None
+    return sum(amount for _, amount in reported)

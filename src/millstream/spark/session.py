@@ -89,8 +89,10 @@ def log_of(spark: SparkSession) -> SparkLog | None:
 
 def _create(master: str | None) -> SparkSession:
     use_own_python()
-    wanted = master or os.environ.get("SPARK_MASTER") or "local[*]"
-    conf = SparkConf().setAppName("millstream").setMaster(wanted).setAll(list(SETTINGS.items()))
+    given = _settings_of_submit()
+    wanted = master or given.get("spark.master") or os.environ.get("SPARK_MASTER") or "local[*]"
+    settings = {"spark.app.name": "millstream", **SETTINGS, **given, "spark.master": wanted}
+    conf = SparkConf().setAll(list(settings.items()))
     if wanted.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         conf.set("spark.driver.host", "127.0.0.1")
@@ -98,6 +100,14 @@ def _create(master: str | None) -> SparkSession:
         spark = SparkSession.builder.config(conf=conf).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
+
+
+def _settings_of_submit() -> dict[str, str]:
+    """Those of the spark-submit that has started this process, if one has."""
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        return {}
+    SparkContext._ensure_initialized()
+    return dict(SparkConf().getAll())
 
 
 def await_executors(spark: SparkSession, timeout: float = 30.0) -> int:

@@ -45,13 +45,6 @@ try {
   text(at("notice"), problem.message);
 }
 
-/** What waits at all sources that report it; null if none does, or if they count different things. */
-function waiting(backlog) {
-  const reported = backlog.filter(({ amount }) => amount !== null);
-  if (new Set(reported.map(({ unit }) => unit)).size !== 1) return null;
-  return reported.reduce((sum, { amount }) => sum + amount, 0);
-}
-
 let isFetching = false;
 
 async function fetchHistory() {
@@ -60,10 +53,5 @@ async function fetchHistory() {
   const newer = await get("/history", { since: state.history.times.at(-1) ?? 0 }).catch(() => null);
   isFetching = false;
   if (newer === null || newer.times.length === 0) return;
-  // What only snapshots have is known from now on.
-  const last = newer.times.length - 1;
-  const known = (value) => newer.times.map((_, index) => (index === last ? value : null));
-  newer.series.backlog = known(waiting(state.backlog));
-  newer.series.latency_p95 = known(state.throughput.latency_p95);
   put({ history: extended(state.history, newer) });
 }
