@@ -10,7 +10,7 @@ from millstream.state.records import decode_records
 from millstream.work import unit_values
 from millstream.work.operators import operator_for
 from millstream.work.unit import UnitContext
-from millstream.work.unit_values import gather, shares
+from millstream.work.unit_values import Repeats, gather, shares
 from tests.work.running import ALL, SLOTS, blocks_of_pairs, job_of
 
 TTL = 10
@@ -81,3 +81,16 @@ def test_a_reduction_in_many_shares_is_the_same_as_one_in_one(
     request.getfixturevalue("small_shares")
 
     assert outcome() == whole
+
+
+def test_lists_of_equal_values_are_made_when_they_are_taken() -> None:
+    tasks = [[("a", 1), ("b", 1), ("a", 1)], [("a", 1)]]
+    groups, slots = gather([block for task in tasks for block in blocks_of_pairs(JOB, task)])
+
+    taken = dict(groups.items())
+    taken["a"].append(2)  # users may change what they are given
+
+    assert isinstance(groups, Repeats)
+    assert (groups["a"], groups["b"]) == ([1, 1, 1], [1])
+    assert groups == {"a": [1, 1, 1], "b": [1]}
+    assert len(groups) == len(slots) == 2

@@ -7,7 +7,7 @@ second, and need all its memory at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import ItemsView, Iterator, Mapping, Sequence
 from itertools import chain, pairwise, repeat
 from operator import mul
 from typing import Any
@@ -30,7 +30,43 @@ from millstream.work.packers.value_lists import VALUES, decode_lists, repeated_v
 _LEAST, _MOST = 16_384, 65_536
 _ROWS_OF_BLOCK = 1_024
 
-Groups = dict[Any, list[Any]]
+Groups = Mapping[Any, list[Any]]
+
+
+class Repeats(Groups):
+    """Keys that have one value, each so many times.
+
+    A list is made when it is taken. All of them would take memory anew, and be out of the
+    processor's cache when the reduce function reads them.
+    """
+
+    def __init__(self, value: Any, counts: dict[Any, int]) -> None:
+        self._one = [value]
+        self._counts = counts
+
+    def __getitem__(self, key: Any) -> list[Any]:
+        return self._one * self._counts[key]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._counts)
+
+    def __len__(self) -> int:
+        return len(self._counts)
+
+    def items(self) -> ItemsView[Any, list[Any]]:
+        """The keys with their lists, each made when its turn comes."""
+        return _Lists(self, self._one, self._counts)
+
+
+class _Lists(ItemsView[Any, list[Any]]):
+    """The same as of any mapping, without a call of Python for each key."""
+
+    def __init__(self, groups: Repeats, one: list[Any], counts: dict[Any, int]) -> None:
+        super().__init__(groups)
+        self._one, self._counts = one, counts
+
+    def __iter__(self) -> Iterator[tuple[Any, list[Any]]]:
+        return zip(self._counts, map(mul, repeat(self._one), self._counts.values()), strict=True)
 
 
 def shares(job: JobVertex, blocks: Sequence[pa.RecordBatch]) -> Iterator[Sequence[pa.RecordBatch]]:
@@ -93,16 +129,15 @@ def _gather_repeated(blocks: Sequence[pa.RecordBatch]) -> tuple[Groups, list[int
     np.add.at(counts, of_rows, np.concatenate([b.column(VALUES).to_numpy() for b in blocks]))
     slots = np.zeros(len(counts), np.int32)
     slots[of_rows] = np.concatenate([block.column(SLOT).to_numpy() for block in blocks])
-    one = [loads(value)]
-    lists = map(mul, repeat(one), counts.tolist())
-    return dict(zip(decode_keys(encoded.dictionary), lists, strict=True)), slots.tolist()
+    keys_and_counts = zip(decode_keys(encoded.dictionary), counts.tolist(), strict=True)
+    return Repeats(loads(value), dict(keys_and_counts)), slots.tolist()
 
 
 def gather(blocks: Sequence[pa.RecordBatch]) -> tuple[Groups, list[int]]:
     """The values of each key of a share, and the keys' slots."""
     if len(blocks) > 1 and (counted := _gather_repeated(blocks)) is not None:
         return counted
-    groups: Groups = {}
+    groups: dict[Any, list[Any]] = {}
     slots: list[int] = []
     for block in chain.from_iterable(map(_strides, blocks)):
         keys = decode_keys(block.column(KEY))

@@ -25,7 +25,7 @@ from millstream.state.values import is_pickled
 from millstream.work.chunk import Chunk
 from millstream.work.failures import RecordError, UserFunctionError
 from millstream.work.keyed_batches import KeyedBatch, Pairs
-from millstream.work.packers import aggregate_packer
+from millstream.work.packers import aggregate_packer, key_counts
 from millstream.work.packers.packer import cut, packer_for
 from tests.state.python_values import Basket, same, untimed
 from tests.work.running import SLOTS, Running, blocks_of, blocks_of_pairs, job_of
@@ -310,6 +310,21 @@ def test_folding_in_between_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> 
     running.feed(blocks_of(job, *chunks))
 
     assert running.state() == {key: {"n": 8, "total": 28} for key in "abcde"}
+
+
+@few
+@given(pairs=pairs_of_a_kind, fold=st.integers(1, 30))
+def test_rows_that_are_only_counted_have_the_accumulators_of_others(
+    pairs: list[tuple[Any, int]], fold: int
+) -> None:
+    counted, others = job_of(ms.count()), job_of(ms.aggregate(value=ms.count(), total=ms.sum()))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(key_counts, "FOLD_ROWS", fold)
+        patch.setattr(aggregate_packer, "FOLD_ROWS", fold)
+        blocks, expected = blocks_of_pairs(counted, pairs), blocks_of_pairs(others, pairs)
+
+    for block, other in zip(blocks, expected, strict=True):
+        assert block.equals(other.select(block.schema.names))
 
 
 @forms

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pyarrow as pa
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from millstream.work.chunk import Chunk
 from millstream.work.failures import RecordError
 from millstream.work.packers import key_counts
-from millstream.work.packers.key_counts import KeyCounts, key_column
+from millstream.work.packers.key_counts import KeyCounts, count_keys, key_column
 from millstream.work.unit_values import gather
 from tests.state.python_values import untimed
 from tests.work.running import blocks_of, job_of
@@ -99,10 +100,10 @@ def test_plain_values_of_one_type_travel_as_a_column_also_after_equal_ones() -> 
     assert gather([block])[0] == {"a": [1, 2], "b": [1, 3, 1]}
 
 
-def test_keys_are_counted_in_parts_and_come_back_by_first_occurrence(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(key_counts, "_FOLD_ROWS", 3)
+@pytest.mark.parametrize("few", [0, 100])
+def test_keys_are_counted_in_parts(monkeypatch: pytest.MonkeyPatch, few: int) -> None:
+    monkeypatch.setattr(key_counts, "FOLD_ROWS", 3)
+    monkeypatch.setattr(key_counts, "_FEW", few)
     counts = KeyCounts()
     for keys in (["b", "a"], ["b", "b"], ["c", "a"], ["a"]):
         column = key_column(keys)
@@ -111,5 +112,24 @@ def test_keys_are_counted_in_parts_and_come_back_by_first_occurrence(
 
     keys, numbers = counts.take()
 
-    assert (keys.to_pylist(), numbers.tolist()) == (["b", "a", "c"], [3, 3, 1])
+    found = dict(zip(keys.to_pylist(), numbers.tolist(), strict=True))
+    assert found == {"b": 3, "a": 3, "c": 1}
     assert not counts
+
+
+KEYS = [
+    pa.array([f"{n % 977} ß" for n in range(20_000)]),
+    pa.array([f"{n % 3_000}".encode() for n in range(20_000)]),
+    pa.array([n * n % 7919 - 3000 for n in range(20_000)]),
+]
+
+
+@pytest.mark.parametrize("keys", KEYS, ids=lambda keys: str(keys.type))
+def test_many_keys_are_counted_like_few(keys: pa.Array) -> None:
+    parts = [keys.slice(start, 3_000) for start in range(0, len(keys), 3_000)]
+
+    distinct, numbers = count_keys(parts)
+
+    found = dict(zip(distinct.to_pylist(), numbers.tolist(), strict=True))
+    assert len(distinct) == len(found)
+    assert found == Counter(keys.to_pylist())

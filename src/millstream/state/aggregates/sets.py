@@ -13,7 +13,8 @@ from typing import TypeVar
 import pyarrow as pa
 
 from millstream.errors import ConfigError
-from millstream.state.aggregates.grouping import Groups
+from millstream.state.aggregates.counts import Count
+from millstream.state.aggregates.grouping import Groups, Ints
 from millstream.state.aggregates.protocol import Aggregate
 
 VALUE = "value"
@@ -50,6 +51,18 @@ class AggregateSet:
     def columns(self) -> tuple[str, ...]:
         """The value columns that are read, each once, in order of first use."""
         return tuple(dict.fromkeys(column_of(a) for _, a in self.items if a.needs_values))
+
+    @property
+    def count_rows(self) -> bool:
+        """Whether all that matters of the rows of a group is their number."""
+        return all(isinstance(item, Count) and not item.needs_values for _, item in self.items)
+
+    def of_counts(self, numbers: Ints) -> pa.RecordBatch:
+        """The accumulators of groups of so many rows, if these are only counted."""
+        fields = [field for name, item in self.items for field in _fields(name, item, None)]
+        return pa.RecordBatch.from_arrays(
+            [pa.array(numbers)] * len(fields), schema=pa.schema(fields)
+        )
 
     def fold(
         self, values: Mapping[str, pa.Array], times: pa.Array | None, groups: Groups, n: int

@@ -21,6 +21,8 @@ from millstream.work.batches import (
 )
 from millstream.work.keyed_batches import KeyedBatch, Pairs
 from millstream.work.keyed_values import Uniform, group, pair_columns
+from millstream.work.packers import key_counts
+from millstream.work.packers.key_counts import are_countable, count_keys
 from millstream.work.packers.placing import Keys, Placed, Placing, block_order, placed_again
 
 FOLD_ROWS = 500_000
@@ -40,6 +42,7 @@ class AggregatePacker:
         self._aggregates = reducer.aggregates
         # First and last go by the times that users gave, unless these are those of windows.
         self._by_users_time = job.windowing is None or job.windowing.processing_time
+        self._counts_rows = job.windowing is None and self._aggregates.count_rows
         self._uniform = Uniform(job)
         self._raw: list[KeyedBatch] = []
         self._times: list[Ints] = []
@@ -72,7 +75,8 @@ class AggregatePacker:
         self._raw_rows += len(batch)
         self._raw_bytes += batch.nbytes
         self.rows += len(batch)
-        if self._raw_rows >= FOLD_ROWS or self._raw_bytes >= FOLD_BYTES:
+        most = key_counts.FOLD_ROWS if self._counts_rows else FOLD_ROWS
+        if self._raw_rows >= most or self._raw_bytes >= FOLD_BYTES:
             self._fold()
 
     def _fold(self) -> None:
@@ -80,12 +84,21 @@ class AggregatePacker:
             return
         raw, times = self._raw, np.concatenate(self._times) if self._times else _NO_TIMES
         self._raw, self._times, self._raw_rows, self._raw_bytes = [], [], 0, 0
-        numbers, distinct = group(concat_keys(self._job, [batch.keys for batch in raw]))
+        keys = [batch.keys for batch in raw]
+        if self._counts_rows and are_countable(keys):
+            distinct, counts = count_keys(keys)
+            placed = self._placing.place_values(np.arange(len(distinct)), times)
+            self._add_folded(distinct, placed, self._aggregates.of_counts(counts))
+            return
+        numbers, distinct = group(concat_keys(self._job, keys))
         placed = self._placing.place_values(numbers, times)
         values = needed_columns(self._job, self._aggregates.columns, raw)
         stamps = concat_times(raw) if self._by_users_time else pa.array(times).view(INSTANT)
         with aggregating(self._job, distinct, placed.keys):
             folded = self._aggregates.fold(values, stamps, placed.groups, len(placed))
+        self._add_folded(distinct, placed, folded)
+
+    def _add_folded(self, distinct: pa.Array, placed: Placed, folded: pa.RecordBatch) -> None:
         self._folded.append((distinct, placed, folded))
         self._folded_bytes += distinct.nbytes + folded.nbytes
 

@@ -14,8 +14,10 @@ import pyarrow as pa
 from millstream.ring.key_types import BINARY, INT64, STRING
 from millstream.state.aggregates.grouping import Ints
 
+FOLD_ROWS = 4_000_000
+FOLD_BYTES = 64 * 2**20
+_FEW = 10_000  # of fewer keys Arrow makes a dictionary faster than a table of groups
 _COLUMNS: dict[type, pa.DataType] = {bytes: BINARY, int: INT64}
-_FOLD_ROWS = 500_000
 
 
 def key_column(keys: Sequence[Any]) -> pa.Array | None:
@@ -40,6 +42,7 @@ class KeyCounts:
     def __init__(self) -> None:
         self._columns: list[pa.Array] = []
         self._rows = 0
+        self._bytes = 0
         self._counted: list[tuple[pa.Array, Ints]] = []
         self.kind: pa.DataType | None = None
 
@@ -52,29 +55,49 @@ class KeyCounts:
         self.kind = keys.type
         self._columns.append(keys)
         self._rows += len(keys)
-        if self._rows >= _FOLD_ROWS:
+        self._bytes += keys.nbytes
+        if self._rows >= FOLD_ROWS or self._bytes >= FOLD_BYTES:
             self._fold()
 
     def _fold(self) -> None:
         if self._columns:
-            self._counted.append(_counted(self._columns, None))
-            self._columns, self._rows = [], 0
+            self._counted.append(count_keys(self._columns))
+            self._columns, self._rows, self._bytes = [], 0, 0
 
     def take(self) -> tuple[pa.Array, Ints]:
-        """The keys by first occurrence, and how often each came since the last call."""
+        """The keys, and how often each came since the last call."""
         self._fold()
         counted, self._counted, self.kind = self._counted, [], None
         if len(counted) == 1:
             return counted[0]
-        numbers = np.concatenate([numbers for _, numbers in counted])
-        return _counted([keys for keys, _ in counted], numbers)
+        return add_counts(counted)
 
 
-def _counted(columns: list[pa.Array], numbers: Ints | None) -> tuple[pa.Array, Ints]:
-    encoded = pa.concat_arrays(columns).dictionary_encode()
-    groups = encoded.indices.to_numpy()
-    if numbers is None:
-        return encoded.dictionary, np.bincount(groups)
-    counts = np.zeros(len(encoded.dictionary), np.int64)
-    np.add.at(counts, groups, numbers)
-    return encoded.dictionary, counts
+def are_countable(columns: Sequence[pa.Array]) -> bool:
+    """Whether ``count_keys`` takes these columns: they have one plain type, and no nulls."""
+    kind = columns[0].type
+    return kind in (STRING, BINARY, INT64) and all(
+        keys.type == kind and not keys.null_count for keys in columns
+    )
+
+
+def count_keys(columns: Sequence[pa.Array]) -> tuple[pa.Array, Ints]:
+    """The distinct keys of columns, and how often each comes.
+
+    The order of the keys depends on nothing but the columns.
+    """
+    if sum(map(len, columns)) < _FEW:
+        encoded = pa.concat_arrays(columns).dictionary_encode()
+        return encoded.dictionary, np.bincount(encoded.indices.to_numpy())
+    groups = pa.table({"key": pa.chunked_array(columns)}).group_by("key", use_threads=False)
+    counted = groups.aggregate([([], "count_all")]).combine_chunks()
+    (distinct,), (numbers,) = counted["key"].chunks, counted["count_all"].chunks
+    return distinct, numbers.to_numpy()
+
+
+def add_counts(counted: Sequence[tuple[pa.Array, Ints]]) -> tuple[pa.Array, Ints]:
+    """The distinct keys of several counts, and the sum for each."""
+    encoded = pa.concat_arrays([keys for keys, _ in counted]).dictionary_encode()
+    sums = np.zeros(len(encoded.dictionary), np.int64)
+    np.add.at(sums, encoded.indices.to_numpy(), np.concatenate([n for _, n in counted]))
+    return encoded.dictionary, sums
