@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 
 from benchmarks import windows
 from benchmarks.word_count import WordCount
+from benchmarks.workloads.catalog import Rows
 
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """The texts, how often they are run, and how long the paced input lasts in seconds."""
+    """The inputs, how often they are run, and how long the paced input lasts in seconds."""
 
     one: WordCount
     five: WordCount
@@ -23,6 +24,8 @@ class Size:
     epoch_sizes: Sequence[WordCount]
     least: WordCount
     trades: windows.Size
+    rows: Rows
+    wide: Rows
     slow_epochs: int
     rounds: int
     warm: float
@@ -64,6 +67,8 @@ FULL = Size(
     epoch_sizes=_epochs(1_000_000, 10_000, 100_000, 1_000_000, 5_000_000),
     least=WordCount(epochs=60, words_per_epoch=_LEAST),
     trades=replace(windows.FULL, speeds=(1,)),
+    rows=Rows(epochs=16, rows_per_epoch=500_000),
+    wide=Rows(epochs=16, rows_per_epoch=50_000),
     slow_epochs=4,
     rounds=5,
     warm=30.0,
@@ -82,6 +87,8 @@ QUICK = Size(
     epoch_sizes=_epochs(200_000, 10_000, 100_000),
     least=WordCount(epochs=20, words_per_epoch=_LEAST),
     trades=replace(windows.QUICK, epochs=6, rounds=2),
+    rows=Rows(epochs=8, rows_per_epoch=200_000),
+    wide=Rows(epochs=8, rows_per_epoch=20_000),
     slow_epochs=3,
     rounds=2,
     warm=12.0,
@@ -103,6 +110,8 @@ SMOKE = Size(
     epoch_sizes=_epochs(20_000, 10_000),
     least=WordCount(epochs=4, words_per_epoch=_LEAST),
     trades=windows.QUICK,
+    rows=Rows(epochs=4, rows_per_epoch=4_000),
+    wide=Rows(epochs=4, rows_per_epoch=1_000),
     slow_epochs=3,
     rounds=1,
     warm=0.0,

@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import quantiles
 
 from benchmarks.compare_sizes import Size
+from benchmarks.data import Dataset
 from benchmarks.field import Field, Trial
 from benchmarks.figures import Figure
 from benchmarks.goals import Goal, note_table
@@ -16,6 +17,11 @@ from benchmarks.peers import entries as of
 from benchmarks.peers.entries import Entry
 from benchmarks.windows import macd
 from benchmarks.word_count import WordCount
+from benchmarks.workloads.matching import MATCHES
+from benchmarks.workloads.nexmark import NEXMARK
+from benchmarks.workloads.sessions import SESSIONS
+from benchmarks.workloads.trending import TRENDING
+from benchmarks.workloads.wide_rows import WIDE_ROWS
 
 Figures = Mapping[str, Figure]
 NODES = (1, 2, 4, 8)
@@ -32,8 +38,11 @@ class Arena:
     folder: Path
 
     def trial(self, size: WordCount) -> Trial:
+        return self.trial_of(self.field.text(size))
+
+    def trial_of(self, given: Dataset) -> Trial:
         return Trial(
-            text=self.field.text(size),
+            given=given,
             rounds=self.size.rounds,
             slow_epochs=self.size.slow_epochs,
             warm=self.size.warm,
@@ -148,17 +157,17 @@ def keys(arena: Arena) -> list[Result]:
     those = (of.BUILTIN, of.STATEFUL, of.GROUPBY, of.FLINK_SQL)
     results: list[Result] = []
     found: dict[str, Figures] = {}
-    trials = {name: arena.trial(size) for name, size in arena.size.keys.items()}
-    for name, trial in trials.items():
+    given = {name: arena.field.text(size) for name, size in arena.size.keys.items()}
+    for name, text in given.items():
         figures: dict[str, Figure] = {}
         for entry in those:
             # Memory that a process got for the last text would count for this one.
             arena.field.stop_all()
-            figures.update(arena.field.compare([entry], trial))
+            figures.update(arena.field.compare([entry], arena.trial_of(text)))
         found[name] = figures
         results += figures_of(f"keys_{name}", figures)
-    *_, few, many = trials
-    more = arena.field.keys(trials[many].text) - arena.field.keys(trials[few].text)
+    *_, few, many = given
+    more = arena.field.keys(given[many]) - arena.field.keys(given[few])
     for entry in those:
         if entry.name in found[many] and entry.name in found[few]:
             at_few, at_many = found[few][entry.name], found[many][entry.name]
@@ -216,6 +225,31 @@ def _curve(arena: Arena, cell: str, trial: Trial, options: Mapping[str, object])
     return figures_of(cell, arena.field.compare(those, trial))
 
 
+# -- workloads of rows -----------------------------------------------------------------------
+
+
+def _rows(*workloads: str) -> Callable[[Arena], list[Result]]:
+    """A part that takes all engines through some workloads."""
+
+    def part(arena: Arena) -> list[Result]:
+        return [result for name in workloads for result in _workload(arena, name)]
+
+    return part
+
+
+def _workload(arena: Arena, name: str) -> list[Result]:
+    size = arena.size.wide if name == WIDE_ROWS.name else arena.size.rows
+    given = arena.field.recording(name, size)
+    those = [each for each in of.ROWS.values() if each is not of.ROWS_FLINK or given.workload.flink]
+    found = arena.field.compare(those, arena.trial_of(given))
+    return [
+        *figures_of(name, found, given.unit),
+        *ratio(f"{name}_vs_spark", found, of.ROWS_MILLSTREAM, [of.ROWS_SPARK]),
+        *ratio(f"{name}_vs_flink_sql", found, of.ROWS_MILLSTREAM, [of.ROWS_FLINK]),
+        *ratio(f"{name}_vs_duckdb", found, of.ROWS_MILLSTREAM, [of.ROWS_DUCKDB]),
+    ]
+
+
 PARTS: dict[str, Callable[[Arena], list[Result]]] = {
     "throughput": throughput,
     "python-state": python_state,
@@ -225,6 +259,11 @@ PARTS: dict[str, Callable[[Arena], list[Result]]] = {
     "keys": keys,
     "skew": skew,
     "cost-curves": cost_curves,
+    "sessions": _rows(SESSIONS.name),
+    "nexmark": _rows(*(query.name for query in NEXMARK)),
+    "trending": _rows(TRENDING.name),
+    "matching": _rows(MATCHES.name),
+    "wide-rows": _rows(WIDE_ROWS.name),
 }
 QUICK_PARTS = ("throughput", "python-state", "fault-tolerance", "latency", "moving-averages")
 
@@ -249,17 +288,17 @@ def ratio(
     return [Goal(name, value, "times", at_least=at_least)]
 
 
-def figures_of(cell: str, found: Figures) -> list[Result]:
+def figures_of(cell: str, found: Figures, unit: str = "words") -> list[Result]:
     """The figures of all entries, which are also shown as a table."""
     results: list[Result] = []
-    table = [[cell, "words/s", "spread", "epoch ms", "CPU s/M words", "MB", "others"]]
+    table = [[cell, f"{unit}/s", "spread", "epoch ms", f"CPU s/M {unit}", "MB", "others"]]
     for name, figure in found.items():
         start = f"{cell}_{name}"
         epoch = figure.epoch_ms
         results += [
-            Result(f"{start}_words_per_second", figure.rate, "words/s"),
+            Result(f"{start}_{unit}_per_second", figure.rate, f"{unit}/s"),
             Result(f"{start}_spread", figure.spread, "of the rate"),
-            Result(f"{start}_cpu_per_million_words", figure.cpu_per_million, "s"),
+            Result(f"{start}_cpu_per_million_{unit}", figure.cpu_per_million, "s"),
             Result(f"{start}_peak_memory", figure.memory, "bytes"),
             Result(f"{start}_other_cpu", figure.others, "of its CPU time"),
         ]

@@ -1,4 +1,4 @@
-"""Where entries compete: their processes, the texts, rounds in turn, and the check of answers."""
+"""Where entries compete: their processes, the inputs, rounds in turn, and the check of answers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from benchmarks.data import FILES_PER_EPOCH, Text
+from benchmarks.data import FILES_PER_EPOCH, Dataset, Text
 from benchmarks.figures import (
     Figure,
     Sample,
@@ -26,20 +26,21 @@ from benchmarks.peers.entries import Engine, Entry, Speed, Timing
 from benchmarks.peers.peer import Peer, PeerError, Run
 from benchmarks.peers.protocol import Task
 from benchmarks.rounds import rounds
-from benchmarks.word_count import WordCount, first_epochs, read_answer, right_answer
+from benchmarks.word_count import WordCount
+from benchmarks.workloads.catalog import Recording, Rows
 
 _STARTING = 120.0  # seconds that a query may take to start
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """A text for a comparison, and how it is run.
+    """An input for a comparison, and how it is run.
 
     An entry that is slow gets only the first ``slow_epochs``. Entries are warmed up by runs of at
     least ``warm`` seconds together; there are fewer rounds if they take more than ``seconds``.
     """
 
-    text: Text
+    given: Dataset
     rounds: int
     slow_epochs: int
     warm: float
@@ -54,8 +55,8 @@ class Field:
         self._timeout = timeout
         self._numbers = count()
         self._peers: dict[Engine, Peer] = {}
-        self._answers: dict[Text, pa.Table] = {}
-        self._prefixes: dict[tuple[Text, int], Text] = {}
+        self._answers: dict[Dataset, pa.Table] = {}
+        self._prefixes: dict[tuple[Dataset, int], Dataset] = {}
         self.versions: dict[str, Mapping[str, str]] = {}
 
     def __enter__(self) -> Field:
@@ -68,14 +69,18 @@ class Field:
         """Write a text."""
         return size.write(self._folder / f"text{next(self._numbers)}")
 
-    def prefix(self, text: Text, epochs: int) -> Text:
-        """The first epochs of a text."""
-        if epochs >= text.epochs:
-            return text
-        known = self._prefixes.get((text, epochs))
+    def recording(self, workload: str, size: Rows) -> Recording:
+        """Write a recording of a workload."""
+        return size.record(workload, self._folder / f"rows{next(self._numbers)}")
+
+    def prefix(self, given: Dataset, epochs: int) -> Dataset:
+        """The first epochs of an input."""
+        if epochs >= given.epochs:
+            return given
+        known = self._prefixes.get((given, epochs))
         if known is None:
-            folder = self._folder / f"text{next(self._numbers)}"
-            known = self._prefixes[text, epochs] = first_epochs(text, epochs, folder)
+            folder = self._folder / f"prefix{next(self._numbers)}"
+            known = self._prefixes[given, epochs] = given.first_epochs(epochs, folder)
         return known
 
     def peer(self, engine: Engine) -> Peer:
@@ -99,23 +104,23 @@ class Field:
         for engine in list(self._peers):
             self.stop(engine)
 
-    def keys(self, text: Text) -> int:
-        """How many different words a text has that was run."""
-        return int(self._answers[text].num_rows)
+    def keys(self, given: Dataset) -> int:
+        """How many rows the answer for an input has that was run."""
+        return int(self._answers[given].num_rows)
 
-    def run(self, entry: Entry, text: Text, *, check: bool = True) -> Run:
-        """Run an entry over a text, and compare its answer with the right one if it gives it."""
+    def run(self, entry: Entry, given: Dataset, *, check: bool = True) -> Run:
+        """Run an entry over an input, and compare its answer with the right one if it gives it."""
         own = self._folder / f"run{next(self._numbers)}"
         own.mkdir()
         answer = own / "answer"
         task = Task(
             form=entry.form,
-            folder=str(text.folder),
-            files=text.epochs * FILES_PER_EPOCH,
-            epochs=text.epochs,
+            folder=str(given.folder),
+            files=given.epochs * FILES_PER_EPOCH,
+            epochs=given.epochs,
             work=str(own / "work"),
             answer=str(answer) if check or entry.answers else "",
-            options=entry.options,
+            options={**given.options, **entry.options},
         )
         peer = self.peer(entry.engine)
         try:
@@ -124,10 +129,11 @@ class Field:
             self.stop(entry.engine)
             raise
         if task.answer:
-            if text not in self._answers:
-                self._answers[text] = right_answer(text)
-            if not read_answer(answer).equals(self._answers[text]):
-                raise SystemExit(f"{entry.title} counted wrong over {text.words:,} words")
+            if given not in self._answers:
+                self._answers[given] = given.right_answer()
+            if not given.read_answer(answer).equals(self._answers[given]):
+                amount = f"{given.items:,} {given.unit}"
+                raise SystemExit(f"{entry.title} gave a wrong answer over {amount}")
         shutil.rmtree(own, ignore_errors=True)
         return run
 
@@ -174,28 +180,28 @@ class Field:
                     del figures[entry.name]
                     continue
                 figures[entry.name].samples.append(sample)
-                note(f"{entry.title}: {sample.rate:,.0f} words/s")
+                note(f"{entry.title}: {sample.rate:,.0f} {trial.given.unit}/s")
         return figures
 
     def _warm_up(self, entry: Entry, trial: Trial) -> None:
         """Run until the engine is warm; the first run shows that the answer is right."""
         ends = time.monotonic() + trial.warm
-        text = self._text_for(entry, trial)
-        self.run(entry, self.prefix(text, 1) if entry.speed is not Speed.FAST else text)
+        given = self._input_of(entry, trial)
+        self.run(entry, self.prefix(given, 1) if entry.speed is not Speed.FAST else given)
         while entry.speed is Speed.FAST and time.monotonic() < ends:
-            self.run(entry, text, check=False)
+            self.run(entry, given, check=False)
 
     def _sample(self, entry: Entry, trial: Trial) -> Sample:
-        text = self._text_for(entry, trial)
-        run = self.run(entry, text, check=False)
+        given = self._input_of(entry, trial)
+        run = self.run(entry, given, check=False)
         if entry.timing is Timing.EPOCHS:
-            return by_epochs(run, text)
+            return by_epochs(run, given)
         if entry.timing is Timing.WHOLE:
-            return of_whole(run, text)
-        short = self.prefix(text, 1)
-        return by_difference(run, self.run(entry, short, check=False), text.words - short.words)
+            return of_whole(run, given)
+        short = self.prefix(given, 1)
+        return by_difference(run, self.run(entry, short, check=False), given.items - short.items)
 
-    def _text_for(self, entry: Entry, trial: Trial) -> Text:
+    def _input_of(self, entry: Entry, trial: Trial) -> Dataset:
         if entry.speed is Speed.SLOW:
-            return self.prefix(trial.text, trial.slow_epochs)
-        return trial.text
+            return self.prefix(trial.given, trial.slow_epochs)
+        return trial.given

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
 
-from benchmarks.data import Text
+from benchmarks.data import Dataset
 from benchmarks.peers.peer import Run
 
 
 class TooShortError(Exception):
-    """There were too few words for a figure."""
+    """There was too little input for a figure."""
 
 
 @dataclass(frozen=True)
@@ -27,31 +27,31 @@ class Sample:
     facts: dict[str, float] = field(default_factory=dict)
 
 
-def by_epochs(run: Run, text: Text) -> Sample:
+def by_epochs(run: Run, given: Dataset) -> Sample:
     """The second half of the epochs, from the end of one to the end of the next."""
     ends = run.ran.ends
     half = len(ends) // 2
     steady = [1000 * (b - a) for a, b in pairwise(ends[max(0, half - 1) :])]
-    rate = len(steady) * text.words_per_epoch / (sum(steady) / 1000)
-    return _sample(rate, run, text.words, steady)
+    rate = len(steady) * given.items_per_epoch / (sum(steady) / 1000)
+    return _sample(rate, run, given.items, steady)
 
 
-def by_difference(long: Run, short: Run, words: int) -> Sample:
-    """What the long run took more than the short one, for so many words more."""
+def by_difference(long: Run, short: Run, items: int) -> Sample:
+    """What the long run took more than the short one, for so many words or rows more."""
     seconds = long.ran.seconds - short.ran.seconds
-    if seconds <= 0 or words <= 0:
-        raise TooShortError("the long run took no longer than the short one: give it more words")
+    if seconds <= 0 or items <= 0:
+        raise TooShortError("the long run took no longer than the short one: give it more input")
     cpu = long.usage.cpu - short.usage.cpu
-    return Sample(words / seconds, 1e6 * cpu / words, long.usage.memory, _others(long))
+    return Sample(items / seconds, 1e6 * cpu / items, long.usage.memory, _others(long))
 
 
-def of_whole(run: Run, text: Text) -> Sample:
+def of_whole(run: Run, given: Dataset) -> Sample:
     """All of a batch query."""
-    return _sample(text.words / run.ran.seconds, run, text.words, ())
+    return _sample(given.items / run.ran.seconds, run, given.items, ())
 
 
-def _sample(rate: float, run: Run, words: int, epochs: Sequence[float]) -> Sample:
-    cpu = 1e6 * run.usage.cpu / words
+def _sample(rate: float, run: Run, items: int, epochs: Sequence[float]) -> Sample:
+    cpu = 1e6 * run.usage.cpu / items
     return Sample(rate, cpu, run.usage.memory, _others(run), epochs, run.ran.facts)
 
 
@@ -68,7 +68,7 @@ class Figure:
 
     @property
     def rate(self) -> float:
-        """Words per second."""
+        """Words or rows per second."""
         return median(sample.rate for sample in self.samples)
 
     @property

@@ -10,8 +10,9 @@ from typing import Any
 from benchmarks.comparison import NODES, PAYLOADS, REPLICAS
 from benchmarks.goals import Goal, known_results
 from benchmarks.harness import Result
-from benchmarks.peers.entries import BY_NAME, MILLSTREAM, ROOT, Timing
+from benchmarks.peers.entries import BY_NAME, MILLSTREAM, ROOT, ROWS, Entry, Timing
 from benchmarks.plots import Bar, bars
+from benchmarks.workloads.catalog import WORKLOADS
 
 RESULTS = ROOT / "benchmarks" / "results" / "compare.json"
 PAGE = ROOT / "docs" / "benchmarks.md"
@@ -39,13 +40,13 @@ CELLS = {
     "skew_2": "Skew: Zipf with exponent 2",
 }
 COLUMNS: dict[str, Callable[[float], str]] = {
-    "words_per_second": lambda value: f"{value:,.0f}",
+    "{unit}_per_second": lambda value: f"{value:,.0f}",
     "spread": lambda value: f"{value:.0%}",
     "epoch_ms": lambda value: f"{value:,.0f}",
-    "cpu_per_million_words": lambda value: f"{value:.2f}",
+    "cpu_per_million_{unit}": lambda value: f"{value:.2f}",
     "peak_memory": lambda value: f"{value / 1e6:,.0f}",
 }
-HEADING = "| | durable | words/s | spread | epoch, ms | CPU, s per million words | memory, MB |"
+HEADING = "| | durable | {unit}/s | spread | epoch, ms | CPU, s per million {unit} | memory, MB |"
 _INTRODUCTION = """\
 # Benchmarks
 
@@ -73,8 +74,10 @@ _SAME = """\
   Flink's JVM, and have one each in Bytewax's processes.
 - A stateful function sees every word. `GROUP BY`, `groupBy`, `groupby` and the built-in count add
   up words before they are shuffled.
-- Flink, Bytewax and Pathway write no results in the timed runs; a run before them writes its
-  changes, by which the answer is checked. All others are checked after every run.
+- In the word count, Flink, Bytewax and Pathway write no results in the timed runs; a run before
+  them writes its changes, by which the answer is checked. All others are checked after every run.
+- Where rows are counted, all but DuckDB write their results to files, each of them once. Flink
+  reads the rows as CSV, the others as Parquet, which Flink reads only with Hadoop.
 """
 
 
@@ -82,18 +85,27 @@ def page(results: Sequence[Result], about: Mapping[str, Any]) -> str:
     """The page as Markdown."""
     parts = [_INTRODUCTION, _machine(about), *_promises(results)]
     for cell, title in CELLS.items():
-        table = list(_table(cell, results))
-        if table:
-            parts.append(f"## {title}\n")
-            if cell == "1m":
-                parts.append(f"![words per second]({PLOT})\n")
-            parts.append("\n".join([HEADING, "|---|---|---|---|---|---|---|", *table]) + "\n")
+        image = f"![words per second]({PLOT})\n" if cell == "1m" else ""
+        parts += _section(title, image, list(_table(cell, results, BY_NAME, "words")), "words")
+    for workload in WORKLOADS.values():
+        parts += _section(
+            workload.title, "", list(_table(workload.name, results, ROWS, "rows")), "rows"
+        )
     return "\n".join([*parts, _SAME])
+
+
+def _section(title: str, image: str, table: Sequence[str], unit: str) -> Iterator[str]:
+    if table:
+        yield f"## {title}\n"
+        if image:
+            yield image
+        heading = HEADING.format(unit=unit)
+        yield "\n".join([heading, "|---|---|---|---|---|---|---|", *table]) + "\n"
 
 
 def plot(results: Sequence[Result]) -> str:
     """Words per second of all, the fastest first."""
-    rates = _rates("1m", results)
+    rates = _rates("1m", results, BY_NAME, "words")
     ordered = sorted(rates, key=lambda name: -rates[name])
     return bars(
         "words per second, a million words an epoch",
@@ -140,23 +152,27 @@ def _promises(results: Sequence[Result]) -> Iterator[str]:
     yield "\n".join([heading, *rows, *bytes_per_key]) + "\n"
 
 
-def _table(cell: str, results: Sequence[Result]) -> Iterator[str]:
+def _table(
+    cell: str, results: Sequence[Result], entries: Mapping[str, Entry], unit: str
+) -> Iterator[str]:
     values = {result.name: result.value for result in results}
-    rates = _rates(cell, results)
+    rates = _rates(cell, results, entries, unit)
     for name in sorted(rates, key=lambda name: -rates[name]):
-        entry = BY_NAME[name]
+        entry = entries[name]
         title = f"*{entry.title}*" if entry.timing is Timing.WHOLE else entry.title
-        shown = [
-            text(values[f"{cell}_{name}_{column}"]) if f"{cell}_{name}_{column}" in values else ""
-            for column, text in COLUMNS.items()
-        ]
+        shown = []
+        for column, text in COLUMNS.items():
+            value = values.get(f"{cell}_{name}_{column.format(unit=unit)}")
+            shown.append("" if value is None else text(value))
         yield f"| {title} | {entry.durable} | {' | '.join(shown)} |"
 
 
-def _rates(cell: str, results: Sequence[Result]) -> dict[str, float]:
-    """Words per second by entry."""
+def _rates(
+    cell: str, results: Sequence[Result], entries: Mapping[str, Entry], unit: str
+) -> dict[str, float]:
+    """Words or rows per second by entry."""
     found = {result.name: result.value for result in results}
-    names = {name: f"{cell}_{name}_words_per_second" for name in BY_NAME}
+    names = {name: f"{cell}_{name}_{unit}_per_second" for name in entries}
     return {name: found[key] for name, key in names.items() if key in found}
 
 

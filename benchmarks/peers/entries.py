@@ -1,4 +1,4 @@
-"""Who is compared: engines with their environments, and the forms in which each counts words."""
+"""Who is compared: engines with their environments, and their forms of the workloads."""
 
 from __future__ import annotations
 
@@ -165,6 +165,33 @@ LIMITS = (
     _limit(ARROW, "pyarrow, one batch query", "group_by"),
     _limit(PYTHON, "Python, a loop on one core", "loop"),
 )
+ROWS_MILLSTREAM = Entry(
+    name="millstream",
+    title="Millstream",
+    engine=MILLSTREAM,
+    form="workload",
+    durable=_EPOCH,
+    timing=Timing.EPOCHS,
+)
+ROWS_SPARK = Entry(
+    name="spark",
+    title="Spark",
+    engine=SPARK,
+    form="workload",
+    durable=_CHANGELOG,
+    timing=Timing.EPOCHS,
+)
+ROWS_FLINK = Entry(
+    name="flink_sql",
+    title="Flink SQL",
+    engine=FLINK,
+    form="query",
+    durable=_INTERVAL,
+    timing=Timing.DIFFERENCE,
+)
+ROWS_DUCKDB = _limit(DUCKDB, "DuckDB, one batch query", "query")
+ROWS = {each.name: each for each in (ROWS_MILLSTREAM, ROWS_SPARK, ROWS_FLINK, ROWS_DUCKDB)}
+"""The forms of the workloads of rows, by the names that they have in results."""
 BYTEWAX_FORMS = (BYTEWAX_MAP, BYTEWAX_BATCH)
 CRAWLING = (PANDAS_WITH_STATE, TWS_ROW, TWS_PANDAS)
 STREAMING = (

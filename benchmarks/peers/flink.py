@@ -44,6 +44,7 @@ _LINES = """
     WITH ('connector' = 'filesystem', 'path' = 'file://{folder}', 'format' = 'raw')
 """
 _NOWHERE = "CREATE TABLE nowhere (word STRING, n BIGINT) WITH ('connector' = 'blackhole')"
+_WATERMARK = "WATERMARK FOR ts AS ts - INTERVAL '{lateness}' SECOND"
 _COUNTS = """
     SELECT word, COUNT(*) AS n
     FROM lines CROSS JOIN UNNEST(SPLIT(line, ' ')) AS words(word)
@@ -53,15 +54,7 @@ _COUNTS = """
 
 def sql(task: Task) -> Ran:
     """``GROUP BY`` over an unbounded table, counted locally before it is shuffled."""
-    environment = _environment(
-        task,
-        {
-            "table.exec.mini-batch.enabled": "true",
-            "table.exec.mini-batch.allow-latency": f"{int(1000 * task.interval)} ms",
-            "table.exec.mini-batch.size": str(MINI_BATCH),
-            "table.optimizer.agg-phase-strategy": "TWO_PHASE",
-        },
-    )
+    environment = _environment(task, _mini_batches(task))
     tables = StreamTableEnvironment.create(environment)
     tables.execute_sql(_LINES.format(folder=task.folder))
     if task.answer:
@@ -71,6 +64,27 @@ def sql(task: Task) -> Ran:
     began = time.perf_counter()
     tables.execute_sql(f"INSERT INTO nowhere {_COUNTS}").wait()
     return Ran(seconds=time.perf_counter() - began)
+
+
+def query(task: Task) -> Ran:
+    """A workload of rows, with its results in files."""
+    tables = StreamTableEnvironment.create(_environment(task, _mini_batches(task)))
+    for name, columns in task.options["tables"].items():
+        declared = ", ".join(f"`{column}` {type}" for column, type in columns.items())
+        path = f"file://{task.folder}/csv/{name}"
+        tables.execute_sql(
+            f"CREATE TABLE {name} ({declared}, {_WATERMARK.format(**task.options)}) {_csv(path)}"
+        )
+    declared = ", ".join(f"`{name}` {type}" for name, type in task.options["answer"].items())
+    path = f"file://{task.answer or task.work + '-results'}"
+    tables.execute_sql(f"CREATE TABLE results ({declared}) {_csv(path)}")
+    began = time.perf_counter()
+    tables.execute_sql(f"INSERT INTO results {task.options['flink']}").wait()
+    return Ran(seconds=time.perf_counter() - began)
+
+
+def _csv(path: str) -> str:
+    return f"WITH ('connector' = 'filesystem', 'path' = '{path}', 'format' = 'csv')"
 
 
 def datastream(task: Task) -> Ran:
@@ -107,6 +121,15 @@ def _count() -> Any:
             yield value, n
 
     return Count()
+
+
+def _mini_batches(task: Task) -> dict[str, str]:
+    return {
+        "table.exec.mini-batch.enabled": "true",
+        "table.exec.mini-batch.allow-latency": f"{int(1000 * task.interval)} ms",
+        "table.exec.mini-batch.size": str(MINI_BATCH),
+        "table.optimizer.agg-phase-strategy": "TWO_PHASE",
+    }
 
 
 def _environment(task: Task, more: dict[str, str]) -> StreamExecutionEnvironment:
@@ -150,5 +173,5 @@ def _largest(folder: Path) -> dict[str, int]:
     return counts
 
 
-FORMS = {"sql": sql, "datastream": datastream}
+FORMS = {"sql": sql, "query": query, "datastream": datastream}
 PACKAGES = ("apache-flink", "pemja")

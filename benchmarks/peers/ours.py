@@ -19,8 +19,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 import millstream as ms
 from benchmarks.data import FILES_PER_EPOCH, Text
 from benchmarks.harness import PARTITIONS, session
+from benchmarks.peers import paced_forms, workload_forms
 from benchmarks.peers.contender import Counts, Measured, phase_times, trigger_times
-from benchmarks.peers.paced_forms import on_millstream
 from benchmarks.peers.session_form import form_of
 
 NODES = 2
@@ -148,6 +148,7 @@ FORMS = {
     "stateful": form_of(StatefulFunction),
     "builtin_arrow": form_of(BuiltinArrow),
     "builtin_sql": form_of(BuiltinSql),
-    "paced": lambda task: on_millstream(session(), task),
+    "paced": lambda task: paced_forms.on_millstream(session(), task),
+    "workload": lambda task: workload_forms.on_millstream(session(), task),
 }
 PACKAGES = ("millstream", "pyspark", "pyarrow", "numpy")

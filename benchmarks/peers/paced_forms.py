@@ -85,7 +85,7 @@ def on_millstream(spark: SparkSession, task: Task) -> Ran:
         nodes=_NODES,
         partitions=PARTITIONS,
         progress=False,
-        **task.options,  # type: ignore[arg-type]
+        **task.options,
     )
     with run:
         _await(outputs, task, lambda: run.status().phase == "running")

@@ -15,8 +15,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from benchmarks.data import FILES_PER_EPOCH, Text
 from benchmarks.harness import ROCKSDB, session
+from benchmarks.peers import paced_forms, workload_forms
 from benchmarks.peers.contender import Measured, counts_of, end_times, phase_times, trigger_times
-from benchmarks.peers.paced_forms import on_spark
+from benchmarks.peers.protocol import Ran, Task
 from benchmarks.peers.session_form import form_of
 
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
@@ -197,11 +198,17 @@ def _pandas_processor() -> Any:
     return Counter()
 
 
+def _workload(task: Task) -> Ran:
+    with _changelog(session()):
+        return workload_forms.on_spark(session(), task)
+
+
 FORMS = {
     "groupby": form_of(ChangelogCount),
     "pandas_with_state": form_of(PandasWithState),
     "tws_row": form_of(TransformWithState),
     "tws_pandas": form_of(TransformWithStatePandas),
-    "paced": lambda task: on_spark(session(), task),
+    "paced": lambda task: paced_forms.on_spark(session(), task),
+    "workload": _workload,
 }
 PACKAGES = ("pyspark", "pyarrow", "pandas", "protobuf")

@@ -9,13 +9,14 @@ import pytest
 
 from benchmarks.compare_sizes import SMOKE
 from benchmarks.comparison import PARTS, Arena, ratio
-from benchmarks.data import Text
+from benchmarks.data import Dataset, Text
 from benchmarks.field import Field, Trial
 from benchmarks.figures import Figure, Sample
 from benchmarks.goals import Goal
 from benchmarks.peers import entries as of
 from benchmarks.peers.entries import Entry
 from benchmarks.word_count import WordCount
+from benchmarks.workloads.catalog import Recording, Rows
 
 FACTS = {
     "first_node_bytes": 0.0,
@@ -42,6 +43,9 @@ PROMISED = {
     "keys": {"keys_throughput_builtin", "keys_throughput_stateful"},
     "skew": set(),
     "cost-curves": set(),
+    "sessions": set(),
+    "nexmark": set(),
+    "matching": set(),
 }
 
 
@@ -55,8 +59,11 @@ class Known(Field):
     def text(self, size: WordCount) -> Text:
         return Text(Path(str(size.keys)), size.epochs, 0, size.words_per_epoch)
 
-    def keys(self, text: Text) -> int:
-        return int(text.folder.name)
+    def recording(self, workload: str, size: Rows) -> Recording:
+        return Recording(workload, Path(), size.epochs, size.rows_per_epoch)
+
+    def keys(self, given: Dataset) -> int:
+        return int(given.folder.name)
 
     def compare(self, entries: Sequence[Entry], trial: Trial) -> dict[str, Figure]:
         return {
@@ -101,6 +108,17 @@ def test_rates_are_divided_and_costs_are_parts() -> None:
     assert found["ft_cost_throughput"] == found["ft_cost_latency"] == 0
     assert found["bytes_per_key_builtin"] == 150
     assert found["process_bytes_per_key_spark_groupby"] == 0
+
+
+def test_workloads_of_rows_are_compared_with_those_that_can_run_them() -> None:
+    arena = Arena(Known(), SMOKE, Path())
+
+    found = {r.name: r.value for part in ("nexmark", "matching") for r in PARTS[part](arena)}
+
+    assert found["nexmark_q5_millstream_rows_per_second"] == 8
+    assert found["nexmark_q5_vs_spark"] == found["nexmark_q5_vs_flink_sql"] == 4
+    assert found["matching_vs_spark"] == 4
+    assert "matching_flink_sql_rows_per_second" not in found
 
 
 def test_without_an_engine_its_ratios_are_left_out() -> None:

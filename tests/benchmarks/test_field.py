@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.data import Text
 from benchmarks.field import Field, Trial
 from benchmarks.peers import entries
 from benchmarks.peers.entries import BY_NAME, Engine, Entry, Speed, Timing
-from benchmarks.word_count import WordCount, read_answer, right_answer
+from benchmarks.word_count import WordCount
 
 LOOP = BY_NAME["python_loop"]
 SMALL = WordCount(epochs=2, words_per_epoch=2_000, keys=50)
@@ -31,7 +32,7 @@ def test_the_right_answer_is_that_of_a_loop(field: Field, tmp_path: Path) -> Non
     text = field.text(SMALL)
     words = [word for file in text.folder.iterdir() for word in file.read_text().split()]
 
-    answer = right_answer(text)
+    answer = text.right_answer()
 
     assert dict(zip(*(answer[name].to_pylist() for name in ("word", "n")), strict=True)) == {
         word: words.count(word) for word in set(words)
@@ -39,13 +40,13 @@ def test_the_right_answer_is_that_of_a_loop(field: Field, tmp_path: Path) -> Non
 
 
 def test_entries_are_measured_in_rounds(field: Field) -> None:
-    trial = Trial(text=field.text(SMALL), rounds=2, slow_epochs=1, warm=0.0, seconds=60.0)
+    trial = Trial(given=field.text(SMALL), rounds=2, slow_epochs=1, warm=0.0, seconds=60.0)
 
     found = field.compare([LOOP, BY_NAME["arrow"]], trial)
 
     assert [len(figure.samples) for figure in found.values()] == [2, 2]
     assert all(figure.rate > 0 and figure.memory > 0 for figure in found.values())
-    assert field.keys(trial.text) == 50
+    assert field.keys(trial.given) == 50
 
 
 def test_an_engine_that_is_not_installed_is_left_out(field: Field) -> None:
@@ -57,13 +58,13 @@ def test_an_engine_that_is_not_installed_is_left_out(field: Field) -> None:
         durable="no",
         timing=Timing.WHOLE,
     )
-    trial = Trial(text=field.text(SMALL), rounds=1, slow_epochs=1, warm=0.0, seconds=60.0)
+    trial = Trial(given=field.text(SMALL), rounds=1, slow_epochs=1, warm=0.0, seconds=60.0)
 
     assert list(field.compare([absent, LOOP], trial)) == ["python_loop"]
 
 
 def test_an_engine_that_fails_in_a_round_is_left_out(field: Field) -> None:
-    trial = Trial(text=field.text(SMALL), rounds=2, slow_epochs=1, warm=0.0, seconds=60.0)
+    trial = Trial(given=field.text(SMALL), rounds=2, slow_epochs=1, warm=0.0, seconds=60.0)
     # Its short run is its long one.
     same = replace(LOOP, name="same", timing=Timing.DIFFERENCE, speed=Speed.SLOW)
 
@@ -76,7 +77,7 @@ def test_a_wrong_answer_ends_the_benchmark(field: Field) -> None:
     extra = text.folder / "999999.txt"
     extra.write_text("stowaway\n")
 
-    with pytest.raises(SystemExit, match="counted wrong"):
+    with pytest.raises(SystemExit, match="wrong answer"):
         field.run(LOOP, text)
 
 
@@ -85,7 +86,7 @@ def test_the_first_epochs_of_a_text_are_a_text(field: Field) -> None:
 
     first = field.prefix(text, 1)
 
-    assert (first.epochs, first.words) == (1, 2_000)
+    assert (first.epochs, first.items) == (1, 2_000)
     assert len(list(first.folder.iterdir())) == 2
     assert field.prefix(text, 1) is first
     assert field.prefix(text, 2) is text
@@ -94,7 +95,10 @@ def test_the_first_epochs_of_a_text_are_a_text(field: Field) -> None:
 def test_an_answer_may_contain_words_that_look_like_nothing(tmp_path: Path) -> None:
     (tmp_path / "answer").write_text("null\t2\nNA\t1\n")
 
-    assert read_answer(tmp_path / "answer")["word"].to_pylist() == ["NA", "null"]
+    assert Text(tmp_path, 1, 1, 10).read_answer(tmp_path / "answer")["word"].to_pylist() == [
+        "NA",
+        "null",
+    ]
 
 
 def test_every_engine_with_an_environment_has_its_versions_pinned() -> None:

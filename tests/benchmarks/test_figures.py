@@ -43,7 +43,7 @@ def test_what_it_costs_to_start_is_taken_out() -> None:
 
 
 def test_a_long_run_that_is_not_longer_is_no_measurement() -> None:
-    with pytest.raises(TooShortError, match="more words"):
+    with pytest.raises(TooShortError, match="more input"):
         by_difference(run_of(3.0), run_of(3.0), 10)
 
 

@@ -22,6 +22,9 @@ RESULTS = [
     Result("1m_builtin_words_per_second", 4_200_000.0, "words/s"),
     Result("1m_builtin_epoch_ms", 238.0, "ms"),
     Result("bytes_per_key_builtin", 357.0, "bytes"),
+    Result("sessions_spark_rows_per_second", 500_000.0, "rows/s"),
+    Result("sessions_millstream_rows_per_second", 900_000.0, "rows/s"),
+    Result("sessions_millstream_cpu_per_million_rows", 1.5, "s"),
 ]
 
 
@@ -36,6 +39,8 @@ def test_the_page_shows_promises_and_a_table_with_the_fastest_first() -> None:
     assert "| 4,200,000 |  | 238 |" in text
     assert "duckdb 2.0" in text and "python 3.11" in text
     assert "five million words" not in text
+    assert "## Sessions of clicks" in text and "| | durable | rows/s |" in text
+    assert "| 900,000 |  |  | 1.50 |  |" in text
 
 
 def test_the_plot_has_a_bar_for_every_engine() -> None:

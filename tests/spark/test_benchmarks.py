@@ -17,6 +17,7 @@ from benchmarks.durability import Counted, Durable
 from benchmarks.goals import Goal
 from benchmarks.overhead import Copied
 from benchmarks.paced import Pace, Writer, latencies
+from benchmarks.peers import workload_forms
 from benchmarks.peers.contender import Contender
 from benchmarks.peers.ours import BuiltinArrow, BuiltinSql, StatefulFunction
 from benchmarks.peers.paced_forms import on_millstream, on_spark
@@ -29,6 +30,7 @@ from benchmarks.peers.spark import (
     TransformWithStatePandas,
 )
 from benchmarks.ranges import write_input
+from benchmarks.workloads.catalog import Rows
 
 pytestmark = pytest.mark.spark
 
@@ -93,6 +95,30 @@ def test_records_at_a_rate_reach_an_output(
     assert ran.reached[-1] == pace.records - 1
     found = latencies(pace, writer.start, ran.ends, ran.reached, settling=0.0)
     assert len(found) == pace.records and min(found) > 0
+
+
+@pytest.mark.parametrize("name", ["sessions", "nexmark_q8", "trending"])
+def test_a_workload_has_one_answer_on_both_engines(
+    spark: SparkSession, tmp_path: Path, name: str
+) -> None:
+    recording = Rows(epochs=2, rows_per_epoch=200).record(name, tmp_path / "in")
+    answers = []
+    for number, form in enumerate((workload_forms.on_spark, workload_forms.on_millstream)):
+        task = Task(
+            form="workload",
+            folder=str(recording.folder),
+            files=4,
+            epochs=2,
+            work=str(tmp_path / f"work{number}"),
+            answer=str(tmp_path / f"answer{number}"),
+            options=recording.options,
+        )
+        ran = form(spark, task)
+        assert len(ran.ends) == 2
+        answers.append(recording.read_answer(Path(task.answer)))
+
+    assert answers[0].num_rows > 0
+    assert answers[0].equals(answers[1])
 
 
 def test_what_a_contender_writes_is_counted(spark: SparkSession, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import millstream as ms
 from millstream.flow.functions import arrow
 from millstream.flow.vertices import JobVertex
 from millstream.ring.keys import decode_keys, encode_keys
@@ -191,6 +192,19 @@ def test_a_time_column_is_read_as_utc_and_numbers_as_seconds(column: pa.Array) -
     assert found.times is not None and found.times.type == UTC
     assert found.times.to_pylist() == [NOON, None]
     assert list(found.values) == ["n"]
+
+
+def test_a_time_column_is_a_value_where_it_is_aggregated() -> None:
+    rows = Chunk(batch=pa.record_batch({"user": ["a"], "at": [NOON], "n": [1]}))
+
+    for reduce in (ms.aggregate(n=ms.count(), last=ms.max("at")), ms.max("at")):
+        assert list(batch(job_of(reduce, key="user", time="at"), rows).values) == [
+            "user",
+            "at",
+            "n",
+        ]
+    other = batch(job_of(ms.max("n"), key="user", time="at"), rows)
+    assert list(other.values) == ["user", "n"]
 
 
 def test_a_time_column_of_another_type_is_refused() -> None:

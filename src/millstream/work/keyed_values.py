@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.flow.functions import ArrowFunction
-from millstream.flow.reducers import CombiningReducer, StatefulReducer
+from millstream.flow.reducers import AggregateReducer, CombiningReducer, StatefulReducer
 from millstream.flow.vertices import JobVertex
 from millstream.ring.key_types import INSTANT, describe, key_text, struct_of
 from millstream.ring.keys import (
@@ -289,11 +289,19 @@ def from_batch(job: JobVertex, batch: pa.RecordBatch, *, timed: bool = True) -> 
                 "cast the key column, or declare key_type=",
             )
     kept = set(names) if job.map is not None or job.key is None else set()
-    if time is not None and not job.has_timers:
+    if time is not None and not job.has_timers and not _aggregates(job, time):
         kept.add(time)
     values = {name: batch.column(name) for name in batch.schema.names if name not in kept}
     times = time_column(job, batch.column(time)) if time else None
     return KeyedBatch(key, values, times)
+
+
+def _aggregates(job: JobVertex, column: str) -> bool:
+    """Whether a column that has another purpose is also aggregated, by its name."""
+    reducer = job.reducer
+    return isinstance(reducer, AggregateReducer) and any(
+        aggregate.column == column for _, aggregate in reducer.aggregates.items
+    )
 
 
 def pair_columns(job: JobVertex, pairs: Pairs, *, with_values: bool = True) -> KeyedBatch:
