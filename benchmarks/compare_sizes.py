@@ -12,8 +12,12 @@ from benchmarks.workloads.catalog import Rows
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """The inputs, how often they are run, and how long the paced input lasts in seconds."""
+    """The inputs, how often they are run, and how long the paced input lasts in seconds.
 
+    ``everyone``: whether engines run, too, that no goal names.
+    """
+
+    everyone: bool
     one: WordCount
     five: WordCount
     small: WordCount
@@ -57,6 +61,7 @@ def _skews(epochs: int, words: int, *exponents: float) -> dict[str, WordCount]:
 
 
 FULL = Size(
+    everyone=True,
     one=WordCount(epochs=30, words_per_epoch=1_000_000),
     five=WordCount(epochs=12, words_per_epoch=5_000_000),
     small=WordCount(epochs=3, words_per_epoch=1_000_000),
@@ -77,6 +82,7 @@ FULL = Size(
     settling=20.0,
 )
 QUICK = Size(
+    everyone=False,
     one=WordCount(epochs=10, words_per_epoch=1_000_000),
     five=WordCount(epochs=4, words_per_epoch=5_000_000),
     small=WordCount(epochs=3, words_per_epoch=50_000),
@@ -97,6 +103,7 @@ QUICK = Size(
     settling=10.0,
 )
 SMOKE = Size(
+    everyone=True,
     one=WordCount(epochs=4, words_per_epoch=50_000),
     five=WordCount(epochs=4, words_per_epoch=100_000),
     small=WordCount(epochs=3, words_per_epoch=2_000),

@@ -55,7 +55,8 @@ class Arena:
 
 def throughput(arena: Arena) -> list[Result]:
     """Everyone on epochs of a million words, and those with a promise on epochs of five."""
-    one = arena.field.compare((*of.STREAMING, *of.LIMITS), arena.trial(arena.size.one))
+    everyone = (*of.STREAMING, *of.LIMITS) if arena.size.everyone else of.PROMISED
+    one = arena.field.compare(everyone, arena.trial(arena.size.one))
     duckdb, *_ = of.LIMITS
     few = (of.BUILTIN, of.STATEFUL, of.GROUPBY, duckdb)
     five = arena.field.compare(few, arena.trial(arena.size.five))
