@@ -26,9 +26,10 @@ from tests.coordinator.clusters import N0, N1, N2, SLOTS, Run
 class Clock:
     def __init__(self) -> None:
         self.now = 1000.0
+        self.step = 1.0
 
     def __call__(self) -> float:
-        self.now += 1.0
+        self.now += self.step
         return self.now
 
 
@@ -119,6 +120,19 @@ def test_a_snapshot_stays_the_same_until_something_changes(scene: Scene) -> None
         scene.epoch()
         after = scene.live.snapshot()
         assert after.number == before.number + 1
+
+    scene.run.main(main)
+
+
+def test_a_snapshot_after_a_change_shows_it_at_once(scene: Scene) -> None:
+    def main() -> None:
+        scene.epoch()
+        scene.clock.step = 0.0  # all of it within a moment
+        assert scene.live.snapshot().run.is_settled
+        scene.live.drain(N1, dry_run=True)
+        assert scene.live.snapshot().run.is_settled
+        scene.live.drain(N1, dry_run=False)
+        assert not scene.live.snapshot().run.is_settled
 
     scene.run.main(main)
 

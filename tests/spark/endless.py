@@ -23,13 +23,13 @@ def count(key: int, values: list[int], state: Any) -> Iterator[tuple[int, int]]:
 
 @contextmanager
 def running(spark: SparkSession, **options: Any) -> Iterator[Run]:
-    """An endless workflow, after its first epoch."""
+    """An endless workflow, after its first epoch with rows."""
     flow = ms.Workflow("endless")
     rows = flow.source("rows", ms.read.rate(rows_per_second=200))
     counts = rows.map_reduce("count", map=lambda row: [(row.value % 20, 1)], reduce=count)
     counts.sink("out", ms.write.callback(lambda rows, epoch: None))
     with ms.start(flow, spark=spark, progress=False, slots=64, **options) as run:
-        awaited(run, lambda: run.progress.last is not None)
+        awaited(run, lambda: any(epoch.jobs["count"].rows for epoch in run.progress.recent))
         yield run
 
 
@@ -62,5 +62,6 @@ def is_running(pid: int) -> bool:
 def exact(run: Run) -> None:
     """Every key has been counted exactly as often as rows of it were committed."""
     scan = run.state("count").items()
-    counts = [entries["n"] for _, entries in scan]
-    assert len(counts) == 20 and max(counts) - min(counts) <= 1
+    counts = {key: entries["n"] for key, entries in scan}
+    assert sorted(counts) == list(range(20)), (scan.epoch, counts)
+    assert max(counts.values()) - min(counts.values()) <= 1, (scan.epoch, counts)

@@ -231,6 +231,9 @@ class LiveRun:
     ) -> c.Change:
         if not dry_run:
             make()
+            with self._lock:
+                # Whoever made the change must not see the run as it was before.
+                self._made = float("-inf")
         shown = preview_of(preview, about, self._coordinator.load.newest())
         run = self._run(self._coordinator.overview())
         return c.Change(dry_run=dry_run, preview=shown, run=run)
