@@ -107,7 +107,7 @@ bench: setup ## compare with all peers, an hour or so; ARGS="--part latency --js
 	@$(with_java) $(BIN)/python benchmarks/compare.py $(ARGS)
 
 .PHONY: bench-quick
-bench-quick: setup ## the same with less data, in ten minutes
+bench-quick: setup ## the goals of the comparison with less data, in ten minutes
 	@tools/setup peers
 	@$(with_java) $(BIN)/python benchmarks/compare.py --quick $(ARGS)
 
@@ -118,7 +118,7 @@ bench-check: setup ## fail if a ratio is 15 % worse than in benchmarks/results/c
 		--against benchmarks/results/compare_quick.json $(ARGS)
 
 .PHONY: bench-page
-bench-page: setup ## write docs/benchmarks.md from benchmarks/results/compare.json
+bench-page: setup ## write docs/benchmarks.md from the results of compare.py
 	@$(BIN)/python -m benchmarks.page
 
 .PHONY: bench-recovery

@@ -97,7 +97,7 @@ QUICK = Size(
     wide=Rows(epochs=8, rows_per_epoch=20_000),
     slow_epochs=3,
     rounds=2,
-    warm=12.0,
+    warm=8.0,
     seconds=120.0,
     paced=15.0,
     settling=10.0,
