@@ -65,9 +65,12 @@ def test_a_balanced_load_that_is_neither_high_nor_low_changes_nothing(
 
 
 @pytest.mark.parametrize("policy", [RingPolicy(), BottleneckPolicy()], ids=lambda p: p.name)
-@pytest.mark.parametrize(("pressure", "count"), [(0.5, 1), (1.0, 1), (2.0, 3), (100.0, 7)])
-def test_nodes_are_added_for_all_the_input_that_arrives(
-    policy: Policy, pressure: float, count: int
+@pytest.mark.parametrize(
+    ("pressure", "backlog", "count"),
+    [(0.5, 0, 1), (1, 0, 1), (2, 0, 3), (100, 0, 7), (1, 1, 1), (1, 10, 3), (1, 1000, 7)],
+)
+def test_nodes_are_added_for_all_the_input_that_arrives_or_waits(
+    policy: Policy, pressure: float, backlog: float, count: int
 ) -> None:
     """A node that uses all of its core cannot show how much more there is to do."""
     ring = Ring.even(node_ids(1), 64)
@@ -75,23 +78,7 @@ def test_nodes_are_added_for_all_the_input_that_arrives(
         load_of(ring, {ring.nodes[0]: 1.0}, epoch=n, time=5.0 * n, queue=1.0) for n in range(3)
     ]
 
-    history = [replace(load, pressure=pressure) for load in loads]
-    [action] = policy.decide(history, ring, Limits(max_nodes=8, standby=8))
-
-    assert isinstance(action, AddNodes) and action.count == count
-
-
-@pytest.mark.parametrize("policy", [RingPolicy(), BottleneckPolicy()], ids=lambda p: p.name)
-@pytest.mark.parametrize(("backlog", "count"), [(0.0, 1), (1.0, 1), (10.0, 3), (1000.0, 7)])
-def test_nodes_are_added_for_what_waits_at_sources(
-    policy: Policy, backlog: float, count: int
-) -> None:
-    ring = Ring.even(node_ids(1), 64)
-    loads = [
-        load_of(ring, {ring.nodes[0]: 1.0}, epoch=n, time=5.0 * n, queue=1.0) for n in range(3)
-    ]
-
-    history = [replace(load, backlog=backlog) for load in loads]
+    history = [replace(load, pressure=pressure, backlog=backlog) for load in loads]
     [action] = policy.decide(history, ring, Limits(max_nodes=8, standby=8))
 
     assert isinstance(action, AddNodes) and action.count == count

@@ -187,3 +187,13 @@ def test_a_watch_reports_what_the_next_epoch_leaves() -> None:
         BacklogWatch(partial(list, sources), reported.append).tick()
 
     assert reported == [0.0, 0.0, 1.5]
+
+
+def test_an_old_backlog_is_not_retained_if_sources_cannot_be_asked() -> None:
+    def broken() -> list[SourceBacklog]:
+        raise KeyError("endOffset")
+
+    reported: list[float] = []
+    BacklogWatch(broken, reported.append).tick()
+
+    assert reported == [0.0]

@@ -7,6 +7,7 @@ sources it is not known.
 from __future__ import annotations
 
 import json
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +28,8 @@ from millstream.spark.file_backlog import FileBacklog
 from millstream.spark.folder import Folder
 from millstream.spark.gateway import BROKEN
 from millstream.spark.query_log_files import source_folders
+
+log = logging.getLogger("millstream")
 
 _FRESH = 2.0  # seconds: a call into the JVM takes some milliseconds
 # Options of Spark's file source by which it does not read every file.
@@ -110,6 +113,7 @@ class BacklogWatch:
     ) -> None:
         self._backlog = backlog
         self._report = report
+        self._failed = False
         self._closed = threading.Event()
 
     def start(self) -> None:
@@ -123,8 +127,15 @@ class BacklogWatch:
         self._closed.set()
 
     def tick(self) -> None:
-        """Report it once."""
-        self._report(max((source.beyond_next for source in self._backlog()), default=0.0))
+        """Report it once; none if it cannot be known, as policies must not act on an old one."""
+        found = 0.0
+        try:
+            found = max((source.beyond_next for source in self._backlog()), default=0.0)
+        except Exception as problem:  # of an offset that is not as we know it, among others
+            if not self._failed:
+                log.warning("policies do not see what waits at sources: %s", problem)
+            self._failed = True
+        self._report(found)
 
     def _loop(self) -> None:
         while not self._closed.wait(_FRESH):

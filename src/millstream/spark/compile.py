@@ -63,6 +63,7 @@ _LANE = 1000
 _SPARK_TYPES = {pa.int32(): IntegerType(), pa.int64(): LongType(), pa.binary(): BinaryType()}
 BLOCKS = StructType([StructField(f.name, _SPARK_TYPES[f.type]) for f in BLOCK_SCHEMA])
 _SCAN_COLUMNS = ("id",)
+_MOST_NUMBERS = 64
 _SCHEMAS = StructType([StructField("target", IntegerType()), StructField("schema", BinaryType())])
 
 
@@ -257,6 +258,8 @@ class EpochFrames:
     def _numbers_of(self, count: int, session: SparkSession) -> DataFrame:
         """A row per task, with its number: planned once, as most epochs have as many tasks."""
         if count not in self._numbers:
+            if len(self._numbers) >= _MOST_NUMBERS:
+                self._numbers.clear()
             self._numbers[count] = session.range(0, count, 1, count)
         return self._numbers[count]
 
